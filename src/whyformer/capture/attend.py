@@ -1,0 +1,42 @@
+"""Scaled dot-product attention written out, equal to torch's own to rounding."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def attention_weights(
+    query: Tensor,
+    key: Tensor,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(q·kᵀ·scale + mask) over the keys, in at least float32, returned in the query's dtype."""
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = torch.matmul(query * scale, key.transpose(-2, -1))
+    if scores.dtype in (torch.float16, torch.bfloat16):
+        scores = scores.float()
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -math.inf)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -math.inf)
+        else:
+            scores = scores + attn_mask.to(scores.dtype)
+        # A query that may look nowhere attends to nothing, as in torch's own kernels, instead of giving NaN.
+        hidden = (scores == -math.inf).all(-1, keepdim=True)
+        weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)
+    else:
+        weights = scores.softmax(-1)
+    return weights.to(query.dtype)
+
+
+def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
+    """Grouped-query attention: each key/value head serves several query heads."""
+    groups = query.shape[-3] // shared.shape[-3]
+    return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)

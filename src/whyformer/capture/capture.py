@@ -1,0 +1,130 @@
+"""Run a model once and come back with a Record, or with an error that says why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.intercept import Intercept
+from whyformer.capture.roles import Observe, Recorder
+from whyformer.capture.site import OpenSite
+from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
+from whyformer.types import Record, Site
+
+Forward = Callable[[], Tensor]
+
+
+def observe(forward: Forward, intercept: Observe, values: bool = False) -> Record:
+    """Attention maps of one forward pass, without gradients."""
+    with torch.no_grad(), intercept:
+        logits = forward()
+    return Record(tuple(sites_of(intercept, values)), logits, unclaimed(intercept))
+
+
+def record(
+    forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Tensor], values: bool = False
+) -> Record:
+    """Attention maps and their gradients; ``scalar`` turns the logits into the one number per input explained."""
+    with torch.enable_grad():
+        with intercept:
+            logits = forward()
+        if not intercept.sites:
+            return Record((), logits.detach(), unclaimed(intercept))
+        total = scalar(logits).sum()
+        if not total.requires_grad:
+            raise NotOffered(
+                "the explained output does not depend on any captured attention with gradients. If the model computes "
+                "under torch.no_grad() or detaches its features, remove that, or use a method without gradients."
+            )
+        gradients = _gradients(intercept, total)
+    return Record(tuple(sites_of(intercept, values, gradients)), logits.detach(), unclaimed(intercept))
+
+
+def _gradients(intercept: Recorder, total: Tensor) -> list[Tensor]:
+    try:
+        return intercept.gradients(total)
+    except torch.utils.checkpoint.CheckpointError as error:
+        raise NotOffered(
+            "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be followed. "
+            "Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in checkpoint()."
+        ) from error
+
+
+def unclaimed(intercept: Intercept) -> tuple[str, ...]:
+    return tuple(str(call) for call in intercept.softmaxes if not call.claimed and call.looks_like_attention)
+
+
+def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
+    """Canonical sites; heads that the model computes one by one are joined into one site."""
+    sites: list[Site] = []
+    for index, open_site in enumerate(intercept.sites):
+        site = _site(open_site, values, gradients[index] if gradients else None)
+        if open_site.parallel:
+            sites[-1] = _joined(sites[-1], site)
+        else:
+            sites.append(site)
+    return sites
+
+
+def _site(site: OpenSite, values: bool, gradient: Tensor | None) -> Site:
+    return Site(
+        path=site.path,
+        kind=site.kind,
+        streams=("", ""),
+        attention_BHQK=site.attention_BHQK.detach(),
+        value_BHKD=site.value_BHKD.detach() if values else None,
+        attention_grad_BHQK=None if gradient is None else site.layout.to_canonical(gradient),
+        windows=site.layout.windows,
+        first_query=site.first_query,
+    )
+
+
+def _joined(left: Site, right: Site) -> Site:
+    def cat(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+        return None if a is None or b is None else torch.cat([a, b], dim=1)
+
+    attention = cat(left.attention_BHQK, right.attention_BHQK)
+    assert attention is not None
+    return replace(
+        left,
+        path=_common_path(left.path, right.path),
+        attention_BHQK=attention,
+        value_BHKD=cat(left.value_BHKD, right.value_BHKD),
+        attention_grad_BHQK=cat(left.attention_grad_BHQK, right.attention_grad_BHQK),
+    )
+
+
+def _common_path(a: str, b: str) -> str:
+    if a == b:
+        return a
+    shared = []
+    for x, y in zip(a.split("."), b.split("."), strict=False):
+        if x != y:
+            break
+        shared.append(x)
+    return ".".join(shared)
+
+
+def require_sites(record: Record) -> None:
+    """No method returns a map when capture was empty or partial."""
+    if not record.sites:
+        ledger = "".join(f"\n  {line}" for line in record.unclaimed)
+        raise NothingCaptured(
+            "no attention was captured: the model never multiplied a softmax over positions with values."
+            + (f" Softmaxes that led nowhere:{ledger}" if ledger else "")
+            + " State-space and convolutional models (Mamba, ResNet) have none: use a gradient or perturbation method "
+            "(integrated_gradients, occlusion). If the model attends in another thread or in a compiled kernel, run "
+            "it in the calling thread and uncompiled; for home-made attention name the map with "
+            "Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+        )
+    if record.unclaimed:
+        raise PartlyCaptured(
+            f"{len(record.sites)} attention maps were captured, but {len(record.unclaimed)} softmaxes over positions "
+            "were not followed to their values, so a map would be partial:\n  "
+            + "\n  ".join(record.unclaimed[:8])
+            + "\nUse a gradient or perturbation method, or name the maps with "
+            "Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+        )

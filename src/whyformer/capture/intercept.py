@@ -1,0 +1,282 @@
+"""The interceptor: one function mode that sees every attention of an unmodified model.
+
+Two roads lead to a site. ``F.scaled_dot_product_attention`` is a whole attention in one call. Otherwise a softmax makes
+an attention map, the map may be cast, masked, reshaped, and a product contracts its key axis with the values; the
+trail says which map that was. Either way the subclass gets a :class:`Site` before the product happens and may look at
+the map, put a leaf in its place, or change it.
+"""
+
+from __future__ import annotations
+
+import types
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from whyformer.capture.attend import attention_weights, repeat_heads
+from whyformer.capture.canonical import Layout, layout_of
+from whyformer.capture.ledger import SoftmaxCall
+from whyformer.capture.paths import current_path
+from whyformer.capture.product import Contraction, einsum_contraction, matmul_contraction
+from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import Atom, Axis, Note, Source, Trail, fresh
+
+Function = Callable[..., Any]
+
+
+class Intercept(TorchFunctionMode):
+    """See every attention of a model that runs inside ``with intercept:``; subclasses say what to do with it.
+
+    batch: number of inputs in the batch; names: module paths by id; batch_axes: what an unambiguous run taught.
+    """
+
+    explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
+
+    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
+        super().__init__()
+        self.batch = batch
+        self.names = names
+        self.batch_axes = batch_axes or {}
+        self.softmaxes: list[SoftmaxCall] = []
+        self.sites: list[OpenSite] = []
+        self._trail = Trail()
+        self._since_site = Trail()  # what was computed from the last single-head site
+        self._handlers: dict[str, Callable[..., Any]] = {
+            "scaled_dot_product_attention": self._sdpa,
+            "multi_head_attention_forward": self._see_through,
+            "softmax": self._softmax,
+            "special_softmax": self._softmax,
+            "matmul": self._matmul,
+            "__matmul__": self._matmul,
+            "bmm": self._matmul,
+            "baddbmm": self._baddbmm,
+            "einsum": self._einsum,
+            "mark_attention": self._mark,
+        }
+
+    @abstractmethod
+    def at_site(self, site: OpenSite) -> None:
+        """Called once per attention, before the value product; may replace ``site.attention`` and ``site.value``."""
+
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name == "__get__":  # x.shape, x.device …; only x.T and x.mT make tensors that matter
+            name = getattr(func, "__self__", func).__name__
+            if name not in {"T", "mT"}:
+                return func(*args, **kwargs)
+        handler = self._handlers.get(name)
+        out = func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
+        self._note(name, args, out, handled=handler is not None)
+        return out
+
+    def _note(self, name: str, args: tuple[Any, ...], out: Any, handled: bool) -> None:
+        results = (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ()
+        for result in results:
+            if not isinstance(result, Tensor):
+                continue
+            if not handled:
+                self._trail.follow(name, args, result)
+            if self._since_site.active and any(self._since_site.get(t) for t in _tensors(args)):
+                self._since_site.put(result, Note(()))
+
+    # Road one: a whole attention in one call.
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        call = _SDPA_NAMES | dict(zip(_SDPA_NAMES, args, strict=False)) | kwargs
+        query, key, value = call["query"], call["key"], call["value"]
+        fused = None if self.explicit else func(*args, **kwargs)
+        if call["enable_gqa"]:
+            key, value = repeat_heads(query, key), repeat_heads(query, value)
+        with torch.set_grad_enabled(self.explicit and torch.is_grad_enabled()):
+            weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
+        q, k = self._trail.at(query), self._trail.at(key)
+        contraction = matmul_contraction(weights.ndim, value.ndim, (weights.ndim - 1, True))
+        assert contraction is not None
+        axes = (*q.axes[:-1], k.axes[-2])
+        batch_axis = 0 if weights.ndim == 4 and weights.shape[0] == self.batch else None  # documented layout
+        site = self._open(weights, value, contraction, axes, (q.source, k.source), batch_axis)
+        self.at_site(site)
+        out = torch.matmul(site.attention, site.value) if fused is None else fused
+        self._close(site, out)
+        self._trail.put(out, Note((*axes[:-1], (Atom(out.shape[-1]),))))
+        return out
+
+    def _see_through(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""
+        with self:
+            return _open_body(F.multi_head_attention_forward)(*args, **kwargs)
+
+    # Road two: a softmax, later a product with the values.
+
+    def _softmax(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        out: Tensor = func(*args, **kwargs)
+        scores = args[0] if args else kwargs["input"]
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        note = self._trail.at(scores)
+        axis = (out.ndim - 1 if dim is None else int(dim)) % max(out.ndim, 1)
+        self._remember(out, note, axis)
+        return out
+
+    def _remember(self, out: Tensor, note: Note, axis: int, layout: str | None = None) -> None:
+        self.softmaxes.append(SoftmaxCall(current_path(self.names), tuple(out.shape), axis, layout))
+        axes = note.axes if len(note.axes) == out.ndim else fresh(out.shape)
+        keys: Axis = (Atom(out.shape[axis]),)  # an axis of its own: queries and keys may be the same positions
+        axes = (*axes[:axis], keys, *axes[axis + 1 :])
+        self._trail.put(out, Note(axes, query_key=note.query_key, softmax=len(self.softmaxes) - 1, key_axis=keys))
+
+    def _mark(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The user says: this tensor is an attention map in that layout."""
+        weights, layout = args
+        note = self._trail.at(weights)
+        if note.softmax is not None:
+            self.softmaxes[note.softmax].claimed = True
+        self._remember(weights, note, layout.split().index("k"), layout)
+        return weights
+
+    def _matmul(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        left = args[0] if args else kwargs["input"]
+        right = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("mat2"))
+        return self._product(func, left, right, matmul_contraction)
+
+    def _baddbmm(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bias = args[0] if args else kwargs["input"]
+        left = args[1] if len(args) > 1 else kwargs["batch1"]
+        right = args[2] if len(args) > 2 else kwargs["batch2"]
+        scale = {k: v for k, v in kwargs.items() if k in {"beta", "alpha"}}
+        return self._product(lambda a, b: func(bias, a, b, **scale), left, right, matmul_contraction)
+
+    def _einsum(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        equation, operands = args[0], args[1:]
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        if not isinstance(equation, str) or len(operands) != 2:
+            return func(*args, **kwargs)
+        return self._product(
+            lambda a, b: func(equation, a, b),
+            operands[0],
+            operands[1],
+            lambda a, b, key: einsum_contraction(equation, a, b, key),
+        )
+
+    def _product(self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, how: Any) -> Any:
+        """A product of two tensors: attention with values, or queries with keys."""
+        for first in (True, False):
+            weights, value = (left, right) if first else (right, left)
+            note = self._trail.get(weights)
+            if note is None or note.softmax is None or note.key_axis not in note.axes:
+                continue
+            contraction = how(weights.ndim, value.ndim, (note.axes.index(note.key_axis), first))
+            if contraction is None:
+                self.softmaxes[note.softmax].contracted_elsewhere = True
+                continue
+            return self._claim(product, weights, value, note, contraction, first)
+        out = product(left, right)
+        if isinstance(out, Tensor):
+            a, b = self._trail.at(left), self._trail.at(right)
+            pair = (a.source, b.source) if a.source or b.source else None
+            axes = (*a.axes[:-1], b.axes[-1]) if out.ndim == left.ndim == right.ndim else fresh(out.shape)
+            sizes_fit = all(_size(axis) == n for axis, n in zip(axes, out.shape, strict=True))
+            source = Source.of(left) if right.ndim == 2 else None  # x @ weight: a projection
+            self._trail.put(out, Note(axes if sizes_fit else fresh(out.shape), source=source, query_key=pair))
+        return out
+
+    def _claim(  # noqa: PLR0917  (private step of _product)
+        self,
+        product: Callable[[Tensor, Tensor], Any],
+        weights: Tensor,
+        value: Tensor,
+        note: Note,
+        contraction: Contraction,
+        first: bool,
+    ) -> Any:
+        assert note.softmax is not None
+        call = self.softmaxes[note.softmax]
+        call.claimed = True
+        site = self._open(weights, value, contraction, note.axes, note.query_key or (None, None), None, call.layout)
+        self.at_site(site)
+        out = product(site.attention, site.value) if first else product(site.value, site.attention)
+        self._close(site, out)
+        return out
+
+    def _open(  # noqa: PLR0917  (the one place where a site is made)
+        self,
+        weights: Tensor,
+        value: Tensor,
+        contraction: Contraction,
+        axes: tuple[Axis, ...],
+        sources: tuple[Source | None, Source | None],
+        batch_axis: int | None,
+        letters: str | None = None,
+    ) -> OpenSite:
+        path = current_path(self.names)
+        index = len(self.sites)
+        if letters is not None:
+            batch_axis = letters.split().index("b") if "b" in letters else None
+        known = batch_axis if batch_axis is not None else self.batch_axes.get(index)
+        q, k = contraction.query, contraction.key
+        layout = layout_of(tuple(weights.shape), axes, q, k, self.batch, path, known)
+        return OpenSite(path, weights, value, layout, contraction, sources, parallel=self._is_parallel(layout, weights))
+
+    def _is_parallel(self, layout: Layout, weights: Tensor) -> bool:
+        """A single-head map computed beside the previous one, not from its result, is another head of that layer."""
+        if layout.heads != 1 or not self.sites or not self._since_site.active:
+            return False
+        previous = self.sites[-1]
+        same = previous.attention.shape == weights.shape and previous.layout.heads == 1
+        return same and not self._depends(weights)
+
+    def _depends(self, weights: Tensor) -> bool:
+        return self._since_site.get(weights) is not None
+
+    def _close(self, site: OpenSite, out: Tensor) -> None:
+        if not site.parallel:
+            self._since_site = Trail()
+        if site.layout.heads == 1:
+            self._since_site.active = True
+            self._since_site.put(out, Note(()))
+        self.sites.append(site)
+
+
+def _size(axis: Axis) -> int:
+    size = 1
+    for atom in axis:
+        size *= atom.size
+    return size
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+    flat: list[Tensor] = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            flat.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            flat.extend(a for a in arg if isinstance(a, Tensor))
+    return flat
+
+
+_SDPA_NAMES: dict[str, Any] = {
+    "query": None,
+    "key": None,
+    "value": None,
+    "attn_mask": None,
+    "dropout_p": 0.0,
+    "is_causal": False,
+    "scale": None,
+    "enable_gqa": False,
+}
+
+
+def _open_body(function: Any) -> Function:
+    """A torch function's own Python body without its first line, which would hand the call back to the mode."""
+    namespace = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    body = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body

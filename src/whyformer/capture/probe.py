@@ -1,0 +1,211 @@
+"""What must be known about a model before its maps can be read, found by running it once on one input.
+
+* how many sites there are, and which axis of each map is the batch (with a single input there is no doubt);
+* which rows of the last attention reach the logits: the row (or rows) that feed the head;
+* whether positions exchange information anywhere outside the captured attention (the leak audit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.intercept import Intercept
+from whyformer.capture.roles import Observe
+from whyformer.capture.site import OpenSite
+from whyformer.errors import CaptureError
+
+Forward = Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The rows of the last attention that feed the head.
+
+    ``kind``: "first", "last" (of the real positions), "mean" (all positions but ``skip_start``/``skip_end``), or
+    "rows" (their mean; ``rows`` are fixed positions).
+    """
+
+    kind: str
+    rows: tuple[int, ...] = ()
+    skip_start: int = 0
+    skip_end: int = 0
+
+    def weights(self, keep_BN: Tensor) -> Tensor:
+        """(B, N) weights over output rows, summing to one; ``keep_BN`` marks real positions."""
+        rank_BN = keep_BN.cumsum(1) - 1  # index among the real positions
+        count_B1 = keep_BN.sum(1, keepdim=True)
+        if self.kind == "first":
+            chosen = rank_BN == 0
+        elif self.kind == "last":
+            chosen = rank_BN == count_B1 - 1
+        elif self.kind == "mean":
+            chosen = (rank_BN >= self.skip_start) & (rank_BN < count_B1 - self.skip_end)
+        else:
+            chosen = torch.stack([rank_BN == r for r in self.rows]).any(0)
+        chosen = chosen & keep_BN.bool()
+        return chosen.float() / chosen.sum(1, keepdim=True).clamp(min=1)
+
+    def __str__(self) -> str:
+        if self.kind == "mean":
+            skipped = [f"the first {self.skip_start}"] * bool(self.skip_start)
+            skipped += [f"the last {self.skip_end}"] * bool(self.skip_end)
+            return "mean over all positions" + (f" but {' and '.join(skipped)}" if skipped else "")
+        if self.kind == "rows":
+            return "mean of positions " + ", ".join(map(str, self.rows))
+        return f"{self.kind} position"
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    path: str
+    kind: str
+    heads: int
+    queries: int
+    keys: int
+    batch_axis: int | None
+    windows: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What one probe taught; kept with the model."""
+
+    sites: tuple[SiteFacts, ...]
+    readout: Readout | None
+    grid: tuple[int, int] | None  # patch rows, columns, from the patch embedding
+    unclaimed: tuple[str, ...]
+    forwards: int
+
+    @property
+    def batch_axes(self) -> dict[int, int]:
+        return {i: s.batch_axis for i, s in enumerate(self.sites) if s.batch_axis is not None}
+
+
+class Survey(Observe):
+    """Counts sites and finds the patch embedding."""
+
+    def __init__(self, batch: int, names: dict[int, str]) -> None:
+        super().__init__(batch, names)
+        self.facts: list[SiteFacts] = []
+        self.grid: tuple[int, int] | None = None
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        if func.__name__ == "conv2d" and not self.facts and isinstance(out, Tensor) and out.ndim == 4:
+            self.grid = (out.shape[2], out.shape[3])
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        weights, names, order = site.attention, site.layout.names, site.layout.order
+        lead = order[:-2]
+        axis = lead[names.index("B")] if len(lead) == 2 and site.layout.windows == 1 else None
+        self.facts.append(
+            SiteFacts(
+                site.path,
+                site.kind,
+                site.layout.heads,
+                weights.shape[site.contraction.query],
+                weights.shape[site.contraction.key],
+                axis,
+                site.layout.windows,
+            )
+        )
+
+
+class ReadoutFinder(Intercept):
+    """From the last site on, the graph is kept; the gradient at its result shows which rows reach the logits."""
+
+    explicit = False
+
+    def __init__(self, batch: int, names: dict[int, str], last: int) -> None:
+        super().__init__(batch, names)
+        self.last = last
+        self.result: Tensor | None = None
+        self.open: OpenSite | None = None
+        self.slots: set[int] = set()  # rows picked one by one after the last site, as in hidden[:, 0]
+
+    def at_site(self, site: OpenSite) -> None:
+        """The result, not the map, is followed: see ``_close``."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = len(self.sites)
+        out = super().__torch_function__(func, types, args, kwargs)
+        if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
+            torch.set_grad_enabled(True)
+            out = out.detach().requires_grad_()
+            self.result, self.open = out, self.sites[-1]
+        elif self.open is not None and func.__name__ in {"__getitem__", "select"}:
+            self._slot(func.__name__, args)
+        return out
+
+    def _slot(self, name: str, args: tuple[Any, ...]) -> None:
+        index = args[1] if name == "__getitem__" else (slice(None),) * args[1] + (args[2],)
+        assert self.open is not None
+        positions = self.open.attention.shape[self.open.contraction.query]
+        hidden = args[0].ndim == 3 and args[0].shape[1] == positions
+        if hidden and isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int:
+            self.slots.add(index[1] % positions)
+
+
+def survey(forward: Forward, names: dict[int, str]) -> Survey:
+    """First look, on a single input."""
+    intercept = Survey(1, names)
+    with torch.no_grad(), intercept:
+        forward()
+    return intercept
+
+
+def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int = 0) -> tuple[list[int], int, set[int]]:
+    """Rows of site ``last`` that reach the logits, its number of rows, and the rows that are picked by index."""
+    finder = ReadoutFinder(1, names, last)
+    with torch.no_grad(), finder:
+        logits = forward()
+    torch.set_grad_enabled(True)
+    if finder.result is None or finder.open is None or not logits.requires_grad:
+        raise CaptureError(
+            "the last captured attention does not reach the model's output, so no row of it feeds the prediction. "
+            "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    mix = torch.randn(logits.shape, generator=generator).to(logits)
+    (grad,) = torch.autograd.grad((logits * mix).sum(), finder.result)
+    rows = grad_rows(finder.open, grad)
+    return [int(r) for r in rows.nonzero()[:, 0]], len(rows), finder.slots
+
+
+def grad_rows(site: OpenSite, grad: Tensor) -> Tensor:
+    """Total absolute gradient per query row, whatever the layout of the result."""
+    queries = site.attention.shape[site.contraction.query]
+    axes = [i for i, n in enumerate(grad.shape) if n == queries]
+    # The result has the map's lead axes, then queries, then width, except for einsum, where sizes decide.
+    axis = grad.ndim - 2 if grad.ndim - 2 in axes else axes[0]
+    return grad.abs().movedim(axis, 0).flatten(1).sum(1)
+
+
+def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Readout:
+    """Turn the rows seen on one input into a rule for inputs of other lengths."""
+    picked = sorted(slots & set(rows))
+    if picked and len(rows) > len(picked) + 1:
+        # NOTE[DIFF] DINOv2 reads CLS and pools the patches too; as everyone does, the CLS row is the one we read.
+        rows = picked
+    if not rows:
+        raise CaptureError("no row of the last attention reaches the logits.")
+    if rows == [0]:
+        return Readout("first")
+    if rows == [real - 1]:
+        return Readout("last")
+    contiguous = rows == list(range(rows[0], rows[-1] + 1))
+    if contiguous and len(rows) > 2 and real - len(rows) < len(rows):
+        return Readout("mean", skip_start=rows[0], skip_end=max(0, real - 1 - rows[-1]))
+    if count <= 2 and len(rows) == count:
+        return Readout("mean")
+    return Readout("rows", rows=tuple(rows))

@@ -1,0 +1,172 @@
+"""Where a tensor's axes came from.
+
+Models fold batch and heads together, split windows off the batch, transpose, merge. The interceptor sees each of these
+calls, so instead of guessing a layout from sizes it carries a note beside every tensor: which *atoms* make up each
+axis, which tensor it was projected from, and whether it is an attention map. A reshape from (2, 4, 9, 9) to (8, 9, 9)
+leaves the first axis with the atoms (2, 4): batch first, then heads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+class Atom:
+    """One indivisible axis; compared by identity."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+Axis = tuple[Atom, ...]
+Axes = tuple[Axis, ...]
+
+
+def fresh(shape: Sequence[int]) -> Axes:
+    return tuple((Atom(size),) for size in shape)
+
+
+def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
+    """Axes after a reshape: atoms are merged, or split where they must be."""
+    atoms = [atom for axis in axes for atom in axis if atom.size != 1]
+    result: list[Axis] = []
+    for size in shape:
+        taken: list[Atom] = []
+        rest = size
+        while rest > 1:
+            if not atoms:
+                return fresh(shape)
+            atom = atoms.pop(0)
+            if rest % atom.size == 0:
+                taken.append(atom)
+                rest //= atom.size
+            elif atom.size % rest == 0:
+                taken.append(Atom(rest))
+                atoms.insert(0, Atom(atom.size // rest))
+                rest = 1
+            else:  # sizes that share no boundary: nothing is known any more
+                return fresh(shape)
+        result.append(tuple(taken) or (Atom(1),))
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The tensor a projection read, by its place in memory (it may be gone by the time we ask)."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Source:
+        return cls(
+            tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+        )
+
+    def rows_within(self, other: Source) -> int | None:
+        """First row of ``other`` that this tensor is a slice of, if it is one."""
+        if self.storage != other.storage or len(self.shape) < 2 or len(other.shape) < 2 or not other.strides[-2]:
+            return None
+        return (self.offset - other.offset) // other.strides[-2]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What is known about one tensor."""
+
+    axes: Axes
+    source: Source | None = None
+    query_key: tuple[Source | None, Source | None] | None = None
+    softmax: int | None = None  # index into the interceptor's list of softmax calls
+    key_axis: Axis | None = None  # for an attention map: the axis that was normalised
+
+
+class Trail:
+    """Notes by tensor identity; a note dies with its tensor."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[weakref.ref[Tensor], Note]] = {}
+        self.active = False
+
+    def get(self, tensor: Tensor) -> Note | None:
+        entry = self._notes.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def at(self, tensor: Tensor) -> Note:
+        return self.get(tensor) or Note(fresh(tensor.shape))
+
+    def put(self, tensor: Tensor, note: Note) -> None:
+        self._notes[id(tensor)] = (weakref.ref(tensor), note)
+
+    def follow(self, name: str, args: tuple[object, ...], out: Tensor) -> None:
+        """Carry the note of the first operand over to the result of ``name``."""
+        first = self._first_tensor(args)
+        if first is None:
+            return
+        note = self.get(first)
+        if name in PROJECTIONS:
+            operand = args[1] if name == "addmm" else first
+            assert isinstance(operand, Tensor)
+            axes = self.at(operand).axes
+            kept = axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
+            self.put(out, Note((*kept, (Atom(out.shape[-1]),)), source=Source.of(operand)))
+        elif name in PERMUTATIONS:
+            note = note or Note(fresh(first.shape))
+            self.put(out, replace(note, axes=_permuted(name, args, note.axes, out)))
+        elif name in RESHAPES:
+            note = note or Note(fresh(first.shape))
+            self.put(out, replace(note, axes=reshaped(note.axes, out.shape)))
+        elif note is not None:
+            self._carry(name, note, first, out)
+
+    def _first_tensor(self, args: tuple[object, ...]) -> Tensor | None:
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)):  # cat, stack: the first member something is known about
+            members = [t for t in first if isinstance(t, Tensor)]
+            first = next((t for t in members if self.get(t)), members[0] if members else None)
+        return first if isinstance(first, Tensor) else None
+
+    def _carry(self, name: str, note: Note, first: Tensor, out: Tensor) -> None:
+        if out.ndim == first.ndim:
+            sizes = zip(note.axes, first.shape, out.shape, strict=True)
+            note = replace(note, axes=tuple(a if was == now else (Atom(now),) for a, was, now in sizes))
+        else:
+            note = replace(note, axes=fresh(out.shape))
+        keeps = name in KEEPS_ATTENTION and note.key_axis in note.axes
+        self.put(out, note if keeps else replace(note, softmax=None, key_axis=None))
+
+
+PROJECTIONS = frozenset({"linear", "addmm", "conv1d"})
+PERMUTATIONS = frozenset({"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "T", "t"})
+RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as"})
+# An attention map stays one through these: dropout and casts change nothing, masks zero what was hidden.
+KEEPS_ATTENTION = frozenset(
+    "dropout dropout_ to type type_as float half bfloat16 double contiguous clone detach expand expand_as masked_fill "
+    "masked_fill_ mul mul_ nan_to_num nan_to_num_ __getitem__ narrow where alias requires_grad_".split()
+)
+
+
+def _permuted(name: str, args: tuple[object, ...], axes: Axes, out: Tensor) -> Axes:
+    order = list(range(len(axes)))
+    rest = args[1:]
+    if name in {"mT", "T", "t"}:
+        order[-2:] = order[:-3:-1]
+    elif name == "permute":
+        dims = rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
+        order = [int(d) % len(axes) for d in dims]  # type: ignore[call-overload]
+    elif name in {"movedim", "moveaxis"}:
+        return fresh(out.shape)
+    elif len(rest) == 2:
+        a, b = (int(d) % len(axes) for d in rest)  # type: ignore[call-overload]
+        order[a], order[b] = order[b], order[a]
+    else:  # keyword arguments: rare enough to forget what was known
+        return fresh(out.shape)
+    return tuple(axes[i] for i in order)

@@ -1,0 +1,311 @@
+"""Explainer: a model held on to, and the verbs that explain it."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import borrowed, refuse_without_gradients, unwrapped
+from whyformer.capture.audit import Leak
+from whyformer.capture.capture import observe, record, require_sites
+from whyformer.capture.marker import mark_attention
+from whyformer.capture.paths import module_names
+from whyformer.capture.roles import Observe, Recorder
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.outputs import SCALARS, logits_of
+from whyformer.progress import tracker
+from whyformer.registry import Method, get_method, one_of
+from whyformer.run import Attribution, Run
+from whyformer.study import Study, hidden_padding, study_of
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
+from whyformer.types import Cost, Explanation, Record, Target
+from whyformer.version import __version__
+
+DEFAULT_METHOD = {"text": "generic_attention", "image": "generic_attention", "table": "generic_attention"}
+BATCH_SIZE = 16
+
+
+class Explainer:
+    """Hold a model and explain what it says. ``wf.explain`` is this class used once.
+
+    processor: tokenizer or image processor, needed for raw inputs only.
+    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
+    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
+    """
+
+    def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
+        model, processor = unpacked(model, processor)
+        self.model: nn.Module = unwrapped(model)
+        self.processor = processor
+        self.attention_at = dict(attention_at or {})
+        self._named_modules = self._find_named()
+
+    def _find_named(self) -> list[tuple[nn.Module, str]]:
+        found = []
+        for pattern, layout in self.attention_at.items():
+            matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
+            if not matches:
+                raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
+            found += [(m, layout) for m in matches]
+        return found
+
+    # Verbs
+
+    def explain(
+        self,
+        inputs: Any,
+        *,
+        method: str | Sequence[str] | None = None,
+        target: Any = None,
+        scalar: str = "logit",
+        batch_size: int | None = None,
+        memory: str = "auto",
+        keep_layers: bool = False,
+        seed: int = 0,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
+        one_of("scalar", scalar, SCALARS)
+        one_of("memory", memory, ("auto",))
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
+        subject, batch, single = self.prepare(inputs)
+        names = [method] if method is None or isinstance(method, str) else list(method)
+        chosen = [get_method(n or DEFAULT_METHOD.get(subject.stream, "generic_attention")) for n in names]
+        settings = _settings(chosen, options)
+        _check_targets(target, batch.size)
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        with borrowed(self.model), _marked(self._named_modules):
+            for m in chosen:
+                if m.needs & {"attention_gradients", "input_gradients"}:
+                    refuse_without_gradients(self.model, m.name)
+            batch = hidden_padding(subject, batch)
+            study, new = study_of(subject, batch)
+            step = batch_size or BATCH_SIZE
+            track = tracker(progress)
+            chunks = [range(i, min(i + step, batch.size)) for i in range(0, batch.size, step)]
+            for chunk in track(chunks, "explaining"):
+                part = [target[i] for i in chunk] if isinstance(target, list) else target
+                runner = _Runner(
+                    subject, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
+                )
+                for name, found in runner.run(batch.select(chunk), part, chosen, settings).items():
+                    results[name] += found
+        shaped = {name: found[0] if single else found for name, found in results.items()}
+        return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+
+    def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
+        """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
+        subject, batch, _ = self.prepare(inputs)
+        with borrowed(self.model), _marked(self._named_modules):
+            if grad:
+                refuse_without_gradients(self.model, "record(grad=True)")
+            names = module_names(self.model)
+            if not grad:
+                found = observe(lambda: logits_of(subject.call(batch)), Observe(batch.size, names), values=True)
+            else:
+                study, _ = study_of(subject, batch)
+                run = Run(subject, batch, study, target=target, scalar=scalar)
+                recorder = Recorder(batch.size, names, study.batch_axes)
+                found = record(lambda: run.head.logits(batch), recorder, run.scalars, values=True)
+            require_sites(found)
+            return found
+
+    def study(self, inputs: Any) -> Study:
+        """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
+        subject, batch, _ = self.prepare(inputs)
+        with borrowed(self.model), _marked(self._named_modules):
+            return study_of(subject, batch)[0]
+
+    def audit(self, inputs: Any) -> Leak:
+        """Does information pass between positions outside the captured attention? (capture/audit.py)"""
+        return self.study(inputs).leak
+
+    # Inputs
+
+    def prepare(self, inputs: Any) -> tuple[Subject, Batch, bool]:
+        """Subject, encoded batch, and whether a single raw input was given."""
+        subject = choose_subject(self.model, self.processor, inputs)
+        if are_tensors(inputs):
+            return subject, subject.adopt(inputs), False
+        single = is_single(inputs)
+        raw = [inputs] if single else list(inputs)
+        if not raw:
+            raise BadInput("there is nothing to explain: the list of inputs is empty.")
+        return subject, subject.encode(raw), single
+
+
+def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> Any:
+    """Why did the model say that? See ``Explainer.explain`` for the options."""
+    attention_at = how.pop("attention_at", None)
+    return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+class _Runner:
+    """Explains one batch with several methods."""
+
+    def __init__(  # noqa: PLR0917  (private bundle of settings)
+        self,
+        subject: Subject,
+        study: Study,
+        scalar: str,
+        seed: int,
+        batch_size: int,
+        keep_layers: bool,
+        setup: int,
+        track: Any,
+    ) -> None:
+        self.subject, self.study, self.scalar, self.seed = subject, study, scalar, seed
+        self.batch_size, self.keep_layers, self.setup, self.track = batch_size, keep_layers, setup, track
+
+    def run(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        try:
+            return self._run(batch, target, chosen, settings)
+        except AmbiguousLayout:
+            if batch.size == 1:
+                raise
+        # Batch and heads could not be told apart at this batch size; a single input leaves no doubt.
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        for row in range(batch.size):
+            own = [target[row]] if isinstance(target, list) else target
+            for name, found in self._run(batch.select([row]), own, chosen, settings).items():
+                results[name] += found
+        return results
+
+    def _run(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        run = Run(
+            self.subject,
+            batch,
+            self.study,
+            target=target,
+            scalar=self.scalar,
+            seed=self.seed,
+            batch_size=max(self.batch_size, BATCH_SIZE),
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+        if any("attention_gradients" in m.needs for m in chosen):
+            run.record(grad=True)  # one record serves every method that follows
+        results = {}
+        for m in chosen:
+            started = time.perf_counter()
+            attribution = m.run(run, **settings[m.name])
+            seconds = time.perf_counter() - started
+            results[m.name] = [
+                _explanation(run, m, settings[m.name], attribution, row, seconds, self.setup)
+                for row in range(batch.size)
+            ]
+        return results
+
+
+def _explanation(  # noqa: PLR0917  (gathers everything that is known into the result)
+    run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, seconds: float, setup: int
+) -> Explanation:
+    keep = run.keep_BN[row]
+    scores = found.scores_BN[row, keep].detach().cpu().numpy().astype(np.float32)
+    if not np.isfinite(scores).all():
+        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+    target = run.targets[row]
+    prediction = int(run.logits[row].argmax())
+    warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
+    warnings += found.warnings[row] if found.warnings else []
+    warnings += _doubts(run, m, scores)
+    return Explanation(
+        scores=scores,
+        units=run.units[row],
+        target=_with_label(run, target),
+        scalar=run.scalar,
+        value=float(run.value_B[row]),
+        prediction=Target(prediction, run.head.name(prediction), position=target.position),
+        method=m.name,
+        options=options,
+        seed=run.seed,
+        versions={
+            "whyformer": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        base=None if found.base_B is None else float(found.base_B[row]),
+        matrix=_cropped(found.matrix_BQK, row, keep),
+        layers=_cropped(found.layers_BLQK, row, keep),
+        detail=None if found.detail is None else found.detail[row],
+        cost=Cost(
+            forwards=float(run.forwards_B[row]),
+            backwards=float(run.backwards_B[row]),
+            seconds=seconds / run.batch.size,
+            setup_forwards=setup,
+        ),
+        checks={name: float(values[row]) for name, values in found.checks.items()},
+        warnings=tuple(warnings),
+        readout=str(run.study.readout) if run.study.readout is not None else "",
+        signed=m.signed,
+        model=type(run.subject.model).__name__,
+    )
+
+
+def _with_label(run: Run, target: Target) -> Target:
+    versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
+    return Target(target.index, target.label or run.head.name(target.index), target.versus, versus, target.position)
+
+
+def _cropped(maps: Tensor | None, row: int, keep: Tensor) -> np.ndarray[Any, Any] | None:
+    """One input's map without padding: columns, and rows where there is one per position."""
+    if maps is None:
+        return None
+    own = maps[row][..., keep]
+    if own.shape[-2] == len(keep):
+        own = own[..., keep, :]
+    return own.detach().cpu().numpy().astype(np.float32)
+
+
+def _doubts(run: Run, m: Method, scores: np.ndarray[Any, Any]) -> list[str]:
+    doubts = []
+    if len(scores) > 1 and np.ptp(scores) == 0:
+        doubts.append("all scores are equal: this explanation tells no unit from another.")
+    return doubts
+
+
+def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Options per method. With several methods an option goes to those that have it, and one must."""
+    if len(chosen) == 1:
+        return {chosen[0].name: chosen[0].checked(options)}
+    for name in options:
+        if not any(name in m.options for m in chosen):
+            chosen[0].checked({name: options[name]})
+    return {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
+
+
+def _check_targets(target: Any, size: int) -> None:
+    if isinstance(target, list) and len(target) != size:
+        raise BadInput(f"{len(target)} targets for {size} inputs: give one target, or one per input.")
+
+
+class _marked:
+    """While explaining, the outputs of modules that the user named are marked as attention maps."""
+
+    def __init__(self, modules: list[tuple[nn.Module, str]]) -> None:
+        self.modules = modules
+        self.handles: list[Any] = []
+
+    def __enter__(self) -> None:
+        for module, layout in self.modules:
+            self.handles.append(
+                module.register_forward_hook(lambda m, args, out, layout=layout: mark_attention(out, layout))
+            )
+
+    def __exit__(self, *exc: object) -> None:
+        for handle in self.handles:
+            handle.remove()

@@ -1,0 +1,88 @@
+"""The end of the model: which logits are explained, at which output position, under which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import NotOffered
+from whyformer.outputs import logits_of
+from whyformer.subjects.base import Batch, Subject
+
+
+class Head:
+    """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
+
+    def __init__(self, subject: Subject, batch: Batch) -> None:
+        self.subject = subject
+        self.model = subject.model
+        self.extra: dict[str, Any] = {}
+        if "use_cache" in subject.parameters:
+            self.extra["use_cache"] = False
+        self.causal = is_causal_lm(self.model)
+        self.positions: list[int] | None = None
+        if self.causal:
+            self.positions = self._last_positions(batch)
+
+    def _last_positions(self, batch: Batch) -> list[int]:
+        keep = batch.keep_BN
+        if keep is None:
+            raise NotOffered("a language model is explained at the last token: give it token ids.")
+        width = keep.shape[1]
+        return [width - 1 - int(row.flip(0).float().argmax()) for row in keep]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
+        torch.manual_seed(0)  # inside borrowed(): the caller's random state is kept
+        if self.causal:
+            return self._language_model(batch)
+        logits = logits_of(self.subject.call(batch, **self.extra))
+        if logits.ndim == 1:
+            logits = logits[:, None]
+        if logits.ndim != 2:
+            raise NotOffered(
+                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Models with "
+                "an output per token or per object need a target that says which."
+            )
+        return logits
+
+    def _language_model(self, batch: Batch) -> Tensor:
+        positions = torch.tensor(self._last_positions(batch))
+        wanted, which = positions.unique(return_inverse=True)
+        extra = dict(self.extra)
+        if "logits_to_keep" in self.subject.parameters:
+            device = next(iter(batch.tensors.values())).device
+            extra["logits_to_keep"] = wanted.to(device)
+            logits = logits_of(self.subject.call(batch, **extra))
+            return logits[torch.arange(len(logits)), which.to(logits.device)]
+        logits = logits_of(self.subject.call(batch, **extra))
+        return logits[torch.arange(len(logits)), positions.to(logits.device)]
+
+    def labels(self) -> dict[int, str]:
+        if self.causal:
+            return {}
+        names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
+        return {int(k): str(v) for k, v in names.items()}
+
+    def name(self, index: int) -> str:
+        """The label of one class, or the token of one id."""
+        if self.causal and self.subject.processor is not None:
+            return str(self.subject.processor.decode([index]))
+        return self.labels().get(index, "")
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token given as text, on language models."""
+        if not self.causal or self.subject.processor is None:
+            return None
+        found = self.subject.processor(text, add_special_tokens=False)["input_ids"]
+        return int(found[0]) if len(found) == 1 else None
+
+
+def is_causal_lm(model: Any) -> bool:
+    name = type(model).__name__
+    config = getattr(model, "config", None)
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return not getattr(config, "is_encoder_decoder", False)
+    return False

@@ -1,0 +1,63 @@
+"""Attention rollout: attention multiplied through the layers, with the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from whyformer.registry import constant, method
+from whyformer.relevance import (
+    cumulative,
+    discard_smallest,
+    maps_of,
+    over_heads,
+    product,
+    read_row,
+    real,
+    with_residual,
+)
+from whyformer.run import Attribution, Run
+
+
+@method(
+    paper="Abnar & Zuidema 2020, arXiv:2005.00928",
+    needs={"attention"},
+    cost=constant(1, 0),
+    cost_text="1 forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+)
+def attention_rollout(
+    run: Run,
+    *,
+    heads: str | int | Sequence[int] = "mean",
+    residual: float = 0.5,
+    normalize: bool = True,
+    discard: float = 0.0,
+    start_layer: int = 0,
+    protect_special: bool = False,
+) -> Attribution:
+    """How much of each input is left at the output if attention only mixed tokens: Â_L ··· Â_1.
+
+    Â_l = rownorm((1-a)·fuse_h A_l + a·I), a = ``residual``. ``normalize=False`` gives A + I, which for the plain
+    head mean is the same map times 2^L. ``discard`` zeroes that share of the smallest entries of each fused map;
+    ``protect_special`` keeps rows and columns of special tokens out of it.
+
+    Misleads when: values and MLPs do more than mixing (they do), and on deep models, where the product flattens out.
+    It is the same for every class.
+    """
+    keep_BN = run.keep_BN
+    sites = maps_of(run.record(), start_layer)
+    protected = run.special_BN if protect_special else None
+    layers = []
+    for site in sites:
+        fused = real(over_heads(site.attention_BHQK.float(), heads), keep_BN, site)
+        fused = discard_smallest(fused, discard, keep_BN, site, protected)
+        layers.append(real(with_residual(fused, site.first_query, residual, normalize), keep_BN, site))
+    whole = product(layers)
+    scores = read_row(whole, run.readout_BN, sites[-1].first_query)
+    square = layers[0].shape == layers[-1].shape
+    kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept)

@@ -1,0 +1,51 @@
+"""Grad-SAM: gradient self-attention maps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whyformer.registry import constant, method, one_of
+from whyformer.relevance import real
+from whyformer.run import Attribution, Run
+
+
+@method(
+    paper="Barkan et al. 2021 (CIKM), arXiv:2204.11073",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+)
+def grad_sam(run: Run, *, reduce: str = "query") -> Attribution:
+    """Attention where more of it would raise the score, summed per token over all layers and heads.
+
+    r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
+    published form: token i is credited for what it attends to. ``reduce="key"`` sums over the queries instead and
+    says which input was attended to.
+
+    Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
+    the query form hands that layer's whole mass to [CLS], which therefore comes first.
+    """
+    one_of("reduce", reduce, ("query", "key"))
+    sites = run.record(grad=True).sites
+    keep_BN = run.keep_BN
+    total = torch.zeros(keep_BN.shape, device=keep_BN.device)
+    maps = []
+    for site in sites:
+        assert site.attention_grad_BHQK is not None
+        weighted = site.attention_BHQK.float() * site.attention_grad_BHQK.float().clamp(min=0)
+        summed = real(weighted.mean(1), keep_BN, site)
+        maps.append(summed)
+        total += _over_keys(summed, site.first_query, total) if reduce == "query" else summed.sum(1)
+    tokens_B1 = keep_BN.sum(1, keepdim=True)
+    kept = torch.stack(maps, 1) if run.keep_layers and len({m.shape for m in maps}) == 1 else None
+    return Attribution(total / (len(sites) * tokens_B1), layers_BLQK=kept)
+
+
+def _over_keys(map_BQK: Tensor, first_query: int, like_BN: Tensor) -> Tensor:
+    placed = torch.zeros_like(like_BN)
+    placed[:, first_query : first_query + map_BQK.shape[1]] = map_BQK.sum(2)
+    return placed

@@ -1,0 +1,84 @@
+"""Raw attention: the map itself, read in one of many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from whyformer.registry import constant, method, one_of
+from whyformer.relevance import chosen_layers, over_heads, product, read_row, real
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+from whyformer.types import Site
+
+READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
+
+
+@method(
+    paper="Bahdanau, Cho & Bengio 2015, arXiv:1409.0473; readings after Gorishniy 2021, Borisov 2022, Mylonas 2022",
+    needs={"attention"},
+    cost=constant(1, 0),
+    cost_text="1 forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+)
+def raw_attention(
+    run: Run,
+    *,
+    layers: str | int | Sequence[int] = "last",
+    heads: str | int | Sequence[int] = "mean",
+    read: str = "row",
+) -> Attribution:
+    """Where the model looked: attention weights, averaged over heads and read at the position that feeds the head.
+
+    ``layers``: "last", "mean", "product" (A_L···A_1 without residual), a number, or a list (its mean).
+    ``heads``: "mean", "max", "min", "sum", a number, or a list (its mean).
+    ``read``: "row" (what the readout attends to), "column" (who attends to it), "column_mean", "column_sum",
+    "column_max" (attention received), "diagonal".
+
+    Misleads when: layers mix tokens before the one that is read, so a weight on a position is no longer a weight on
+    the word that stood there; and it is the same for every class.
+    """
+    one_of("read", read, READINGS)
+    sites = run.record().sites
+    keep_BN = run.keep_BN
+    picked = chosen_layers(layers, len(sites))
+    maps = [real(over_heads(sites[i].attention_BHQK.float(), heads), keep_BN, sites[i]) for i in picked]
+    square = [m for m in maps if m.shape[1] == m.shape[2]]
+    if layers == "product":
+        whole, last = product(maps), sites[picked[-1]]
+    elif len(square) == len(maps) or read == "row":
+        whole, last = _mean(run, maps, [sites[i] for i in picked])
+    else:  # a last layer with few rows has no columns or diagonal of its own
+        whole, last = torch.stack(square).mean(0), sites[0]
+    scores = _read(run, whole, last, read)
+    layered = torch.stack(square, 1) if run.keep_layers and len(square) == len(maps) else None
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=layered)
+
+
+def _mean(run: Run, maps: list[BQK], sites: list[Site]) -> tuple[BQK, Site]:
+    shapes = {m.shape for m in maps}
+    if len(shapes) == 1:
+        return torch.stack(maps).mean(0), sites[-1]
+    rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
+    return torch.stack(rows).mean(0)[:, None], sites[-1]
+
+
+def _read(run: Run, whole_BQK: BQK, site: Site, read: str) -> torch.Tensor:
+    readout = run.readout_BN
+    if read == "row":
+        if whole_BQK.shape[1] == 1 and readout.shape[1] != 1:
+            return whole_BQK[:, 0]
+        return read_row(whole_BQK, readout, site.first_query)
+    if read == "column":
+        return torch.einsum("bqk,bk->bq", whole_BQK, readout.to(whole_BQK.dtype))
+    if read == "diagonal":
+        return whole_BQK.diagonal(dim1=1, dim2=2)
+    if read == "column_max":
+        return whole_BQK.amax(1)
+    total = whole_BQK.sum(1)
+    if read == "column_sum":
+        return total
+    return total / run.keep_BN.sum(1, keepdim=True)

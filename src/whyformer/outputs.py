@@ -1,0 +1,113 @@
+"""From whatever a model returns to one row of logits per input, and from there to the scalar that is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, NonFinite, UnknownName
+from whyformer.types import Target
+
+SCALARS = ("logit", "log_odds", "probability")
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits: ``output.logits``, else the only field whose name says so, else the first tensor."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor)}
+        for name in ("logits", *(n for n in fields if n.endswith(("logits", "_score", "scores")))):
+            if name in fields:
+                return fields[name]
+        if fields:
+            return next(iter(fields.values()))
+    if isinstance(output, (tuple, list)):
+        for part in output:
+            if isinstance(part, Tensor) and part.is_floating_point():
+                return part
+    raise BadInput(f"the model returned a {type(output).__name__} with no tensor of logits in it.")
+
+
+def require_finite(logits: Tensor) -> None:
+    if not torch.isfinite(logits).all():
+        rows = (~torch.isfinite(logits)).flatten(1).any(1).nonzero()[:, 0].tolist()
+        raise NonFinite(
+            f"the model's output holds NaN or infinity for input{'s' if len(rows) > 1 else ''} "
+            f"{', '.join(map(str, rows[:8]))}. Check the weights, or run the model in float32."
+        )
+
+
+def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
+    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
+    values = _single(logits_BC, [t.index for t in targets], scalar)
+    if any(t.versus is not None for t in targets):
+        against = _single(logits_BC, [t.index if t.versus is None else t.versus for t in targets], scalar)
+        contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
+        values = torch.where(contrast, values - against, values)
+    return values
+
+
+def _single(logits_BC: Tensor, indices: list[int], scalar: str) -> Tensor:
+    index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
+    chosen = logits_BC.gather(1, index_B1)[:, 0]
+    if scalar == "logit" or (scalar == "log_odds" and logits_BC.shape[1] == 1):
+        return chosen
+    if logits_BC.shape[1] == 1:
+        return chosen.sigmoid()
+    if scalar == "probability":
+        return logits_BC.softmax(1).gather(1, index_B1)[:, 0]
+    others = logits_BC.scatter(1, index_B1, -torch.inf)
+    return chosen - others.logsumexp(1)
+
+
+def resolve_targets(
+    wanted: Any, logits_BC: Tensor, labels: dict[int, str], positions: list[int] | None, ids: Any
+) -> list[Target]:
+    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id where there is one."""
+    size, classes = logits_BC.shape
+    per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
+    if len(per_input) != size:
+        raise BadInput(f"{len(per_input)} targets for {size} inputs: give one target, or one per input.")
+    best = logits_BC.argmax(1).tolist()
+    targets = []
+    for row, want in enumerate(per_input):
+        position = positions[row] if positions else None
+        if isinstance(want, Target):
+            targets.append(want)
+            continue
+        pair = want if isinstance(want, tuple) else (want,)
+        if len(pair) > 2:
+            raise BadInput(f"target {want!r}: a tuple means 'first rather than second' and has two members.")
+        found = [best[row] if w is None else _index(w, classes, labels, ids) for w in pair]
+        targets.append(
+            Target(
+                found[0],
+                labels.get(found[0], ""),
+                found[1] if len(found) > 1 else None,
+                labels.get(found[1], "") if len(found) > 1 else "",
+                position,
+            )
+        )
+    return targets
+
+
+def _index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> int:
+    if isinstance(want, str):
+        for index, label in labels.items():
+            if label.lower() == want.lower():
+                return index
+        found = ids(want) if ids is not None else None
+        if found is None:
+            raise UnknownName("target", want, labels.values() or range(classes))
+        return int(found)
+    try:
+        index = int(want)
+    except (TypeError, ValueError):
+        raise BadInput(f"target {want!r} is neither a class index nor a label.") from None
+    if not -classes <= index < classes:
+        raise UnknownName("target", index, [f"0 to {classes - 1}", *list(labels.values())[:20]])
+    return index % classes

@@ -1,0 +1,29 @@
+"""A progress bar for long work: on a terminal, after a moment, and never in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
+    """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
+    wanted = sys.stderr.isatty() if progress is None else progress
+
+    def track(steps: Sequence[Any], label: str) -> Any:
+        if not wanted or len(steps) < 2:
+            return steps
+        return _bar(steps, label)
+
+    return track
+
+
+def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        yield from steps
+        return
+    yield from track(steps, description=label, console=Console(stderr=True), transient=True)

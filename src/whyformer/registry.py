@@ -1,0 +1,117 @@
+"""Methods register themselves here: what they need, what they cost, what they can say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+from whyformer.errors import BadInput, UnknownName
+
+Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
+Passes = tuple[float, float]  # forwards, backwards
+
+
+@dataclass(frozen=True)
+class Method:
+    """One entry of the registry."""
+
+    name: str
+    run: Callable[..., Any]
+    paper: str
+    needs: frozenset[Need]
+    cost: Callable[..., Passes]  # (units, **options) -> passes per input
+    cost_text: str
+    signed: bool
+    class_specific: bool
+    scope: str  # "local" or "global"
+    specificity: str  # "attention", "gradient" or "black box"
+    idea: str  # first sentence of the docstring
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+    def defaults(self) -> dict[str, Any]:
+        return {k: p.default for k, p in self.options.items()}
+
+    def checked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """All options, given ones over defaults; unknown names are refused."""
+        for name in options:
+            if name not in self.options:
+                raise UnknownName(f"option of {self.name}", name, self.options or ["(it has none)"])
+        return self.defaults() | options
+
+
+_METHODS: dict[str, Method] = {}
+
+
+def method(
+    *,
+    paper: str,
+    needs: set[Need],
+    cost: Callable[..., Passes],
+    cost_text: str,
+    signed: bool,
+    class_specific: bool,
+    specificity: str,
+    scope: str = "local",
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a method under its function's name."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        doc = inspect.getdoc(function) or ""
+        _METHODS[function.__name__] = Method(
+            name=function.__name__,
+            run=function,
+            paper=paper,
+            needs=frozenset(needs),
+            cost=cost,
+            cost_text=cost_text,
+            signed=signed,
+            class_specific=class_specific,
+            scope=scope,
+            specificity=specificity,
+            idea=" ".join(doc.split("\n\n")[0].split()),
+        )
+        return function
+
+    return register
+
+
+def methods() -> dict[str, Method]:
+    """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included."""
+    _load()
+    return dict(sorted(_METHODS.items()))
+
+
+def get_method(name: str) -> Method:
+    if not isinstance(name, str):
+        raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
+    known = methods()
+    if name not in known:
+        raise UnknownName("method", name, known)
+    return known[name]
+
+
+def _load() -> None:
+    for path in sorted((Path(__file__).parent / "methods").glob("*.py")):
+        if not path.stem.startswith("_"):
+            import_module(f"whyformer.methods.{path.stem}")
+    for point in entry_points(group="whyformer.methods"):
+        point.load()
+
+
+def constant(forwards: float, backwards: float) -> Callable[..., Passes]:
+    """The cost of a method that takes the same passes whatever the input."""
+    return lambda units, **options: (forwards, backwards)
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Check an option against its domain."""
+    if value not in choices:
+        raise UnknownName(f"value of {name}", value, choices)

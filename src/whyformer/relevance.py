@@ -1,0 +1,134 @@
+"""The relevance engine: from one map per layer to one map for the whole model.
+
+Layers are maps (B, Q, K) with R[i, j] = relevance of input j for output i; later layers multiply on the left. A last
+layer that asks for a few rows only (FT-Transformer's CLS) is a map with fewer rows, whose identity part sits at the
+key position its query came from: it is never broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.shapes import BHQK, BQK
+from whyformer.types import Record, Site
+
+HEAD_REDUCTIONS = ("mean", "max", "min", "sum")
+
+
+def over_heads(maps_BHQK: BHQK, heads: str | int | Sequence[int]) -> BQK:
+    """Reduce the heads: by name, one head, or the mean of a list of heads."""
+    if isinstance(heads, str):
+        if heads not in HEAD_REDUCTIONS:
+            raise UnknownName("value of heads", heads, [*HEAD_REDUCTIONS, "a head number", "a list of them"])
+        reduced: Tensor = getattr(torch, "a" + heads if heads in {"max", "min"} else heads)(maps_BHQK, 1)
+        return reduced
+    chosen = [heads] if isinstance(heads, int) else list(heads)
+    _within("heads", chosen, maps_BHQK.shape[1])
+    return maps_BHQK[:, chosen].mean(1)
+
+
+def chosen_layers(layers: str | int | Sequence[int], count: int) -> list[int]:
+    """Layer numbers behind a choice of layers; negative ones count from the end."""
+    if layers == "last":
+        return [count - 1]
+    if layers in {"mean", "product"}:
+        return list(range(count))
+    if isinstance(layers, str):
+        raise UnknownName("value of layers", layers, ["last", "mean", "product", "a layer number", "a list of them"])
+    chosen = [layers] if isinstance(layers, int) else list(layers)
+    _within("layers", chosen, count)
+    return [i % count for i in chosen]
+
+
+def _within(name: str, chosen: Sequence[int], count: int) -> None:
+    bad = [i for i in chosen if not isinstance(i, int) or not -count <= i < count]
+    if bad or not chosen:
+        raise BadInput(f"{name}={list(chosen)}: there are {count}, numbered 0 to {count - 1}.")
+
+
+def real(map_BQK: BQK, keep_BN: Tensor, site: Site) -> BQK:
+    """Zero padding rows and columns, so that they enter no sum, rank or normalisation."""
+    keep = keep_BN.to(map_BQK.dtype)
+    rows = keep[:, site.first_query : site.first_query + map_BQK.shape[1]]
+    return map_BQK * rows[:, :, None] * keep[:, None, :]
+
+
+def identity(map_BQK: BQK, first_query: int) -> BQK:
+    """The residual: each query row is itself."""
+    eye = torch.zeros_like(map_BQK)
+    rows = torch.arange(map_BQK.shape[1], device=eye.device)
+    eye[:, rows, rows + first_query] = 1
+    return eye
+
+
+def row_normalized(map_BQK: BQK) -> BQK:
+    """Rows divided by their sum; a zero row stays zero."""
+    total = map_BQK.sum(-1, keepdim=True)
+    return torch.where(total == 0, 0.0, map_BQK / torch.where(total == 0, 1.0, total))
+
+
+def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bool) -> BQK:
+    """rownorm((1-a)·A + a·I); without normalisation A + a/(1-a)·I, which is A + I at a = 0.5."""
+    if not 0 <= residual <= 1:
+        raise BadInput(f"residual={residual}: the weight of the residual is between 0 and 1.")
+    eye = identity(map_BQK, first_query)
+    if normalize or residual == 1:
+        return row_normalized((1 - residual) * map_BQK + residual * eye)
+    return map_BQK + residual / (1 - residual) * eye
+
+
+def product(maps: Sequence[BQK]) -> BQK:
+    """A_L ··· A_1."""
+    result = maps[0]
+    for later in maps[1:]:
+        result = torch.bmm(later, result)
+    return result
+
+
+def cumulative(maps: Sequence[BQK]) -> list[BQK]:
+    """The product after each layer."""
+    results = [maps[0]]
+    for later in maps[1:]:
+        results.append(torch.bmm(later, results[-1]))
+    return results
+
+
+def discard_smallest(map_BQK: BQK, share: float, keep_BN: Tensor, site: Site, protected_BN: Tensor | None) -> BQK:
+    """Zero the ``share`` smallest of each input's own entries (padding does not count); ties go by position."""
+    if not 0 <= share < 1:
+        raise BadInput(f"discard={share}: a share of the entries, from 0 up to but not including 1.")
+    if share == 0:
+        return map_BQK
+    result = map_BQK.clone()
+    queries = map_BQK.shape[1]
+    for row in range(len(map_BQK)):
+        columns = keep_BN[row].nonzero()[:, 0]
+        own = keep_BN[row, site.first_query : site.first_query + queries].nonzero()[:, 0]
+        block = result[row][own[:, None], columns]
+        order = block.flatten().argsort(stable=True)
+        drop = order[: int(share * block.numel())]
+        if protected_BN is not None:
+            guard = protected_BN[row, columns][None] | protected_BN[row, own + site.first_query][:, None]
+            drop = drop[~guard.flatten()[drop]]
+        flat = block.flatten()
+        flat[drop] = 0
+        result[row][own[:, None], columns] = flat.view_as(block)
+    return result
+
+
+def read_row(map_BQK: BQK, readout_BN: Tensor, first_query: int = 0) -> Tensor:
+    """(B, K) the rows that feed the head, weighted."""
+    weights = readout_BN[:, first_query : first_query + map_BQK.shape[1]]
+    return torch.einsum("bq,bqk->bk", weights.to(map_BQK.dtype), map_BQK)
+
+
+def maps_of(record: Record, start_layer: int = 0) -> tuple[Site, ...]:
+    """The sites from ``start_layer`` on."""
+    count = len(record.sites)
+    if not -count <= start_layer < count:
+        raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
+    return record.sites[start_layer % count :]

@@ -1,0 +1,264 @@
+"""Run: a batch of inputs with their targets. Methods ask it for what they need; it caches and counts passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.capture import observe, record, require_sites
+from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.paths import module_names
+from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
+from whyformer.errors import NotOffered
+from whyformer.head import Head
+from whyformer.outputs import require_finite, resolve_targets, scalar_of
+from whyformer.study import Study, require_readable, rows_of_each
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.text import TextSubject
+from whyformer.types import Record, Target, Units
+
+
+@dataclass
+class Attribution:
+    """What a method returns for a batch: scores per attention position, and whatever else it has."""
+
+    scores_BN: Tensor
+    matrix_BQK: Tensor | None = None
+    layers_BLQK: Tensor | None = None
+    detail: list[np.ndarray[Any, Any]] | None = None
+    base_B: Tensor | None = None
+    checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
+    warnings: list[list[str]] | None = None
+
+
+class Run:
+    """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        batch: Batch,
+        study: Study,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        seed: int = 0,
+        batch_size: int = 32,
+        keep_layers: bool = False,
+        track: Callable[[Sequence[Any], str], Any] | None = None,
+    ) -> None:
+        self.subject, self.batch, self.study = subject, batch, study
+        self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
+        self.track = track or (lambda steps, label: steps)
+        self.head = Head(subject, batch)
+        self.forwards_B = np.zeros(batch.size)
+        self.backwards_B = np.zeros(batch.size)
+        self._wanted = target
+        self._records: dict[bool, Record] = {}
+        self._names = module_names(subject.model)
+        self._logits: Tensor | None = None
+        self._targets: list[Target] | None = None
+        self.started = time.perf_counter()
+
+    # What is known about the batch
+
+    @property
+    def length(self) -> int:
+        """Positions the model's attention runs over."""
+        return self.study.length(self.subject, self.batch)
+
+    @cached_property
+    def keep_BN(self) -> Tensor:
+        return self.subject.keep(self.batch, self.length, self.study.first_is_extra)
+
+    @cached_property
+    def units(self) -> list[Units]:
+        return self.subject.units(self.batch, self.length, self.study.first_is_extra, self.study.grid)
+
+    @cached_property
+    def readout_BN(self) -> Tensor:
+        """(B, N) weights of the output rows that feed the head."""
+        if self.study.readout is None:
+            raise NotOffered("which output position feeds the prediction is not known for this model.")
+        if self.study.readout.kind == "rows" and isinstance(self.subject, TextSubject):
+            return rows_of_each(self.subject, self.batch, self.study)
+        return self.study.readout.weights(self.keep_BN)
+
+    @cached_property
+    def special_BN(self) -> Tensor:
+        """(B, N) special tokens among the attention positions; padding is not special."""
+        special = torch.zeros_like(self.keep_BN)
+        for row, units in enumerate(self.units):
+            special[row, self.keep_BN[row]] = torch.tensor(units.special, device=special.device)
+        return special
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            self._see(self.forward(self.batch, range(self.batch.size)))
+        assert self._logits is not None
+        return self._logits
+
+    @property
+    def targets(self) -> list[Target]:
+        if self._targets is None:
+            self._resolve(self.logits)
+        assert self._targets is not None
+        return self._targets
+
+    @property
+    def value_B(self) -> Tensor:
+        return scalar_of(self.logits, self.targets, self.scalar)
+
+    def _see(self, logits: Tensor) -> None:
+        self._logits = logits.detach().float()
+        require_finite(self._logits)
+
+    def _resolve(self, logits: Tensor) -> None:
+        self._targets = resolve_targets(
+            self._wanted, logits, self.head.labels(), self.head.positions, self.head.token_id
+        )
+
+    def scalars(self, logits_BC: Tensor) -> Tensor:
+        """(B,) explained value, differentiable; picks the predicted class where no target was given."""
+        if self._targets is None:
+            self._see(logits_BC)
+            self._resolve(logits_BC.detach())
+        return scalar_of(logits_BC, self.targets, self.scalar)
+
+    # Passes
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
+        """Logits of a batch; ``owners`` are the inputs it is charged to."""
+        np.add.at(self.forwards_B, list(owners), 1)
+        return self.head.logits(batch)
+
+    def score(self, batch: Batch, owner: int) -> Tensor:
+        """(n,) explained value of n variants of input ``owner``, in batches."""
+        parts = []
+        for start in range(0, batch.size, self.batch_size):
+            chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
+            logits = self.forward(chunk, [owner] * chunk.size)
+            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.scalar))
+        return torch.cat(parts)
+
+    def record(self, grad: bool = False, values: bool = False) -> Record:
+        """Attention maps (and gradients) of the batch; one record serves all methods."""
+        require_readable(self.study)
+        found = self._records.get(True) or (None if grad else self._records.get(False))
+        if found is None or (values and found.sites[0].value_BHKD is None):
+            found = self._record(grad, values)
+            require_sites(found)
+            self._records[grad] = found
+        return found
+
+    def _record(self, grad: bool, values: bool) -> Record:
+        axes = self.study.batch_axes
+        everyone = range(self.batch.size)
+        np.add.at(self.forwards_B, list(everyone), 1)
+        if not grad:
+            result = observe(lambda: self.head.logits(self.batch), Observe(self.batch.size, self._names, axes), values)
+        else:
+            recorder = Recorder(self.batch.size, self._names, axes)
+            result = record(lambda: self.head.logits(self.batch), recorder, self.scalars, values)
+            np.add.at(self.backwards_B, list(everyone), 1)
+        if self._logits is None:
+            self._see(result.logits)
+        return result
+
+    def rewritten(self, edit: Edit) -> Tensor:
+        """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
+        intercept = Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit)
+        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        with torch.no_grad(), intercept:
+            return self.head.logits(self.batch)
+
+    # Inputs as numbers: word embeddings, pixels, floats
+
+    def embedding(self) -> Tensor:
+        """(B, …) the differentiable input: word embeddings of ids, else the float tensor itself."""
+        if isinstance(self.subject, TextSubject):
+            seen: list[Tensor] = []
+            with torch.no_grad(), self._swapped(self.batch, lambda e: seen.append(e.detach()) or e):
+                self._see(self.head.logits(self.batch))
+            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+            if not seen:
+                raise NotOffered(
+                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. "
+                    "Use occlusion, or an attention method."
+                )
+            return seen[0]
+        tensor = self.batch.tensors[self.subject.main]
+        others = [k for k, v in self.batch.tensors.items() if k != self.subject.main and v.ndim == 2]
+        if not tensor.is_floating_point() or (self.subject.stream == "table" and others):
+            raise NotOffered(
+                "input gradients need one tensor of floats or one of token ids; this input has categorical columns. "
+                "Use occlusion, or an attention method."
+            )
+        return tensor
+
+    def embed_ids(self, ids: Tensor) -> Tensor:
+        """(B, N, D) word embeddings of other ids, looked up by the model itself."""
+        assert isinstance(self.subject, TextSubject)
+        table = self.subject.table()
+        if table is not None:
+            with torch.no_grad():
+                return table(ids)
+        seen: list[Tensor] = []
+        changed = self.batch.with_tensors(**{self.subject.main: ids})
+        with torch.no_grad(), self._swapped(changed, lambda e: seen.append(e.detach()) or e):
+            self.head.logits(changed)
+        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        return seen[0]
+
+    def _swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
+        assert isinstance(self.subject, TextSubject)
+        return SwapEmbedding(batch.tensors[self.subject.main], self.subject.table(), replace)
+
+    def input_gradient(self, inputs: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Gradient of the explained value at ``inputs`` (one per entry of ``rows``, the inputs they stand for).
+
+        Returns (gradient, value).
+        """
+        leaf = inputs.detach().clone().requires_grad_()
+        batch = self.batch.select(list(rows))
+        with torch.enable_grad():
+            logits = self.logits_at(batch, leaf)
+            value = scalar_of(logits, [self.targets[r] for r in rows], self.scalar)
+            (grad,) = torch.autograd.grad(value.sum(), leaf)
+        np.add.at(self.forwards_B, list(rows), 1)
+        np.add.at(self.backwards_B, list(rows), 1)
+        return grad.detach(), value.detach()
+
+    def logits_at(self, batch: Batch, inputs: Tensor) -> Tensor:
+        """Logits with the differentiable input replaced by ``inputs``."""
+        if isinstance(self.subject, TextSubject):
+            with self._swapped(batch, lambda _: inputs):
+                return self.head.logits(batch)
+        return self.head.logits(batch.with_tensors(**{self.subject.main: inputs}))
+
+    def per_unit(self, detail: Tensor) -> Tensor:
+        """Sum a (B, …) attribution of the differentiable input over each unit → (B, N) attention positions."""
+        if isinstance(self.subject, ImageSubject):
+            from whyformer.subjects.image import patch_masks
+
+            rows = []
+            for row, units in enumerate(self.units):
+                masks = patch_masks(units, detail[row][None])
+                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
+            return torch.stack(rows)
+        scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
+        missing = self.length - scores.shape[1]
+        if missing <= 0:
+            return scores
+        front = missing if self.study.first_is_extra else 0
+        return torch.nn.functional.pad(scores, (front, missing - front))

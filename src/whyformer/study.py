@@ -1,0 +1,221 @@
+"""Study a model once: its sites, the row that feeds its head, its patch grid, and whether it leaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import memory_of
+from whyformer.capture.audit import Leak, audit
+from whyformer.capture.capture import observe
+from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.paths import module_names
+from whyformer.capture.probe import Readout, SiteFacts, readout_of, readout_rows, survey
+from whyformer.capture.roles import Observe
+from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.head import Head
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.text import TextSubject
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is known about a model and a kind of input."""
+
+    sites: tuple[SiteFacts, ...]
+    readout: Readout | None
+    grid: tuple[int, int] | None
+    leak: Leak
+    unclaimed: tuple[str, ...]
+    extra: int  # positions that the model adds to those of the input (CLS)
+    input_length: int
+    forwards: int
+    trouble: CaptureError | None = field(default=None, compare=False)
+
+    @property
+    def batch_axes(self) -> dict[int, int]:
+        return {i: s.batch_axis for i, s in enumerate(self.sites) if s.batch_axis is not None}
+
+    @property
+    def first_is_extra(self) -> bool:
+        return self.readout is None or self.readout.kind != "last"
+
+    @property
+    def one_stream(self) -> bool:
+        """Plain self-attention over one sequence."""
+        return (
+            all(s.kind == "self" and s.windows == 1 for s in self.sites) and len({s.keys for s in self.sites}) == 1
+        )
+
+    def length(self, subject: Subject, batch: Batch) -> int:
+        if not self.sites:
+            return input_length(subject, batch)
+        if isinstance(subject, TextSubject):
+            return input_length(subject, batch) + self.extra
+        return self.sites[0].keys
+
+
+def study_of(subject: Subject, batch: Batch) -> tuple[Study, bool]:
+    """The study of this model for this kind of input, and whether it had to be made now."""
+    facts = memory_of(subject.model).facts
+    key = _signature(subject, batch)
+    if key in facts:
+        return facts[key], False
+    row = _longest(batch)
+    study = _study(subject, batch.select([row]))
+    if study.input_length > 1:  # a single position teaches nothing about rows
+        facts[key] = study
+    return study, True
+
+
+def _signature(subject: Subject, batch: Batch) -> tuple[Any, ...]:
+    shapes = tuple(
+        (k, v.ndim, () if isinstance(subject, TextSubject) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
+    )
+    layers = sum(1 for _ in subject.model.modules())
+    return (type(subject).__name__, subject.main, shapes, layers)
+
+
+def _longest(batch: Batch) -> int:
+    return 0 if batch.keep_BN is None else int(batch.keep_BN.sum(1).argmax())
+
+
+def input_length(subject: Subject, batch: Batch) -> int:
+    tensor = batch.tensors[subject.main]
+    return tensor.shape[1] if tensor.ndim > 1 else 1
+
+
+def _study(subject: Subject, one: Batch) -> Study:
+    names = module_names(subject.model)
+    head = Head(subject, one)
+    found = survey(lambda: head.logits(one), names)
+    unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
+    sites = tuple(found.facts)
+    length = input_length(subject, one)
+    study = Study(sites, None, found.grid, Leak(), unclaimed, 0, length, 1)
+    if not sites or not study.one_stream:
+        return study
+    extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
+    try:
+        with torch.enable_grad():
+            rows, count, slots = readout_rows(lambda: head.logits(one), names, len(sites) - 1)
+    except CaptureError as error:
+        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, error)
+    offset = sites[-1].keys if sites[-1].queries == sites[-1].keys else 0
+    real = _real(subject, one, sites[0].keys, extra)
+    # Rows are numbered among the real positions, so that padding on the left does not count.
+    rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
+    if offset:
+        rows = [rank[r] for r in rows if r in rank]
+        readout = readout_of(rows, count, len(rank), {rank[s] for s in slots if s in rank})
+    else:  # the last layer asks for a few rows only; they are named by where their query came from
+        readout = _few_rows(subject, one, names, len(rank))
+    leak = _leak(subject, one, head, names, extra, real)
+    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4)
+
+
+def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
+    """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
+    names = module_names(subject.model)
+    keep = subject.keep(batch, study.length(subject, batch), study.first_is_extra)
+    weights = torch.zeros(keep.shape, device=keep.device)
+    for row in range(batch.size):
+        one = batch.select([row])
+        head = Head(subject, one)
+        rows, _, _ = readout_rows(lambda head=head, one=one: head.logits(one), names, len(study.sites) - 1)
+        weights[row, rows] = 1 / len(rows)
+    return weights
+
+
+def hidden_padding(subject: Subject, batch: Batch) -> Batch:
+    """Find padding that a home-made model masks by itself (``ids == 0`` in its forward), where no mask was passed.
+
+    A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
+    """
+    if not isinstance(subject, TextSubject) or any("mask" in name for name in batch.tensors):
+        return batch
+    candidates = _padding_runs(subject, batch.tensors[subject.main])
+    rows = candidates.any(1).nonzero()[:, 0].tolist()
+    if not rows:
+        return batch
+    facts = memory_of(subject.model).facts
+    if "hides padding" not in facts:
+        one = batch.select([rows[0]])
+        found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
+        columns = [site.attention_BHQK[0, :, :, candidates[rows[0]]] for site in found.sites]
+        facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
+    return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
+
+
+def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:
+    """(B, N) the runs of padding indices at the start and end of each row."""
+    tables = [m for m in subject.model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    if not tables:
+        return torch.zeros_like(ids_BN, dtype=torch.bool)
+    pad = (ids_BN == tables[0].padding_idx).int()
+    return (pad.cumprod(1) + pad.flip(1).cumprod(1).flip(1)).bool()
+
+
+def _few_rows(subject: Subject, one: Batch, names: dict[int, str], real: int) -> Readout:
+    last = observe(lambda: Head(subject, one).logits(one), Observe(1, names)).sites[-1]
+    start, count = last.first_query, last.attention_BHQK.shape[2]
+    return readout_of(list(range(start, start + count)), real, real, set())
+
+
+def _real(subject: Subject, one: Batch, keys: int, extra: int) -> Tensor:
+    return subject.keep(one, keys, first_is_extra=True)[0].cpu()
+
+
+def _leak(subject: Subject, one: Batch, head: Head, names: dict[int, str], extra: int, real: Tensor) -> Leak:
+    positions = real.nonzero()[:, 0].tolist()
+    if len(positions) < 2:
+        return Leak()
+    position = positions[len(positions) // 2]
+
+    def forward() -> Tensor:
+        return head.logits(one)
+
+    def changed() -> Tensor:
+        if not isinstance(subject, TextSubject) or extra:
+            return head.logits(one)
+
+        def shift(embedding: Tensor) -> Tensor:
+            other = embedding.clone()
+            other[:, position] = other[:, position] * -1.5 + 0.1
+            return other
+
+        with SwapEmbedding(one.tensors[subject.main], subject.table(), shift):
+            return head.logits(one)
+
+    return audit(forward, changed, names, position)
+
+
+def require_readable(study: Study) -> None:
+    """Refuse attention explanations that would be empty, partial, or not about the units."""
+    if study.trouble is not None:
+        raise study.trouble
+    if not study.sites:
+        return  # the record itself says what is missing
+    if study.unclaimed:
+        return
+    if any(s.windows > 1 for s in study.sites):
+        raise NotOverUnits(
+            "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use a "
+            "gradient or perturbation method."
+        )
+    if not study.one_stream:
+        raise NotOverUnits(
+            "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
+            + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
+            + ". Use a gradient or perturbation method."
+        )
+    if study.leak.found:
+        raise PartlyCaptured(
+            f"positions exchange information outside the captured attention (seen at {study.leak.path}: a change of "
+            f"{study.leak.amount:.1e} where there should be none), so an attention map would be blind to part of the "
+            "computation. Use a gradient or perturbation method (integrated_gradients, occlusion)."
+        )
+

@@ -1,0 +1,161 @@
+"""A subject knows the inputs of a model: how to encode them, what their units are, and how to take a unit away."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.types import Units
+
+Raw = Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of some inputs, by the model's argument names, and what is known about each input."""
+
+    tensors: dict[str, Tensor]
+    keep_BN: Tensor | None = None  # real input positions
+    raw: tuple[Raw, ...] = ()
+    warnings: tuple[tuple[str, ...], ...] = ()
+    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
+    constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def select(self, rows: Sequence[int] | slice) -> Batch:
+        index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
+
+        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in index) if values else ()
+
+        return replace(
+            self,
+            tensors={k: v[index] for k, v in self.tensors.items()},
+            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
+            raw=pick(self.raw),
+            warnings=pick(self.warnings),
+            encodings=pick(self.encodings),
+        )
+
+    def with_tensors(self, **tensors: Tensor) -> Batch:
+        return replace(self, tensors=self.tensors | tensors)
+
+
+class Subject(ABC):
+    """One kind of input. Abstract; the final classes are in the files beside this one."""
+
+    stream: str
+    main: str  # the argument whose positions are the units
+
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        self.model = model
+        self.processor = processor
+        self.parameters = signature_of(model)
+
+    @abstractmethod
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        """Raw inputs → tensors."""
+
+    @abstractmethod
+    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+        """Units of each input, when the model's attention runs over ``length`` positions."""
+
+    @abstractmethod
+    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+        """(B, length) real positions of the model's attention."""
+
+    @abstractmethod
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """What a unit can be replaced by; the first is the default."""
+        return ()
+
+    def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
+        """The user's own tensors → a batch, with names checked against the model."""
+        named = self._named(tensors)
+        accepts_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        for name in named:
+            if name not in self.parameters and not accepts_any:
+                raise UnknownName("model argument", name, self.parameters, f"{type(self.model).__name__} takes these.")
+        batched = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.ndim > 0}
+        constants = {k: v for k, v in named.items() if k not in batched and v is not None}
+        if not batched:
+            raise BadInput("no tensor among the inputs: pass a dict or tuple of tensors with a leading batch axis.")
+        sizes = {k: len(v) for k, v in batched.items()}
+        if len(set(sizes.values())) != 1:
+            raise BadInput(f"tensors disagree about the batch size: {sizes}. All need the same leading axis.")
+        if 0 in sizes.values():
+            raise BadInput("the batch is empty.")
+        moved = {k: self.move(v) for k, v in batched.items()}
+        return Batch(moved, constants=constants)
+
+    def _named(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> dict[str, Any]:
+        if isinstance(tensors, Tensor):
+            tensors = (tensors,)
+        if isinstance(tensors, Mapping):
+            return dict(tensors)
+        names = list(self.parameters)
+        if len(tensors) > len(names):
+            raise BadInput(f"{len(tensors)} tensors for a model that takes {len(names)}: {', '.join(names)}.")
+        return dict(zip(names, tensors, strict=False))
+
+    def move(self, tensor: Tensor) -> Tensor:
+        """To the model's device, floats in the model's dtype."""
+        weight = next(iter(self.model.parameters()), torch.empty(0))
+        dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
+        return tensor.to(device=weight.device, dtype=dtype)
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        """Run the model on a batch."""
+        arguments = {**batch.tensors, **batch.constants, **extra}
+        positional = [
+            name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments
+        ]
+        return self.model(*(arguments.pop(n) for n in positional), **arguments)
+
+
+def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(model.forward).parameters)
+    variadic = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL]
+    for name in variadic:
+        del parameters[name]
+    return parameters
+
+
+def assemble(
+    labels: Sequence[str],
+    special: Sequence[bool],
+    stream: str,
+    extra: int,
+    first_is_extra: bool,
+    names: Sequence[str] = ("[CLS]",),
+    **rest: Any,
+) -> Units:
+    """Units of the input plus ``extra`` tokens that the model adds itself, before or after them."""
+    added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
+    front, back = (added, []) if first_is_extra else ([], added)
+
+    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
+        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
+
+    return Units(
+        labels=(*front, *labels, *back),
+        special=pad(special, True) or (),
+        stream=(stream,) * (len(labels) + extra),
+        word=pad(rest.pop("word", None), -1),
+        spans=pad(rest.pop("spans", None), (0, 0)),
+        **rest,
+    )

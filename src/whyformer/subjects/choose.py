@@ -1,0 +1,96 @@
+"""Which subject fits a model and its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput
+from whyformer.subjects.base import Batch, Subject, signature_of
+from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.tensors import TensorSubject
+from whyformer.subjects.text import TextSubject
+
+
+def are_tensors(inputs: Any) -> bool:
+    """The model's own tensors, as opposed to raw inputs."""
+    if isinstance(inputs, Tensor):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(isinstance(v, Tensor) for v in inputs.values())
+    return isinstance(inputs, (tuple, list)) and bool(inputs) and any(isinstance(v, Tensor) for v in inputs)
+
+
+def is_single(inputs: Any) -> bool:
+    """One raw input: a string, a pair of strings, an image, a path."""
+    if isinstance(inputs, tuple):
+        return all(isinstance(p, str) for p in inputs)
+    return not isinstance(inputs, (list, Mapping))
+
+
+def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if are_tensors(inputs):
+        return _by_tensors(model, processor, inputs)
+    return _by_model(model, processor, inputs)
+
+
+def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    main = getattr(model, "main_input_name", None)
+    parameters = signature_of(model)
+    if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
+        return ImageSubject(model, processor)
+    if main == "input_ids" or "input_ids" in parameters:
+        return TextSubject(model, processor)
+    if _looks_like_image(inputs):
+        return ImageSubject(model, processor, main=next(iter(parameters)))
+    if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
+        return TextSubject(model, processor, main=next(iter(parameters)))
+    return TensorSubject(model, processor)
+
+
+def _looks_like_image(inputs: Any) -> bool:
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    return isinstance(first, Path) or type(first).__module__.startswith("PIL.")
+
+
+def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    plain = TensorSubject(model, processor)
+    batch = plain.adopt(inputs)
+    name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
+    if name is not None:
+        return TextSubject(model, processor, main=name)
+    images = [k for k, v in batch.tensors.items() if v.ndim == 4 and v.is_floating_point()]
+    if images:
+        return ImageSubject(model, processor, main=images[0])
+    return TensorSubject(model, processor, example=batch)
+
+
+def _ids(batch: Batch) -> str | None:
+    """Token ids: the first two-axis integer tensor, unless floats beside it make it a table."""
+    if "input_ids" in batch.tensors:
+        return "input_ids"
+    integers = [
+        k
+        for k, v in batch.tensors.items()
+        if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k
+    ]
+    floats = [k for k, v in batch.tensors.items() if v.is_floating_point()]
+    return integers[0] if integers and not floats else None
+
+
+def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
+    """The model and processor inside a transformers pipeline."""
+    inner = getattr(model, "model", None)
+    if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
+        found = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
+        return inner, processor if processor is not None else found
+    if isinstance(model, (str, Path)):
+        raise BadInput(
+            f"model is the name {str(model)!r}: load it first, e.g. "
+            "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
+        )
+    return model, processor

@@ -1,0 +1,171 @@
+"""Images: patches of a vision transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, MissingExtra, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.subjects.base import Batch, Raw, Subject, assemble
+from whyformer.types import Units
+
+
+class ImageSubject(Subject):
+    """One image per input; units are the patches, plus the tokens that the model adds (CLS, distillation, registers)."""
+
+    stream = "image"
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
+        super().__init__(model, processor)
+        self.main = main
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        if self.processor is None:
+            raise MissingProcessor(
+                "images need the model's image processor: pass processor=AutoImageProcessor.from_pretrained(…), or "
+                "give tensors ({'pixel_values': …}) instead."
+            )
+        processor = getattr(self.processor, "image_processor", self.processor)
+        if not hasattr(processor, "preprocess"):
+            raise BadInput(
+                f"processor is a {type(processor).__name__}, which is no image processor, and the inputs are images. "
+                "Pass the image processor that was made for this model."
+            )
+        images = [open_image(r) for r in raw]
+        encoded = processor(images=images, return_tensors="pt")
+        tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
+        return Batch(tensors, raw=tuple(images), warnings=((),) * len(images))
+
+    def adopt(self, tensors: Any) -> Batch:
+        batch = super().adopt(tensors)
+        if self.main not in batch.tensors:
+            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
+        pixels = batch.tensors[self.main]
+        if pixels.ndim != 4:
+            raise BadInput(f"{self.main} has shape {tuple(pixels.shape)}; images are (inputs, channels, height, width).")
+        return batch
+
+    def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
+        """Rows and columns of patches: what the patch embedding produced, else from the config, else a square."""
+        height, width = batch.tensors[self.main].shape[-2:]
+        candidates = [grid] if grid else []
+        patch = getattr(getattr(self.model, "config", None), "patch_size", None)
+        if patch:
+            rows, columns = patch if isinstance(patch, (tuple, list)) else (patch, patch)
+            candidates.append((height // rows, width // columns))
+        for extra in range(6):  # as many patches as fit the image's shape, a few added tokens apart
+            total = length - extra
+            rows = round((total * height / width) ** 0.5)
+            if rows and total % rows == 0 and abs(total / rows * height - rows * width) < max(height, width):
+                candidates.append((rows, total // rows))
+        for rows, columns in candidates:
+            if 0 < rows * columns <= length and length - rows * columns < 16:
+                return rows, columns
+        raise NotOverUnits(
+            f"attention runs over {length} positions, which is no grid of patches of a {height}×{width} image. "
+            "Use a gradient or perturbation method."
+        )
+
+    def _names(self, extra: int) -> list[str]:
+        config = getattr(self.model, "config", None)
+        registers = getattr(config, "num_register_tokens", 0) or 0
+        names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
+        return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
+
+    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+        rows, columns = self._grid(batch, length, grid)
+        extra = length - rows * columns
+        height, width = batch.tensors[self.main].shape[-2:]
+        units = assemble(
+            [f"patch {r},{c}" for r in range(rows) for c in range(columns)],
+            [False] * (rows * columns),
+            self.stream,
+            extra,
+            first_is_extra,
+            self._names(extra),
+            grid=(rows, columns),
+            image_size=(height, width),
+        )
+        return [units] * batch.size
+
+    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("mean", "zero", "blur")
+
+    def background(self, pixels: Tensor, replacement: str) -> Tensor:
+        """What a patch is replaced by: the image's mean colour, zero in the model's input space, or a blur."""
+        if replacement == "mean":
+            return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
+        if replacement == "zero":
+            return torch.zeros_like(pixels)
+        if replacement == "blur":
+            return blurred(pixels)
+        raise UnknownName("replacement", replacement, self.replacements)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        one = batch.select([row])
+        pixels = one.tensors[self.main]
+        background = self.background(pixels, replacement)
+        patches = patch_masks(units, pixels)
+        changed = torch.where(patches[:, None], background, pixels)
+        return one.select([0] * len(patches)).with_tensors(**{self.main: changed})
+
+
+def patch_masks(units: Units, pixels: Tensor) -> Tensor:
+    """(U, height, width) the pixels of each unit; none for the tokens that the model adds."""
+    assert units.grid is not None
+    height, width = pixels.shape[-2:]
+    index = patch_index(units.grid, height, width).to(pixels.device)
+    patches = iter(range(units.grid[0] * units.grid[1]))
+    numbers = torch.tensor([-1 if s else next(patches) for s in units.special], device=pixels.device)
+    return index == numbers[:, None, None]
+
+
+def patch_index(grid: tuple[int, int], height: int, width: int) -> Tensor:
+    """(height, width) which patch a pixel belongs to, row by row."""
+    rows = torch.arange(height) * grid[0] // height
+    columns = torch.arange(width) * grid[1] // width
+    return rows[:, None] * grid[1] + columns
+
+
+def blurred(pixels: Tensor, sigma: float = 5.0) -> Tensor:
+    """Gaussian blur with reflected borders."""
+    radius = min(int(3 * sigma), min(pixels.shape[-2:]) - 1)
+    x = torch.arange(-radius, radius + 1, dtype=torch.float32)
+    kernel = torch.exp(-(x**2) / (2 * sigma**2)).to(pixels)
+    kernel = kernel / kernel.sum()
+    channels = pixels.shape[1]
+    weight = kernel.expand(channels, 1, -1)
+    padded = F.pad(pixels, (radius,) * 4, mode="reflect")
+    horizontal = F.conv2d(padded, weight[:, :, None], groups=channels)
+    return F.conv2d(horizontal, weight[:, :, :, None], groups=channels)
+
+
+def open_image(raw: Raw) -> Any:
+    """A PIL image in RGB from an image, a path, or an array."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise MissingExtra("Pillow", "hf", "reading images") from None
+    if isinstance(raw, (str, Path)):
+        path = Path(raw)
+        if not path.is_file():
+            raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
+        try:
+            with Image.open(path) as image:
+                return image.convert("RGB")
+        except (UnidentifiedImageError, OSError) as error:
+            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
+    if not isinstance(raw, Image.Image):
+        raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.")
+    if raw.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK"}:
+        raise BadInput(f"image mode {raw.mode!r} is not supported: convert it first, image.convert('RGB').")
+    return raw.convert("RGB")

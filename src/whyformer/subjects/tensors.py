@@ -1,0 +1,87 @@
+"""Any module called with tensors: sequences of vectors, or the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, MissingProcessor, UnknownName
+from whyformer.subjects.base import Batch, Raw, Subject, assemble
+from whyformer.types import Units
+
+
+class TensorSubject(Subject):
+    """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
+
+    def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
+        super().__init__(model, processor)
+        self.stream, self.main = "table", ""
+        if example is not None:
+            sequences = [k for k, v in example.tensors.items() if v.ndim == 3 and v.is_floating_point()]
+            self.main = sequences[0] if sequences else next(iter(example.tensors))
+            self.stream = "sequence" if sequences else "table"
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise MissingProcessor(
+            f"{type(self.model).__name__} is called with tensors here: pass a dict or tuple of tensors with a leading "
+            "batch axis, or a processor that turns your raw inputs into them."
+        )
+
+    def columns(self, batch: Batch) -> list[tuple[str, int]]:
+        """(tensor, column) of each input unit."""
+        if self.stream == "sequence":
+            return [(self.main, i) for i in range(batch.tensors[self.main].shape[1])]
+        return [(k, i) for k, v in batch.tensors.items() if v.ndim == 2 for i in range(v.shape[1])]
+
+    def seen_columns(self, batch: Batch, length: int) -> list[tuple[str, int]]:
+        """The columns that became tokens: all of them, or (TabTransformer) the categorical ones only."""
+        columns = self.columns(batch)
+        categorical = [c for c in columns if not batch.tensors[c[0]].is_floating_point()]
+        numerical = [c for c in columns if batch.tensors[c[0]].is_floating_point()]
+        for choice in (columns, categorical, numerical):
+            if choice and length - len(choice) in {0, 1}:
+                return choice
+        return []
+
+    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+        columns = self.seen_columns(batch, length)
+        many = len(batch.tensors) > 1
+        labels = [f"{name}[{i}]" if many else str(i) for name, i in columns]
+        if not columns:  # positions of the model's own making
+            labels = [f"position {i}" for i in range(length)]
+        units = assemble(
+            labels, [False] * len(labels), self.stream, length - len(labels), first_is_extra
+        )
+        return [units] * batch.size
+
+    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+        tensor = next(iter(batch.tensors.values()))
+        keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
+        for name, mask in batch.tensors.items():
+            if mask.shape == keep.shape and "mask" in name:
+                keep = ~mask.bool() if "padding" in name else mask.bool()
+        return keep
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        if replacement not in self.replacements:
+            raise UnknownName("replacement", replacement, self.replacements)
+        columns = self.seen_columns(batch, len(units))
+        if not columns:
+            raise BadInput(
+                f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
+                "not known, so none can be taken away."
+            )
+        copies = batch.select([row] * len(columns))
+        changed = {k: v.clone() for k, v in copies.tensors.items()}
+        for i, (name, column) in enumerate(columns):
+            whole = batch.tensors[name][:, column]
+            filler = whole.float().mean(0).to(whole.dtype) if replacement == "mean" else torch.zeros_like(whole[0])
+            changed[name][i, column] = filler
+        return copies.with_tensors(**changed)

@@ -1,0 +1,170 @@
+"""The nouns of the library: what is explained, what was captured, what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is scored: one entry per input position, padding left out."""
+
+    labels: tuple[str, ...]
+    special: tuple[bool, ...]
+    stream: tuple[str, ...]
+    grid: tuple[int, int] | None = None  # rows, columns of the patches, for images
+    word: tuple[int, ...] | None = None  # index of the word each unit belongs to, -1 for special tokens
+    spans: tuple[tuple[int, int], ...] | None = None  # character range of each unit in ``text``
+    text: str | None = None
+    image_size: tuple[int, int] | None = None  # height, width the grid covers
+
+    def __post_init__(self) -> None:
+        for name in ("special", "stream", "word", "spans"):
+            value = getattr(self, name)
+            if value is not None and len(value) != len(self.labels):
+                raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is explained: a class (or token), optionally against another, at one output position."""
+
+    index: int
+    label: str = ""
+    versus: int | None = None
+    versus_label: str = ""
+    position: int | None = None  # output position, for models with one output per token
+
+    def __str__(self) -> str:
+        name = self.label or str(self.index)
+        return name if self.versus is None else f"{name} rather than {self.versus_label or self.versus}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model."""
+
+    forwards: float = 0.0
+    backwards: float = 0.0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+    setup_forwards: int = 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention call of the model."""
+
+    path: str
+    kind: str  # "self" or "cross"
+    streams: tuple[str, str]  # query, key
+    attention_BHQK: Tensor
+    value_BHKD: Tensor | None = None
+    attention_grad_BHQK: Tensor | None = None
+    windows: int = 1  # > 1: the B axis holds B·windows maps
+    first_query: int = 0  # key position of query row 0, where a layer asks for a few rows only
+
+    @property
+    def heads(self) -> int:
+        return self.attention_BHQK.shape[1]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything one forward (and backward) pass told about attention."""
+
+    sites: tuple[Site, ...]
+    logits: Tensor
+    unclaimed: tuple[str, ...] = ()  # softmaxes that were not an attention over values
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why the model said what it said: one score per unit, and what to know before believing them."""
+
+    scores: Array
+    units: Units
+    target: Target
+    scalar: str
+    value: float
+    prediction: Target
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    base: float | None = None
+    matrix: Array | dict[tuple[str, str], Array] | None = None
+    layers: Array | None = None
+    detail: Array | None = None
+    cost: Cost = field(default_factory=Cost)
+    checks: dict[str, float] = field(default_factory=dict)  # what the method knows of its own error
+    warnings: tuple[str, ...] = ()
+    readout: str = ""  # which output row the scores were read from
+    signed: bool = False
+    model: str = ""
+
+    def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
+        """Units from the highest to the lowest score; ties keep their order."""
+        order = np.argsort(-self.scores, kind="stable")
+        return [
+            (self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]
+        ]
+
+    def words(self, reduce: str = "sum") -> list[tuple[str, float]]:
+        """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""
+        if self.units.word is None:
+            return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
+        combine = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
+        groups: dict[int, list[int]] = {}
+        for i, word in enumerate(self.units.word):
+            if word >= 0:
+                groups.setdefault(word, []).append(i)
+        return [(self._word_text(members), float(combine(self.scores[members]))) for members in groups.values()]
+
+    def _word_text(self, members: list[int]) -> str:
+        spans, text = self.units.spans, self.units.text
+        if spans is not None and text is not None:
+            return text[spans[members[0]][0] : spans[members[-1]][1]].strip()
+        return "".join(self.units.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
+
+    def heatmap(self, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
+        """Scores of the patches as an image: the grid, or resized to (height, width)."""
+        from whyformer.views.heat import heatmap  # views draw, types only hold
+
+        return heatmap(self, size, interpolation)
+
+    def replace(self, **changes: Any) -> Explanation:
+        return dataclasses.replace(self, **changes)
+
+    def show(self) -> None:
+        """Print to the terminal."""
+        from whyformer.views.terminal import show
+
+        show(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json or .npz (reload with ``whyformer.load``)."""
+        from whyformer.io import save
+
+        return save(self, path)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per unit."""
+        from whyformer.io import to_frame
+
+        return to_frame(self)

@@ -1,0 +1,98 @@
+"""Tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from tests.models.case import (
+    BATCH,
+    CLASSES,
+    HEADS,
+    LAYERS,
+    WIDTH,
+    Attention,
+    Build,
+    Case,
+    Inputs,
+    randint,
+    randn,
+    reported,
+    seeded,
+    spied,
+)
+
+NUMBERS, CATEGORIES = 4, (5, 3, 4)
+
+
+def rtdl(attn: str | None) -> nn.Module:
+    from rtdl_revisiting_models import FTTransformer
+
+    return seeded(
+        lambda: FTTransformer(
+            n_cont_features=NUMBERS,
+            cat_cardinalities=list(CATEGORIES),
+            d_out=CLASSES,
+            n_blocks=LAYERS,
+            d_block=WIDTH,
+            attention_n_heads=HEADS,
+            attention_dropout=0.1,
+            ffn_d_hidden=None,
+            ffn_d_hidden_multiplier=2.0,
+            ffn_dropout=0.1,
+            residual_dropout=0.0,
+        )
+    )
+
+
+def lucidrains(model_class: str, **options: Any) -> Build:
+    def build(attn: str | None) -> nn.Module:
+        import tab_transformer_pytorch
+
+        size = {"dim": WIDTH, "depth": LAYERS, "heads": HEADS, "dim_head": WIDTH // HEADS, "dim_out": CLASSES}
+        cls = getattr(tab_transformer_pytorch, model_class)
+        return seeded(lambda: cls(categories=CATEGORIES, num_continuous=NUMBERS, **size, **options))
+
+    return build
+
+
+def numbers_and_categories() -> Inputs:
+    return (randn(BATCH, NUMBERS, seed=7), randint(0, min(CATEGORIES), BATCH, len(CATEGORIES), seed=8))
+
+
+def categories_and_numbers() -> Inputs:
+    return numbers_and_categories()[::-1]  # type: ignore[index]
+
+
+def table(
+    name: str, build: Build, inputs: Callable[[], Inputs], attention: Attention, readout: int | None
+) -> Case:
+    return Case(
+        name,
+        build,
+        inputs,
+        attention,
+        sites=LAYERS,
+        implementations=(None,),
+        self_only=True,
+        units="columns",
+        readout=readout,
+        logits=lambda output: output,
+    )
+
+
+returned = reported(lambda output: output[1], return_attn=True)
+
+CASES = [
+    table("rtdl_ft_transformer", rtdl, numbers_and_categories, spied, 0),
+    table("lucidrains_ft_transformer", lucidrains("FTTransformer"), categories_and_numbers, returned, 0),
+    table(
+        "lucidrains_tab_transformer",  # every column feeds the head; the numbers go there without attention
+        lucidrains("TabTransformer", mlp_act=nn.ReLU()),
+        categories_and_numbers,
+        returned,
+        None,
+    ),
+]

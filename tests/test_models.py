@@ -1,0 +1,106 @@
+"""The test models themselves: they build, run, repeat, and their own attention is what the tests rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models import CASES, LEAKY, WITHOUT_ATTENTION, Case, run
+from tests.models.case import softmax_outputs
+from tests.models.handwritten import PackedAttention
+from tests.models.hf import LENGTHS
+
+NEGATIVE = WITHOUT_ATTENTION | LEAKY
+HUGGING_FACE = {name: case for name, case in CASES.items() if "eager" in case.implementations}
+
+pytestmark = [  # nn.TransformerEncoder on a padded batch; DeBERTa
+    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+]
+
+
+def each(cases: dict[str, Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases.values(), ids=cases)
+
+
+def head(case: Case, implementation: str | None) -> Tensor:
+    with torch.no_grad():
+        output = run(case.build(implementation), case.inputs())
+    assert case.logits is not None
+    return case.logits(output)
+
+
+@each(CASES | NEGATIVE)
+def test_runs_repeatably_and_alike_with_every_attention_implementation(case: Case) -> None:
+    outputs = [head(case, implementation) for implementation in case.implementations]
+    assert outputs[0].shape[0] == 2 and outputs[0].ndim == 2
+    assert outputs[0].isfinite().all()
+    assert not torch.equal(outputs[0][0], outputs[0][1])
+    assert torch.equal(head(case, case.implementations[0]), outputs[0])
+    for other in outputs[1:]:
+        torch.testing.assert_close(other, outputs[0], atol=1e-4, rtol=1e-4)
+
+
+@each(CASES | LEAKY)
+def test_reference_attention_is_complete_and_far_from_uniform(case: Case) -> None:
+    maps = case.reference()
+    assert sorted(maps) == list(range(case.sites))
+    for probabilities in maps.values():
+        assert probabilities.ndim == 4
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones(probabilities.shape[:-1]))
+        choice = probabilities[(probabilities > 0).sum(-1) > 1].amax(-1)  # rows that have a choice
+        assert choice.mean() > 0.3
+        assert choice.max() < 1
+
+
+@each(HUGGING_FACE)
+def test_reference_attention_is_in_call_order(case: Case) -> None:
+    maps = case.reference()
+    with softmax_outputs() as found:  # gradients on: nn.MultiheadAttention then takes the path with a softmax
+        run(case.build("eager"), case.inputs())
+    assert len(found) == case.sites
+    for index, probabilities in enumerate(found):
+        torch.testing.assert_close(probabilities.view_as(maps[index]), maps[index], atol=1e-5, rtol=1e-4)
+
+
+@each({name: case for name, case in CASES.items() if case.readout is not None})
+def test_readout_is_the_row_that_feeds_the_head(case: Case) -> None:
+    assert case.logits is not None
+    with softmax_outputs() as found:
+        scores = case.logits(run(case.build(case.implementations[-1]), case.inputs()))
+    if not found:
+        pytest.skip("no softmax to be seen")
+    gradients = torch.autograd.grad(scores.square().sum(), found, allow_unused=True)
+    last = [gradient for gradient in gradients if gradient is not None][-1]  # LXMERT: the text side
+    fed = last.reshape(2, -1, *last.shape[-2:]).abs().sum((1, 3)) > 0
+    for row, length in zip(fed, LENGTHS, strict=True):
+        rows = row.nonzero().flatten().tolist()
+        places = {"last": length - 1, "eos": length - 1, "before_last": length - 2}
+        if case.readout == "mean":
+            assert len(rows) > 1
+        else:
+            assert rows == [places.get(case.readout, case.readout) % len(row)]  # type: ignore[arg-type, operator]
+
+
+@each(LEAKY | {name: (CASES | WITHOUT_ATTENTION)[name] for name in ("xcit", "timm_unfused")})
+def test_leaky_models_mix_tokens_even_when_every_token_attends_to_itself(case: Case) -> None:
+    (image,) = case.inputs()
+    changed = image.clone()
+    changed[:, :, :8, :8] = 0  # one patch; the head reads the class token
+    alone = patch.object(
+        PackedAttention, "weights", lambda module, x: torch.eye(x.shape[1]).expand(2, 4, -1, -1)
+    )
+    with alone, torch.no_grad():
+        model = case.build(None)
+        assert torch.equal(model(image), model(changed)) == (case.name == "timm_unfused")
+
+
+def test_importing_the_models_is_light() -> None:
+    heavy = "{'transformers', 'rtdl_revisiting_models', 'tab_transformer_pytorch'}"
+    check = f"import sys, tests.models; sys.exit(bool({heavy} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0
