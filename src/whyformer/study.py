@@ -18,6 +18,7 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.head import Head
 from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 
 
@@ -52,7 +53,7 @@ class Study:
 
     def length(self, subject: Subject, batch: Batch) -> int:
         if not self.sites:
-            return input_length(subject, batch)
+            return input_length(subject, batch) if self.grid is None else self.grid[0] * self.grid[1]
         if isinstance(subject, TextSubject):
             return input_length(subject, batch) + self.extra
         return self.sites[0].keys
@@ -95,7 +96,8 @@ def _study(subject: Subject, one: Batch) -> Study:
     unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
     sites = tuple(found.facts)
     length = input_length(subject, one)
-    study = Study(sites, None, found.grid, Leak(), unclaimed, 0, length, 1)
+    grid = found.grid if sites else _cells(subject, one)
+    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, 1)
     if not sites or not study.one_stream:
         return study
     extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
@@ -115,6 +117,15 @@ def _study(subject: Subject, one: Batch) -> Study:
         readout = _few_rows(subject, one, names, len(rank))
     leak = _leak(subject, one, head, names, extra, real)
     return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4)
+
+
+def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
+    """Images of a model without patches are explained in about 8 × 8 cells."""
+    if not isinstance(subject, ImageSubject):
+        return None
+    height, width = one.tensors[subject.main].shape[-2:]
+    rows = min(8, height)
+    return rows, max(1, min(width, round(rows * width / height)))
 
 
 def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
@@ -190,7 +201,7 @@ def _leak(subject: Subject, one: Batch, head: Head, names: dict[int, str], extra
         with SwapEmbedding(one.tensors[subject.main], subject.table(), shift):
             return head.logits(one)
 
-    return audit(forward, changed, names, position)
+    return audit(forward, changed, names, position, len(real))
 
 
 def require_readable(study: Study) -> None:

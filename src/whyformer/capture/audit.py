@@ -1,79 +1,107 @@
 """The leak audit: does information pass between positions anywhere outside the captured attention?
 
 Every captured map is forced to the identity and one position's values are changed at the first site. Then each
-position hears only itself, so at every later site all other positions must be exactly (bit for bit) what they were.
-It needs no knowledge of the model, and shows when an attention explanation would be blind.
+position hears only itself, so wherever the model later holds one vector per position (what it projects, normalises,
+attends with) all other positions must be exactly (bit for bit) what they were. It needs no knowledge of the model, and
+shows when an attention explanation would be blind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.roles import Intervene
+from whyformer.capture.intercept import Intercept
+from whyformer.capture.paths import current_path
 from whyformer.capture.site import OpenSite
 
 Forward = Callable[[], Tensor]
+POSITIONWISE = frozenset({"linear", "addmm", "layer_norm", "rms_norm", "gelu", "silu", "relu"})
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Largest change at a position that should have heard nothing, and the first site where it showed."""
+    """Largest change at a position that should have heard nothing, and the first place where it showed."""
 
     amount: float = 0.0
     path: str = ""
-    checked_sites: int = 0
+    checked: int = 0  # places that were compared
 
     @property
     def found(self) -> bool:
         return self.amount != 0.0
 
 
-def audit(forward: Forward, changed_forward: Forward, names: dict[int, str], position: int) -> Leak:
+def audit(
+    forward: Forward, changed_forward: Forward, names: dict[int, str], position: int, positions: int
+) -> Leak:
     """Run one input twice, the second time with a change at ``position``, and compare the other positions.
 
     ``changed_forward`` changes the position's input embedding too where that is possible (text), so that what happens
     before the first site is audited; convolutional front ends mix neighbours legitimately and start at the first site.
     """
-    plain, paths = _values(forward, names, position, disturb=False)
-    changed, _ = _values(changed_forward, names, position, disturb=True)
-    worst = Leak(checked_sites=len(plain))
-    for before, after, path in zip(plain, changed, paths, strict=True):
-        if before is None or after is None or before.shape[2] <= position:
-            continue
-        others = [i for i in range(before.shape[2]) if i != position]
-        amount = float((before[:, :, others] - after[:, :, others]).abs().max()) if others else 0.0
-        if amount and not worst.found:
-            worst = Leak(amount, path, len(plain))
-    return worst
+    plain = _Isolate(names, position, positions, disturb=False)
+    changed = _Isolate(names, position, positions, disturb=True)
+    for intercept, run in ((plain, forward), (changed, changed_forward)):
+        with torch.no_grad(), intercept:
+            run()
+    others = [i for i in range(positions) if i != position]
+    for (path, before), (_, after) in zip(plain.marks, changed.marks, strict=False):
+        amount = float((before[others] - after[others]).abs().max()) if others else 0.0
+        if amount:
+            return Leak(amount, path, len(plain.marks))
+    return Leak(checked=len(plain.marks))
 
 
-def _values(
-    forward: Forward, names: dict[int, str], position: int, disturb: bool
-) -> tuple[list[Tensor | None], list[str]]:
-    """The values of every site while each position hears only itself."""
-    seen: list[Tensor | None] = []
-    paths: list[str] = []
+class _Isolate(Intercept):
+    """Each position hears only itself; a fingerprint of every position is kept wherever there is one vector per position."""
 
-    def isolate(index: int, site: OpenSite) -> None:
-        weights = site.attention_BHQK
+    def __init__(self, names: dict[int, str], position: int, positions: int, disturb: bool) -> None:
+        super().__init__(1, names)
+        self.position, self.positions, self.disturb = position, positions, disturb
+        self.marks: list[tuple[str, Tensor]] = []
+        self._weights: dict[int, Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        if func.__name__ in POSITIONWISE and args:
+            operand = args[1] if func.__name__ == "addmm" else args[0]
+            if isinstance(operand, Tensor):
+                self._mark(operand)
+        return out
+
+    def _mark(self, x: Tensor) -> None:
+        if x.ndim == 2 and x.shape[0] == self.positions:
+            rows = x
+        elif x.ndim == 3 and tuple(x.shape[:2]) == (1, self.positions):
+            rows = x[0]
+        elif x.ndim == 3 and tuple(x.shape[:2]) == (self.positions, 1):
+            rows = x[:, 0]
+        else:
+            return
+        width = rows.shape[1]
+        if width not in self._weights:
+            generator = torch.Generator().manual_seed(width)
+            self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)
+        self.marks.append((current_path(self.names), (rows.double() * self._weights[width]).sum(1)))
+
+    def at_site(self, site: OpenSite) -> None:
+        weights, value = site.attention_BHQK, site.value_BHKD
         queries, keys = weights.shape[-2:]
         own = torch.zeros_like(weights)
         if site.kind == "self":
             rows = torch.arange(queries, device=weights.device)
             own[:, :, rows, rows + site.first_query] = 1
         site.attention_BHQK = own  # cross-attention is silenced: no other stream may speak
-        value = site.value_BHKD
-        seen.append(value.clone() if site.kind == "self" else None)
-        paths.append(site.path)
-        if disturb and index == 0 and position < keys:
+        if keys == self.positions:
+            self._mark(value[0].transpose(0, 1).flatten(1))
+        if self.disturb and not self.sites and self.position < keys:
             changed = value.clone()
-            changed[:, :, position] = changed[:, :, position] * -1.5 + 0.5
+            changed[:, :, self.position] = changed[:, :, self.position] * -1.5 + 0.5
             site.value_BHKD = changed
-
-    with torch.no_grad(), Intervene(1, names, edit=isolate):
-        forward()
-    return seen, paths

@@ -36,6 +36,10 @@ class SwapEmbedding(TorchFunctionMode):
         if self._is_input(indices, weight, self.ids.t()):  # models that put the sequence first
             self.found = True
             return self.replace(out.transpose(0, 1)).transpose(0, 1)
+        length = self.ids.shape[1]
+        if indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], weight, self.ids):
+            self.found = True  # models that pad their input themselves (Longformer)
+            return torch.cat([self.replace(out[:, :length]), out[:, length:]], 1)
         return out
 
     def _is_input(self, indices: Tensor, weight: Tensor, ids: Tensor) -> bool:

@@ -60,7 +60,7 @@ class ImageSubject(Subject):
             candidates.append((height // rows, width // columns))
         for extra in range(6):  # as many patches as fit the image's shape, a few added tokens apart
             total = length - extra
-            rows = round((total * height / width) ** 0.5)
+            rows = round(max(total * height / width, 0) ** 0.5)
             if rows and total % rows == 0 and abs(total / rows * height - rows * width) < max(height, width):
                 candidates.append((rows, total // rows))
         for rows, columns in candidates:
