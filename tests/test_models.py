@@ -68,13 +68,14 @@ def test_reference_attention_is_in_call_order(case: Case) -> None:
         torch.testing.assert_close(probabilities.view_as(maps[index]), maps[index], atol=1e-5, rtol=1e-4)
 
 
-@each({name: case for name, case in CASES.items() if case.readout is not None})
+HIDDEN = {name for name in CASES if name.startswith("nn_")} | {"timm_fused"}  # fused: no softmax to be seen
+
+
+@each({name: case for name, case in CASES.items() if case.readout is not None and name not in HIDDEN})
 def test_readout_is_the_row_that_feeds_the_head(case: Case) -> None:
     assert case.logits is not None
     with softmax_outputs() as found:
         scores = case.logits(run(case.build(case.implementations[-1]), case.inputs()))
-    if not found:
-        pytest.skip("no softmax to be seen")
     gradients = torch.autograd.grad(scores.square().sum(), found, allow_unused=True)
     last = [gradient for gradient in gradients if gradient is not None][-1]  # LXMERT: the text side
     fed = last.reshape(2, -1, *last.shape[-2:]).abs().sum((1, 3)) > 0

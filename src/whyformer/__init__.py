@@ -1,6 +1,7 @@
 """whyformer: why did your transformer say that?"""
 
-import whyformer.methods  # the folder first: below, the name becomes the function that lists what is in it  # noqa: I001
+# The folder first: below, its name becomes the function that lists what is in it.
+import whyformer.methods as _methods  # noqa: F401
 from whyformer.capture.marker import mark_attention as mark_attention
 from whyformer.explainer import Explainer as Explainer
 from whyformer.explainer import explain as explain

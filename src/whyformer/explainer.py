@@ -84,7 +84,7 @@ class Explainer:
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with borrowed(self.model), _marked(self._named_modules):
+        with borrowed(self.model), _Marked(self._named_modules):
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
@@ -106,7 +106,7 @@ class Explainer:
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         subject, batch, _ = self.prepare(inputs)
-        with borrowed(self.model), _marked(self._named_modules):
+        with borrowed(self.model), _Marked(self._named_modules):
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             names = module_names(self.model)
@@ -123,7 +123,7 @@ class Explainer:
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
         subject, batch, _ = self.prepare(inputs)
-        with borrowed(self.model), _marked(self._named_modules):
+        with borrowed(self.model), _Marked(self._named_modules):
             return study_of(subject, batch)[0]
 
     def audit(self, inputs: Any) -> Leak:
@@ -153,7 +153,7 @@ def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> An
 class _Runner:
     """Explains one batch with several methods."""
 
-    def __init__(  # noqa: PLR0917  (private bundle of settings)
+    def __init__(
         self,
         subject: Subject,
         study: Study,
@@ -211,7 +211,7 @@ class _Runner:
         return results
 
 
-def _explanation(  # noqa: PLR0917  (gathers everything that is known into the result)
+def _explanation(
     run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, seconds: float, setup: int
 ) -> Explanation:
     keep = run.keep_BN[row]
@@ -232,6 +232,7 @@ def _explanation(  # noqa: PLR0917  (gathers everything that is known into the r
         prediction=Target(prediction, run.head.name(prediction), position=target.position),
         method=m.name,
         options=options,
+        changed=tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
         seed=run.seed,
         versions={
             "whyformer": __version__,
@@ -282,9 +283,9 @@ def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[s
     """Options per method. With several methods an option goes to those that have it, and one must."""
     if len(chosen) == 1:
         return {chosen[0].name: chosen[0].checked(options)}
-    for name in options:
+    for name, value in options.items():
         if not any(name in m.options for m in chosen):
-            chosen[0].checked({name: options[name]})
+            chosen[0].checked({name: value})
     return {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
 
 
@@ -293,7 +294,7 @@ def _check_targets(target: Any, size: int) -> None:
         raise BadInput(f"{len(target)} targets for {size} inputs: give one target, or one per input.")
 
 
-class _marked:
+class _Marked:
     """While explaining, the outputs of modules that the user named are marked as attention maps."""
 
     def __init__(self, modules: list[tuple[nn.Module, str]]) -> None:

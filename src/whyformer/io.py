@@ -62,6 +62,7 @@ def from_dict(data: dict[str, Any]) -> Explanation:
     data["target"], data["prediction"] = Target(**data["target"]), Target(**data["prediction"])
     data["cost"] = Cost(**data["cost"])
     data["warnings"] = tuple(data["warnings"])
+    data["changed"] = None if data.get("changed") is None else tuple(data["changed"])
     return Explanation(**data)
 
 

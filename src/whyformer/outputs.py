@@ -67,7 +67,7 @@ def _single(logits_BC: Tensor, indices: list[int], scalar: str) -> Tensor:
 def resolve_targets(
     wanted: Any, logits_BC: Tensor, labels: dict[int, str], positions: list[int] | None, ids: Any
 ) -> list[Target]:
-    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id where there is one."""
+    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id, if there is one."""
     size, classes = logits_BC.shape
     per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
     if len(per_input) != size:

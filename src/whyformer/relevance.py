@@ -35,7 +35,7 @@ def chosen_layers(layers: str | int | Sequence[int], count: int) -> list[int]:
     """Layer numbers behind a choice of layers; negative ones count from the end."""
     if layers == "last":
         return [count - 1]
-    if layers in {"mean", "product"}:
+    if isinstance(layers, str) and layers in {"mean", "product"}:
         return list(range(count))
     if isinstance(layers, str):
         raise UnknownName("value of layers", layers, ["last", "mean", "product", "a layer number", "a list of them"])

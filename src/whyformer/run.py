@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.anatomy import Anatomy, Dissect, dissect
 from whyformer.capture.capture import observe, record, require_sites
 from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
@@ -24,6 +27,12 @@ from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Record, Target, Units
+
+
+NO_EMBEDDING = (
+    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use occlusion, or an "
+    "attention method."
+)
 
 
 @dataclass
@@ -63,6 +72,7 @@ class Run:
         self.backwards_B = np.zeros(batch.size)
         self._wanted = target
         self._records: dict[bool, Record] = {}
+        self._anatomy: Anatomy | None = None
         self._names = module_names(subject.model)
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
@@ -77,11 +87,11 @@ class Run:
 
     @cached_property
     def keep_BN(self) -> Tensor:
-        return self.subject.keep(self.batch, self.length, self.study.first_is_extra)
+        return self.subject.keep(self.batch, self.length, self.study.front)
 
     @cached_property
     def units(self) -> list[Units]:
-        return self.subject.units(self.batch, self.length, self.study.first_is_extra, self.study.grid)
+        return self.subject.units(self.batch, self.length, self.study.front, self.study.grid)
 
     @cached_property
     def readout_BN(self) -> Tensor:
@@ -175,12 +185,54 @@ class Run:
             self._see(result.logits)
         return result
 
+    def anatomy(self) -> Anatomy:
+        """The block around each attention (capture/anatomy.py); its one forward serves as a record, too."""
+        if self._anatomy is None:
+            require_readable(self.study)
+            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+            intercept = Dissect(self.batch.size, self._names, self.study.batch_axes)
+            found = dissect(lambda: self.head.logits(self.batch), intercept)
+            require_sites(found.record)
+            self._anatomy = found
+            self._records[False] = found.record
+            if self._logits is None:
+                self._see(found.record.logits)
+        return self._anatomy
+
     def rewritten(self, edit: Edit) -> Tensor:
         """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
         intercept = Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit)
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         with torch.no_grad(), intercept:
             return self.head.logits(self.batch)
+
+    def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
+        """One forward under a function mode, with the input as the leaf of the graph; see :meth:`differentiated`.
+
+        Leaves are the word embeddings, or the floats and the columns that are looked up, in ``dtype`` if one is given.
+        """
+        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        leaves: list[Tensor] = []
+        seen, lookups = BeforeAttention(self.batch.size, self.length), LookupLeaves(leaves, dtype)
+        with torch.enable_grad():
+            if isinstance(self.subject, TextSubject):
+                swap = self._swapped(self.batch, lambda e: leaves.append(as_leaf(e, dtype)) or leaves[0])
+                with rules, swap, seen:
+                    logits = self.head.logits(self.batch)
+            else:
+                floats = {k: as_leaf(v, dtype) for k, v in self.batch.tensors.items() if v.is_floating_point()}
+                leaves += floats.values()
+                seen.add(*leaves)
+                with rules, lookups, seen:
+                    logits = self.head.logits(self.batch.with_tensors(**floats))
+            if not leaves:
+                raise NotOffered(NO_EMBEDDING)
+            return Traced(self.scalars(logits), leaves, seen)
+
+    def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
+        np.add.at(self.backwards_B, list(range(self.batch.size)), 1)
+        return traced.gradients(tensors)
 
     # Inputs as numbers: word embeddings, pixels, floats
 
@@ -192,10 +244,7 @@ class Run:
                 self._see(self.head.logits(self.batch))
             np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
             if not seen:
-                raise NotOffered(
-                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. "
-                    "Use occlusion, or an attention method."
-                )
+                raise NotOffered(NO_EMBEDDING)
             return seen[0]
         tensor = self.batch.tensors[self.subject.main]
         others = [k for k, v in self.batch.tensors.items() if k != self.subject.main and v.ndim == 2]
@@ -260,5 +309,5 @@ class Run:
         missing = self.length - scores.shape[1]
         if missing <= 0:
             return scores
-        front = missing if self.study.first_is_extra else 0
+        front = missing if self.study.front is None else self.study.front
         return torch.nn.functional.pad(scores, (front, missing - front))

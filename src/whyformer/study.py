@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,15 +35,12 @@ class Study:
     extra: int  # positions that the model adds to those of the input (CLS)
     input_length: int
     forwards: int
+    front: int | None = None  # how many of those come before the input's; None: all
     trouble: CaptureError | None = field(default=None, compare=False)
 
     @property
     def batch_axes(self) -> dict[int, int]:
         return {i: s.batch_axis for i, s in enumerate(self.sites) if s.batch_axis is not None}
-
-    @property
-    def first_is_extra(self) -> bool:
-        return self.readout is None or self.readout.kind != "last"
 
     @property
     def one_stream(self) -> bool:
@@ -105,9 +103,10 @@ def _study(subject: Subject, one: Batch) -> Study:
         with torch.enable_grad():
             rows, count, slots = readout_rows(lambda: head.logits(one), names, len(sites) - 1)
     except CaptureError as error:
-        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, error)
+        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, trouble=error)
     offset = sites[-1].keys if sites[-1].queries == sites[-1].keys else 0
-    real = _real(subject, one, sites[0].keys, extra)
+    front = _text_starts(subject, one, head, names) if extra > 0 and isinstance(subject, TextSubject) else None
+    real = _real(subject, one, sites[0].keys, front)
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if offset:
@@ -116,7 +115,9 @@ def _study(subject: Subject, one: Batch) -> Study:
     else:  # the last layer asks for a few rows only; they are named by where their query came from
         readout = _few_rows(subject, one, names, len(rank))
     leak = _leak(subject, one, head, names, extra, real)
-    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4)
+    if front is None and readout.kind == "last" and not isinstance(subject, TextSubject):
+        front = 0  # the model's own token comes last
+    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4, front)
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
@@ -131,7 +132,7 @@ def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
 def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
     names = module_names(subject.model)
-    keep = subject.keep(batch, study.length(subject, batch), study.first_is_extra)
+    keep = subject.keep(batch, study.length(subject, batch), study.front)
     weights = torch.zeros(keep.shape, device=keep.device)
     for row in range(batch.size):
         one = batch.select([row])
@@ -176,8 +177,29 @@ def _few_rows(subject: Subject, one: Batch, names: dict[int, str], real: int) ->
     return readout_of(list(range(start, start + count)), real, real, set())
 
 
-def _real(subject: Subject, one: Batch, keys: int, extra: int) -> Tensor:
-    return subject.keep(one, keys, first_is_extra=True)[0].cpu()
+def _text_starts(subject: TextSubject, one: Batch, head: Head, names: dict[int, str]) -> int:
+    """The first position of the text among the attention positions: the one that changes with the first token."""
+
+    def values(replace_embedding: Callable[[Tensor], Tensor]) -> Tensor:
+        def forward() -> Tensor:
+            with SwapEmbedding(one.tensors[subject.main], subject.table(), replace_embedding):
+                return head.logits(one)
+
+        value = observe(forward, Observe(1, names), values=True).sites[0].value_BHKD
+        assert value is not None
+        return value
+
+    def shift(embedding: Tensor) -> Tensor:
+        other = embedding.clone()
+        other[:, 0] = other[:, 0] * -1.5 + 0.1
+        return other
+
+    moved = (values(lambda e: e) != values(shift)).any(-1).any(1)[0].nonzero()[:, 0]
+    return int(moved[0]) if len(moved) else 0
+
+
+def _real(subject: Subject, one: Batch, keys: int, front: int | None) -> Tensor:
+    return subject.keep(one, keys, front)[0].cpu()
 
 
 def _leak(subject: Subject, one: Batch, head: Head, names: dict[int, str], extra: int, real: Tensor) -> Leak:

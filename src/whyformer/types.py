@@ -105,6 +105,7 @@ class Explanation:
     prediction: Target
     method: str
     options: dict[str, Any] = field(default_factory=dict)
+    changed: tuple[str, ...] | None = None  # names of the options that differ from the method's defaults, where known
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     base: float | None = None
@@ -151,17 +152,36 @@ class Explanation:
     def replace(self, **changes: Any) -> Explanation:
         return dataclasses.replace(self, **changes)
 
-    def show(self) -> None:
+    # Pictures (views/): ``image`` is what patches are drawn over; ``by`` is "token" or "word".
+
+    def show(self, image: Any = None, by: str = "token") -> None:
         """Print to the terminal."""
-        from whyformer.views.terminal import show
+        from whyformer.views.explained import view_of
 
-        show(self)
+        view_of(self, image=image, by=by).show()
 
-    def save(self, path: str | Path) -> Path:
-        """Write .json or .npz (reload with ``whyformer.load``)."""
-        from whyformer.io import save
+    def plot(self, image: Any = None, by: str = "token") -> Any:
+        """A matplotlib figure."""
+        from whyformer.views.explained import view_of
 
-        return save(self, path)
+        return view_of(self, image=image, by=by).plot()
+
+    def to_html(self, image: Any = None, by: str = "token") -> str:
+        """One page that needs no network."""
+        from whyformer.views.explained import view_of
+
+        return view_of(self, image=image, by=by).to_html()
+
+    def _repr_html_(self) -> str:
+        from whyformer.views.explained import view_of
+
+        return view_of(self)._repr_html_()
+
+    def save(self, path: str | Path, image: Any = None, by: str = "token") -> Path:
+        """Write a picture (.html, .png, .svg) or data that ``whyformer.load`` reads back (.json, .npz)."""
+        from whyformer.views.save import save
+
+        return save(self, path, image=image, by=by)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per unit."""

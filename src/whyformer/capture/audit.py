@@ -58,7 +58,7 @@ def audit(
 
 
 class _Isolate(Intercept):
-    """Each position hears only itself; a fingerprint of every position is kept wherever there is one vector per position."""
+    """Each position hears only itself; wherever there is one vector per position, a fingerprint of each is kept."""
 
     def __init__(self, names: dict[int, str], position: int, positions: int, disturb: bool) -> None:
         super().__init__(1, names)

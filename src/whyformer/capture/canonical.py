@@ -94,7 +94,7 @@ def _folded(shape: tuple[int, ...], axis: Axis, order: tuple[int, ...], batch: i
     )
 
 
-def _two(  # noqa: PLR0917  (one private case of layout_of, same arguments)
+def _two(
     shape: tuple[int, ...],
     axes: Axes,
     lead: list[int],

@@ -112,7 +112,7 @@ class Intercept(TorchFunctionMode):
     def _see_through(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""
         with self:
-            return _open_body(F.multi_head_attention_forward)(*args, **kwargs)
+            return open_body(F.multi_head_attention_forward)(*args, **kwargs)
 
     # Road two: a softmax, later a product with the values.
 
@@ -188,7 +188,7 @@ class Intercept(TorchFunctionMode):
             self._trail.put(out, Note(axes if sizes_fit else fresh(out.shape), source=source, query_key=pair))
         return out
 
-    def _claim(  # noqa: PLR0917  (private step of _product)
+    def _claim(
         self,
         product: Callable[[Tensor, Tensor], Any],
         weights: Tensor,
@@ -206,7 +206,7 @@ class Intercept(TorchFunctionMode):
         self._close(site, out)
         return out
 
-    def _open(  # noqa: PLR0917  (the one place where a site is made)
+    def _open(
         self,
         weights: Tensor,
         value: Tensor,
@@ -274,7 +274,7 @@ _SDPA_NAMES: dict[str, Any] = {
 }
 
 
-def _open_body(function: Any) -> Function:
+def open_body(function: Any) -> Function:
     """A torch function's own Python body without its first line, which would hand the call back to the mode."""
     namespace = {**function.__globals__, "has_torch_function": lambda tensors: False}
     body = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)

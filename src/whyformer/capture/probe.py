@@ -173,7 +173,8 @@ def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int =
     if finder.result is None or finder.open is None or not logits.requires_grad:
         raise CaptureError(
             "the last captured attention does not reach the model's output, so no row of it feeds the prediction. "
-            "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between."
+            "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
+            "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
         )
     generator = torch.Generator().manual_seed(seed)
     mix = torch.randn(logits.shape, generator=generator).to(logits)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept
+from whyformer.capture.intercept import Intercept, open_body
 from whyformer.capture.site import OpenSite
 
 
@@ -36,7 +36,8 @@ class Recorder(Intercept):
         maps = [site.attention for site in self.sites]
         replay = type(self)(self.batch, self.names, self.batch_axes)
         with replay:
-            grads = torch.autograd.grad(scalar, maps, allow_unused=True)
+            # autograd.grad would hand itself to the mode, and run its body with the mode off
+            grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)
         return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
 
 

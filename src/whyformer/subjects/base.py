@@ -67,16 +67,23 @@ class Subject(ABC):
         """Raw inputs → tensors."""
 
     @abstractmethod
-    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
-        """Units of each input, when the model's attention runs over ``length`` positions."""
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        """Units of each input, when the model's attention runs over ``length`` positions.
+
+        ``front``: how many of the positions that the model adds itself come before the input's; None: all of them.
+        """
 
     @abstractmethod
-    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         """(B, length) real positions of the model's attention."""
 
     @abstractmethod
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
+
+    def removable(self, units: Units) -> list[bool]:
+        """Units that can be taken away: not the tokens that the model adds itself."""
+        return [not special for special in units.special]
 
     @property
     def replacements(self) -> tuple[str, ...]:
@@ -140,13 +147,14 @@ def assemble(
     special: Sequence[bool],
     stream: str,
     extra: int,
-    first_is_extra: bool,
+    before: int | None,
     names: Sequence[str] = ("[CLS]",),
     **rest: Any,
 ) -> Units:
-    """Units of the input plus ``extra`` tokens that the model adds itself, before or after them."""
+    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
     added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
-    front, back = (added, []) if first_is_extra else ([], added)
+    before = extra if before is None else before
+    front, back = added[:before], added[before:]
 
     def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
         return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))

@@ -16,7 +16,7 @@ from whyformer.types import Units
 
 
 class ImageSubject(Subject):
-    """One image per input; units are the patches, plus the tokens that the model adds (CLS, distillation, registers)."""
+    """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 
     stream = "image"
 
@@ -47,7 +47,7 @@ class ImageSubject(Subject):
             raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
         pixels = batch.tensors[self.main]
         if pixels.ndim != 4:
-            raise BadInput(f"{self.main} has shape {tuple(pixels.shape)}; images are (inputs, channels, height, width).")
+            raise BadInput(f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns).")
         return batch
 
     def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class ImageSubject(Subject):
         names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
         return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
 
-    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         rows, columns = self._grid(batch, length, grid)
         extra = length - rows * columns
         height, width = batch.tensors[self.main].shape[-2:]
@@ -86,14 +86,14 @@ class ImageSubject(Subject):
             [False] * (rows * columns),
             self.stream,
             extra,
-            first_is_extra,
+            front,
             self._names(extra),
             grid=(rows, columns),
             image_size=(height, width),
         )
         return [units] * batch.size
 
-    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
 
     @property

@@ -46,18 +46,18 @@ class TensorSubject(Subject):
                 return choice
         return []
 
-    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         columns = self.seen_columns(batch, length)
         many = len(batch.tensors) > 1
         labels = [f"{name}[{i}]" if many else str(i) for name, i in columns]
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
         units = assemble(
-            labels, [False] * len(labels), self.stream, length - len(labels), first_is_extra
+            labels, [False] * len(labels), self.stream, length - len(labels), front
         )
         return [units] * batch.size
 
-    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         tensor = next(iter(batch.tensors.values()))
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
         for name, mask in batch.tensors.items():
@@ -78,9 +78,10 @@ class TensorSubject(Subject):
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
                 "not known, so none can be taken away."
             )
-        copies = batch.select([row] * len(columns))
+        copies = batch.select([row] * len(units))
         changed = {k: v.clone() for k, v in copies.tensors.items()}
-        for i, (name, column) in enumerate(columns):
+        places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
+        for i, (name, column) in zip(places, columns, strict=True):
             whole = batch.tensors[name][:, column]
             filler = whole.float().mean(0).to(whole.dtype) if replacement == "mean" else torch.zeros_like(whole[0])
             changed[name][i, column] = filler

@@ -174,7 +174,7 @@ class TextSubject(Subject):
             found |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
         return found
 
-    def units(self, batch: Batch, length: int, first_is_extra: bool, grid: tuple[int, int] | None) -> list[Units]:
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         ids_BN, keep_BN = batch.tensors[self.main], batch.keep_BN
         assert keep_BN is not None
         extra = length - ids_BN.shape[1]
@@ -194,7 +194,7 @@ class TextSubject(Subject):
                     special,
                     self.stream,
                     extra,
-                    first_is_extra,
+                    front,
                     word=tuple(word) if word else _words_of(labels, special) if self.processor else None,
                     spans=tuple((s.start, s.end) if s else (0, 0) for s in spans) if spans else None,
                     text=facts.get("text") if known else None,
@@ -202,16 +202,20 @@ class TextSubject(Subject):
             )
         return result
 
-    def keep(self, batch: Batch, length: int, first_is_extra: bool) -> Tensor:
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         keep_BN = batch.keep_BN
         assert keep_BN is not None
         extra = length - keep_BN.shape[1]
         if extra <= 0:
             return keep_BN[:, :length]
         added = torch.ones(len(keep_BN), extra, dtype=torch.bool, device=keep_BN.device)
-        return torch.cat([added, keep_BN] if first_is_extra else [keep_BN, added], 1)
+        before = extra if front is None else front
+        return torch.cat([added[:, :before], keep_BN, added[:, before:]], 1)
 
     # Taking units away
+
+    def removable(self, units: Units) -> list[bool]:
+        return [True] * len(units)  # [CLS] and [SEP] are ids like any other
 
     @property
     def replacements(self) -> tuple[str, ...]:

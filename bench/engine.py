@@ -1,0 +1,135 @@
+"""What capture costs: rollout against one forward, generic attention against forward + backward to activations.
+
+Beside them the usual recipe: eager attention, ``output_attentions=True``, ``retain_grad`` on every map, a full backward.
+``python -m bench.engine`` prints the table; ``python -m bench.engine MODEL BATCH CONTENDER`` one peak of memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import whyformer as wf
+from bench.timing import machine, peak_megabytes, ratios, resident_peak
+
+TOKENS = 128
+
+
+def bert(attention: str) -> tuple[nn.Module, Callable[[int], dict[str, torch.Tensor]]]:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    model = BertForSequenceClassification._from_config(BertConfig(), attn_implementation=attention).eval()
+    return model, lambda batch: {
+        "input_ids": torch.randint(1000, 20000, (batch, TOKENS), generator=torch.Generator().manual_seed(0))
+    }
+
+
+def vit(attention: str) -> tuple[nn.Module, Callable[[int], dict[str, torch.Tensor]]]:
+    from transformers import ViTConfig, ViTForImageClassification
+
+    torch.manual_seed(0)
+    model = ViTForImageClassification._from_config(ViTConfig(), attn_implementation=attention).eval()
+    return model, lambda batch: {
+        "pixel_values": torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+    }
+
+
+MODELS = {"bert": bert, "vit": vit}
+
+
+def forward(model: nn.Module, x: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        model(**x)
+
+
+def backward_to_activations(model: nn.Module, x: dict[str, torch.Tensor]) -> None:
+    """The bound: no weight gradients, the input of the first block as the leaf."""
+    model.requires_grad_(False)
+    leaf: list[torch.Tensor] = []
+
+    def cut(module: nn.Module, args: Any, out: torch.Tensor) -> torch.Tensor:
+        leaf.append(out.detach().requires_grad_())
+        return leaf[0]
+
+    embeddings = next(m for n, m in model.named_modules() if n.endswith("embeddings"))
+    handle = embeddings.register_forward_hook(cut)
+    try:
+        score = model(**x).logits[:, 0].sum()
+        torch.autograd.grad(score, leaf[0])
+    finally:
+        handle.remove()
+        model.requires_grad_(True)
+
+
+def usual_recipe(model: nn.Module, x: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Chefer et al.'s loop as people write it on transformers models."""
+    model.zero_grad()
+    out = model(**x, output_attentions=True)
+    for attention in out.attentions:
+        attention.retain_grad()
+    out.logits[:, 0].sum().backward()
+    relevance = torch.eye(out.attentions[0].shape[-1]).expand(len(out.logits), -1, -1)
+    for attention in out.attentions:
+        layer = (attention.grad * attention.detach()).clamp(min=0).mean(1)
+        relevance = relevance + layer @ relevance
+    model.zero_grad()
+    return relevance
+
+
+def contenders(name: str, batch: int) -> dict[str, Callable[[], object]]:
+    model, inputs = MODELS[name]("sdpa")
+    eager, _ = MODELS[name]("eager")
+    x = inputs(batch)
+    explainer = wf.Explainer(model)
+    return {
+        "forward": lambda: forward(model, x),
+        "rollout": lambda: explainer.explain(x, method="attention_rollout", target=0),
+        "forward + backward to activations": lambda: backward_to_activations(model, x),
+        "generic_attention": lambda: explainer.explain(x, method="generic_attention", target=0),
+        "usual recipe": lambda: usual_recipe(eager, x),
+    }
+
+
+def main() -> None:
+    print(machine())
+    print("model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | peak MB: forward rollout generic recipe")
+    for name in MODELS:
+        for batch in (1, 8):
+            found = ratios(contenders(name, batch), rounds=7 if batch == 1 else 5)
+            bound = "forward + backward to activations"
+            peaks = [
+                peak_megabytes("bench.engine", name, str(batch), who)
+                for who in ("forward", "rollout", "generic_attention", "usual recipe")
+            ]
+            print(
+                f"{name:5s} {batch:5d} | {found['rollout', 'forward']:17.2f} | {found['generic_attention', bound]:19.2f} |"
+                f" {found['usual recipe', bound]:18.2f} | " + " ".join(f"{p:7.0f}" for p in peaks),
+                flush=True,
+            )
+
+
+def one_peak(name: str, batch: int, who: str) -> None:
+    """Peak of one contender alone, above the loaded model."""
+    model, inputs = MODELS[name]("eager" if who == "usual recipe" else "sdpa")
+    x = inputs(batch)
+    run = {
+        "forward": lambda: forward(model, x),
+        "rollout": lambda: wf.explain(model, x, method="attention_rollout", target=0),
+        "generic_attention": lambda: wf.explain(model, x, method="generic_attention", target=0),
+        "usual recipe": lambda: usual_recipe(model, x),
+    }[who]
+    before = resident_peak()
+    run()
+    print(resident_peak() - before)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        one_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    else:
+        main()

@@ -1,0 +1,59 @@
+"""Interleaved timing: every contender runs in every round, so that machine load hits all of them alike."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def machine() -> str:
+    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load}"
+
+
+def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
+    """Median seconds of each contender over ``rounds`` rounds, after one round of warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, run in contenders.items():
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            if number:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def ratios(contenders: dict[str, Callable[[], object]], rounds: int = 7) -> dict[tuple[str, str], float]:
+    """Median over rounds of the ratio of each pair, which is steadier than the ratio of medians under load."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name, run in contenders.items():
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            if number:
+                times[name].append(time.perf_counter() - start)
+    return {
+        (a, b): statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
+        for a in contenders
+        for b in contenders
+    } | {(a, ""): statistics.median(values) for a, values in times.items()}
+
+
+def peak_megabytes(module: str, *arguments: str) -> float:
+    """Growth of the peak resident size while a fresh process runs ``python -m module arguments``."""
+    out = subprocess.run([sys.executable, "-m", module, *arguments], check=True, capture_output=True, text=True)
+    return float(out.stdout.strip().splitlines()[-1])
+
+
+def resident_peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

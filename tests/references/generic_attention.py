@@ -1,0 +1,22 @@
+"""Generic attention explainability (Chefer et al. 2021): eqs. 5 and 6 for a single stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def generic_attention(attention: Sequence[Tensor], gradient: Sequence[Tensor], start_layer: int = 0) -> Tensor:
+    n = attention[0].shape[-1]
+    relevance = torch.eye(n, dtype=torch.float64)  # each token is relevant to itself
+    for a, g in list(zip(attention, gradient, strict=True))[start_layer:]:
+        heads = a.shape[0]
+        cam = torch.zeros(n, n, dtype=torch.float64)
+        for h in range(heads):
+            for i in range(n):
+                for j in range(n):
+                    cam[i, j] += max(0.0, float(g[h, i, j] * a[h, i, j])) / heads  # eq. 5
+        relevance = relevance + cam @ relevance  # eq. 6
+    return relevance

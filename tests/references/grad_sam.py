@@ -1,0 +1,20 @@
+"""Grad-SAM (Barkan et al. 2021): r_i = 1/(L·M·N) Σ_l Σ_m Σ_j A_ij · ReLU(G_ij)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def grad_sam(attention: Sequence[Tensor], gradient: Sequence[Tensor], reduce: str = "query") -> Tensor:
+    layers, heads, n = len(attention), attention[0].shape[0], attention[0].shape[-1]
+    scores = torch.zeros(n, dtype=torch.float64)
+    for a, g in zip(attention, gradient, strict=True):
+        for m in range(heads):
+            for i in range(n):
+                for j in range(n):
+                    cell = float(a[m, i, j]) * max(0.0, float(g[m, i, j]))
+                    scores[i if reduce == "query" else j] += cell
+    return scores / (layers * heads * n)

@@ -1,0 +1,137 @@
+"""What every method promises on every model: batch = singles, padding changes nothing, same seed same scores,
+the model comes back as it was, and the declared cost is the counted cost. New methods and cases join by themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES, Case
+from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.registry import Method
+
+ROOT = Path(__file__).parent.parent
+METHODS = wf.methods()
+MODELS = ["bert", "vit", "gpt2", "llama", "modernbert", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
+# Options that make slow methods quick on tiny models without changing what is tested.
+QUICK: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 3}, "smooth_grad": {"samples": 3}}
+PAIRS = [(m, c) for m in METHODS for c in MODELS]
+EACH = pytest.mark.parametrize(("method", "name"), PAIRS, ids=[f"{m}-{c}" for m, c in PAIRS])
+
+
+def explained(case: Case, model: torch.nn.Module, inputs: Any, method: str) -> list[wf.Explanation] | None:
+    """The explanations, or None where the method says plainly that it does not fit (tested elsewhere)."""
+    try:
+        return wf.explain(model, inputs, method=method, target=1, **QUICK.get(method, {}))
+    except (NotOffered, NotOverUnits) as refusal:
+        assert len(str(refusal)) > 40, "a refusal has to say why and what to do"
+        return None
+
+
+def single(inputs: Any, row: int) -> Any:
+    if isinstance(inputs, dict):
+        return {k: v[row : row + 1] for k, v in inputs.items()}
+    return tuple(v[row : row + 1] for v in inputs)
+
+
+def cropped(inputs: Any, row: int, length: int) -> Any:
+    """One row without its padding."""
+    one = single(inputs, row)
+    keep = {k: v[:, :length] if v.ndim == 2 else v for k, v in one.items()} if isinstance(one, dict) else None
+    return keep if keep is not None else tuple(v[:, :length] if v.ndim == 2 else v for v in one)
+
+
+def close(a: np.ndarray, b: np.ndarray) -> None:
+    scale = max(1.0, float(np.abs(b).max()))
+    np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
+
+
+@EACH
+def test_contract(method: str, name: str) -> None:
+    case = CASES[name]
+    model = case.build(case.implementations[0])
+    inputs = case.inputs()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    batch = explained(case, model, inputs, method)
+    if batch is None:
+        return
+    entry = METHODS[method]
+    check_result(batch, entry)
+    again = explained(case, model, inputs, method)
+    assert again is not None
+    for one, other in zip(batch, again, strict=True):
+        assert np.array_equal(one.scores, other.scores), "same inputs, same seed, other scores"
+    for row, together in enumerate(batch):
+        alone = explained(case, model, single(inputs, row), method)
+        assert alone is not None
+        close(together.scores, alone[0].scores)
+        if case.units == "tokens" and len(together.scores) < len(batch[0].scores):
+            bare = explained(case, model, cropped(inputs, row, len(together.scores)), method)
+            assert bare is not None
+            close(together.scores, bare[0].scores)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def check_result(batch: list[wf.Explanation], entry: Method) -> None:
+    for explanation in batch:
+        scores = explanation.scores
+        assert scores.dtype == np.float32
+        assert scores.shape == (len(explanation.units),)
+        assert np.isfinite(scores).all()
+        if not entry.signed:
+            assert (scores >= 0).all()
+        options = explanation.options
+        assert (explanation.cost.forwards, explanation.cost.backwards) == entry.cost(len(scores), **options)
+        assert explanation.target.index == 1
+        assert explanation.scalar == "logit"
+
+
+LEFT = ["bert", "gpt2", "llama", "xlnet"]
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("method", METHODS)
+def test_left_padding_changes_nothing(method: str, name: str) -> None:
+    """The same tokens with padding on the left, positions given so that the model itself does not mind."""
+    case = CASES[name]
+    model = case.build(case.implementations[0])
+    ids = torch.tensor([[11, 12, 13, 14, 15, 16]])
+    bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    padded = {
+        "input_ids": torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1),
+        "attention_mask": torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1]]),
+    }
+    if name != "xlnet":  # relative positions need no numbers
+        bare["position_ids"] = torch.arange(6)[None]
+        padded["position_ids"] = torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5]])
+    if name == "bert":
+        pytest.importorskip("transformers")
+    expected = explained(case, model, bare, method)
+    found = explained(case, model, padded, method)
+    if expected is None or found is None:
+        assert expected is None and found is None
+        return
+    if name == "bert":  # its head reads position 0, which is padding now: only the attention maps can agree
+        assert len(found[0].scores) == 6
+        return
+    close(found[0].scores, expected[0].scores)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_has_a_twin_a_docs_page_and_a_citation(name: str) -> None:
+    missing = [
+        str(p.relative_to(ROOT))
+        for p in (ROOT / f"tests/references/{name}.py", ROOT / f"docs/methods/{name}.md")
+        if not p.is_file()
+    ]
+    assert not missing, f"{name} lacks {missing}"
+    entry = METHODS[name]
+    assert entry.paper and entry.cost_text and entry.idea.endswith(".")
+    assert "Misleads" in (entry.run.__doc__ or ""), "say when it misleads"
