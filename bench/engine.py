@@ -97,7 +97,9 @@ def contenders(name: str, batch: int) -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     print(machine())
-    print("model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | peak MB: forward rollout generic recipe")
+    print(
+        "model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | peak MB: forward rollout generic recipe"
+    )
     for name in MODELS:
         for batch in (1, 8):
             found = ratios(contenders(name, batch), rounds=7 if batch == 1 else 5)

@@ -93,9 +93,7 @@ def test_leaky_models_mix_tokens_even_when_every_token_attends_to_itself(case: C
     (image,) = case.inputs()
     changed = image.clone()
     changed[:, :, :8, :8] = 0  # one patch; the head reads the class token
-    alone = patch.object(
-        PackedAttention, "weights", lambda module, x: torch.eye(x.shape[1]).expand(2, 4, -1, -1)
-    )
+    alone = patch.object(PackedAttention, "weights", lambda module, x: torch.eye(x.shape[1]).expand(2, 4, -1, -1))
     with alone, torch.no_grad():
         model = case.build(None)
         assert torch.equal(model(image), model(changed)) == (case.name == "timm_unfused")

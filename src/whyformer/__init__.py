@@ -1,17 +1,34 @@
 """whyformer: why did your transformer say that?"""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 # The folder first: below, its name becomes the function that lists what is in it.
 import whyformer.methods as _methods  # noqa: F401
-from whyformer.capture.marker import mark_attention as mark_attention
-from whyformer.explainer import Explainer as Explainer
-from whyformer.explainer import explain as explain
-from whyformer.io import load as load
 from whyformer.registry import methods as methods
-from whyformer.types import Explanation as Explanation
-from whyformer.types import Record as Record
-from whyformer.types import Target as Target
-from whyformer.types import Units as Units
 from whyformer.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from whyformer.capture.marker import mark_attention as mark_attention
+    from whyformer.explainer import Explainer as Explainer
+    from whyformer.explainer import explain as explain
+    from whyformer.io import load as load
+    from whyformer.types import Explanation as Explanation
+    from whyformer.types import Record as Record
+    from whyformer.types import Target as Target
+    from whyformer.types import Units as Units
+
+# What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
+_HOMES = {
+    "Explainer": "whyformer.explainer",
+    "Explanation": "whyformer.types",
+    "Record": "whyformer.types",
+    "Target": "whyformer.types",
+    "Units": "whyformer.types",
+    "explain": "whyformer.explainer",
+    "load": "whyformer.io",
+    "mark_attention": "whyformer.capture.marker",
+}
 
 __all__ = [
     "Explainer",
@@ -25,3 +42,15 @@ __all__ = [
     "mark_attention",
     "methods",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'whyformer' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -63,7 +63,7 @@ def borrowed(model: nn.Module) -> Iterator[None]:
         stack.callback(_restore_training, [m for m in model.modules() if m.training])
         for module in model.modules():
             module.training = False
-        trainable = [p for p in model.parameters() if p.requires_grad]
+        trainable = [p for p in model.parameters() if p.requires_grad and not p.is_inference()]
         stack.callback(_restore_grad, trainable)
         for parameter in trainable:
             parameter.requires_grad_(False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whyformer.capture.anatomy import Block, Linear
+from whyformer.capture.block import Block, Linear
 from whyformer.errors import NotOffered
 from whyformer.types import Site
 
@@ -110,9 +110,7 @@ def contributions(site: Site, block: Block, level: str, attention_BHQK: Tensor |
         return Contributions(weights, vectors, None, None, site.first_query)
     way = {"attn_res": Linear((), None), "attn_res_ln": block.attended, "enc": block.finished}[level]
     scale = None if way.scale_BQ is None else way.scale_BQ.to(vectors.dtype)
-    return Contributions(
-        weights, way.apply(vectors), way.apply(lifted(block.residual_BQE)), scale, site.first_query
-    )
+    return Contributions(weights, way.apply(vectors), way.apply(lifted(block.residual_BQE)), scale, site.first_query)
 
 
 def lifted(tensor: Tensor) -> Tensor:

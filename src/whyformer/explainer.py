@@ -23,7 +23,8 @@ from whyformer.outputs import SCALARS, logits_of
 from whyformer.progress import tracker
 from whyformer.registry import Method, get_method, one_of
 from whyformer.run import Attribution, Run
-from whyformer.study import Study, hidden_padding, study_of
+from whyformer.streams import cropped
+from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
 from whyformer.types import Cost, Explanation, Record, Target
@@ -110,15 +111,15 @@ class Explainer:
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             names = module_names(self.model)
+            study, _ = study_of(subject, batch)
             if not grad:
                 found = observe(lambda: logits_of(subject.call(batch)), Observe(batch.size, names), values=True)
             else:
-                study, _ = study_of(subject, batch)
                 run = Run(subject, batch, study, target=target, scalar=scalar)
                 recorder = Recorder(batch.size, names, study.batch_axes)
                 found = record(lambda: run.head.logits(batch), recorder, run.scalars, values=True)
             require_sites(found)
-            return found
+            return with_streams(found, study)
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
@@ -198,7 +199,7 @@ class _Runner:
             track=self.track,
         )
         if any("attention_gradients" in m.needs for m in chosen):
-            run.record(grad=True)  # one record serves every method that follows
+            run.record(grad=True, several=True)  # one record serves every method that follows
         results = {}
         for m in chosen:
             started = time.perf_counter()
@@ -240,7 +241,7 @@ def _explanation(
             "python": platform.python_version(),
         },
         base=None if found.base_B is None else float(found.base_B[row]),
-        matrix=_cropped(found.matrix_BQK, row, keep),
+        matrix=_matrix(run, found.matrix_BQK, row, keep),
         layers=_cropped(found.layers_BLQK, row, keep),
         detail=None if found.detail is None else found.detail[row],
         cost=Cost(
@@ -251,7 +252,7 @@ def _explanation(
         ),
         checks={name: float(values[row]) for name, values in found.checks.items()},
         warnings=tuple(warnings),
-        readout=str(run.study.readout) if run.study.readout is not None else "",
+        readout=_readout(run),
         signed=m.signed,
         model=type(run.subject.model).__name__,
     )
@@ -260,6 +261,20 @@ def _explanation(
 def _with_label(run: Run, target: Target) -> Target:
     versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
     return Target(target.index, target.label or run.head.name(target.index), target.versus, versus, target.position)
+
+
+def _readout(run: Run) -> str:
+    if run.several:
+        return "; ".join(f"{stream}: {rule}" for stream, rule in run.study.readouts.items())
+    return str(run.study.readout) if run.study.readout is not None else ""
+
+
+def _matrix(
+    run: Run, maps: Tensor | dict[tuple[str, str], Tensor] | None, row: int, keep: Tensor
+) -> np.ndarray[Any, Any] | dict[tuple[str, str], np.ndarray[Any, Any]] | None:
+    if isinstance(maps, dict):
+        return cropped(maps, row, keep, run.stream_sizes)
+    return _cropped(maps, row, keep)
 
 
 def _cropped(maps: Tensor | None, row: int, keep: Tensor) -> np.ndarray[Any, Any] | None:

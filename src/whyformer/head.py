@@ -15,14 +15,15 @@ from whyformer.subjects.base import Batch, Subject
 class Head:
     """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
 
-    def __init__(self, subject: Subject, batch: Batch) -> None:
-        self.subject = subject
+    def __init__(self, subject: Subject, batch: Batch, scalar: str = "logit") -> None:
+        self.subject, self.scalar = subject, scalar
         self.model = subject.model
         self.extra: dict[str, Any] = {}
         if "use_cache" in subject.parameters:
             self.extra["use_cache"] = False
-        self.causal = is_causal_lm(self.model)
-        self.positions: list[int] | None = None
+        self.causal = is_causal_lm(self.model) and not subject.generates
+        self.speaks = self.causal or subject.generates  # classes are tokens
+        self.positions: list[int] | None = list(batch.positions) or None
         if self.causal:
             self.positions = self._last_positions(batch)
 
@@ -38,7 +39,11 @@ class Head:
         torch.manual_seed(0)  # inside borrowed(): the caller's random state is kept
         if self.causal:
             return self._language_model(batch)
-        logits = logits_of(self.subject.call(batch, **self.extra))
+        output = self.subject.call(batch, **self.extra)
+        own = self.subject.logits(output, batch, self.scalar)
+        if own is not None:
+            return own
+        logits = logits_of(output)
         if logits.ndim == 1:
             logits = logits[:, None]
         if logits.ndim != 2:
@@ -60,23 +65,27 @@ class Head:
         logits = logits_of(self.subject.call(batch, **extra))
         return logits[torch.arange(len(logits)), positions.to(logits.device)]
 
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.subject.processor, "tokenizer", self.subject.processor)
+
     def labels(self) -> dict[int, str]:
-        if self.causal:
+        if self.speaks:
             return {}
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
         return {int(k): str(v) for k, v in names.items()}
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""
-        if self.causal and self.subject.processor is not None:
-            return str(self.subject.processor.decode([index]))
+        if self.speaks and self.subject.processor is not None:
+            return str(self.tokenizer.decode([index]))
         return self.labels().get(index, "")
 
     def token_id(self, text: str) -> int | None:
         """The id of a token given as text, on language models."""
-        if not self.causal or self.subject.processor is None:
+        if not self.speaks or self.subject.processor is None:
             return None
-        found = self.subject.processor(text, add_special_tokens=False)["input_ids"]
+        found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return int(found[0]) if len(found) == 1 else None
 
 

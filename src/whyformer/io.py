@@ -32,9 +32,7 @@ def to_dict(explanation: Explanation) -> dict[str, Any]:
 
 
 def _header(explanation: Explanation) -> dict[str, Any]:
-    data = {
-        f.name: getattr(explanation, f.name) for f in dataclasses.fields(explanation) if f.name not in ARRAYS
-    }
+    data = {f.name: getattr(explanation, f.name) for f in dataclasses.fields(explanation) if f.name not in ARRAYS}
     for name in ("units", "target", "prediction", "cost"):
         data[name] = dataclasses.asdict(data[name])
     data["options"] = {k: v if _plain(v) else repr(v) for k, v in data["options"].items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, NonFinite, UnknownName
 from whyformer.types import Target
 
-SCALARS = ("logit", "log_odds", "probability")
+SCALARS = ("logit", "log_odds", "probability", "cosine")  # cosine: the similarity of two encoders without its scale
 
 
 def logits_of(output: Any) -> Tensor:
@@ -54,7 +54,7 @@ def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
 def _single(logits_BC: Tensor, indices: list[int], scalar: str) -> Tensor:
     index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
     chosen = logits_BC.gather(1, index_B1)[:, 0]
-    if scalar == "logit" or (scalar == "log_odds" and logits_BC.shape[1] == 1):
+    if scalar in {"logit", "cosine"} or (scalar == "log_odds" and logits_BC.shape[1] == 1):
         return chosen
     if logits_BC.shape[1] == 1:
         return chosen.sigmoid()

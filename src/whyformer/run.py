@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.anatomy import Anatomy, Dissect, dissect
+from whyformer import streams
+from whyformer.capture.anatomy import Dissect, dissect
+from whyformer.capture.block import Anatomy
 from whyformer.capture.capture import observe, record, require_sites
 from whyformer.capture.embedding import SwapEmbedding
 from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
@@ -22,7 +24,8 @@ from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
 from whyformer.head import Head
 from whyformer.outputs import require_finite, resolve_targets, scalar_of
-from whyformer.study import Study, require_readable, rows_of_each
+from whyformer.schedule import Schedule
+from whyformer.study import Study, require_readable, rows_of_each, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
@@ -40,7 +43,7 @@ class Attribution:
     """What a method returns for a batch: scores per attention position, and whatever else it has."""
 
     scores_BN: Tensor
-    matrix_BQK: Tensor | None = None
+    matrix_BQK: Tensor | dict[tuple[str, str], Tensor] | None = None  # several streams: by (query, key) stream
     layers_BLQK: Tensor | None = None
     detail: list[np.ndarray[Any, Any]] | None = None
     base_B: Tensor | None = None
@@ -67,7 +70,7 @@ class Run:
         self.subject, self.batch, self.study = subject, batch, study
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
         self.track = track or (lambda steps, label: steps)
-        self.head = Head(subject, batch)
+        self.head = Head(subject, batch, scalar)
         self.forwards_B = np.zeros(batch.size)
         self.backwards_B = np.zeros(batch.size)
         self._wanted = target
@@ -82,20 +85,49 @@ class Run:
 
     @property
     def length(self) -> int:
-        """Positions the model's attention runs over."""
+        """Positions the model's attention runs over; those of several streams are laid end to end."""
+        if self.several:
+            return sum(self.stream_sizes.values())
         return self.study.length(self.subject, self.batch)
+
+    @property
+    def several(self) -> bool:
+        """Several streams of tokens: methods that know the rules for them read maps by stream."""
+        return self.study.several
+
+    @property
+    def schedule(self) -> Schedule:
+        """Who asks whom (schedule.py)."""
+        assert self.study.schedule is not None
+        return self.study.schedule
+
+    @cached_property
+    def stream_sizes(self) -> dict[str, int]:
+        """Positions of each stream, in the order in which they are laid end to end."""
+        return streams.lengths(self.subject, self.batch, self.schedule)
+
+    def by_stream(self, values_BN: Tensor) -> dict[str, Tensor]:
+        """The columns of each stream."""
+        return {stream: values_BN[:, where] for stream, where in streams.slices(self.stream_sizes).items()}
 
     @cached_property
     def keep_BN(self) -> Tensor:
+        if self.several:
+            return streams.keep_of(self.subject, self.batch, self.stream_sizes)
         return self.subject.keep(self.batch, self.length, self.study.front)
 
     @cached_property
     def units(self) -> list[Units]:
+        if self.several:
+            return streams.units_of(self.subject, self.batch, self.stream_sizes, self.study.grid)
         return self.subject.units(self.batch, self.length, self.study.front, self.study.grid)
 
     @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
+        if self.several:
+            rules = self.study.readouts
+            return streams.readout_weights(self.subject, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
         if self.study.readout.kind == "rows" and isinstance(self.subject, TextSubject):
@@ -161,13 +193,17 @@ class Run:
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.scalar))
         return torch.cat(parts)
 
-    def record(self, grad: bool = False, values: bool = False) -> Record:
-        """Attention maps (and gradients) of the batch; one record serves all methods."""
-        require_readable(self.study)
+    def record(self, grad: bool = False, values: bool = False, several: bool = False) -> Record:
+        """Attention maps (and gradients) of the batch; one record serves all methods.
+
+        several: the method knows what to do with several streams.
+        """
+        require_readable(self.study, several)
         found = self._records.get(True) or (None if grad else self._records.get(False))
         if found is None or (values and found.sites[0].value_BHKD is None):
             found = self._record(grad, values)
             require_sites(found)
+            found = with_streams(found, self.study)
             self._records[grad] = found
         return found
 
@@ -211,6 +247,7 @@ class Run:
 
         Leaves are the word embeddings, or the floats and the columns that are looked up, in ``dtype`` if one is given.
         """
+        self._require_one_input()
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         leaves: list[Tensor] = []
         seen, lookups = BeforeAttention(self.batch.size, self.length), LookupLeaves(leaves, dtype)
@@ -236,8 +273,16 @@ class Run:
 
     # Inputs as numbers: word embeddings, pixels, floats
 
+    def _require_one_input(self) -> None:
+        if self.subject.several:
+            raise NotOffered(
+                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
+                "input: one of them would be left out. Use occlusion, or generic_attention."
+            )
+
     def embedding(self) -> Tensor:
         """(B, …) the differentiable input: word embeddings of ids, else the float tensor itself."""
+        self._require_one_input()
         if isinstance(self.subject, TextSubject):
             seen: list[Tensor] = []
             with torch.no_grad(), self._swapped(self.batch, lambda e: seen.append(e.detach()) or e):

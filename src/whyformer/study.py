@@ -13,14 +13,18 @@ from whyformer.borrow import memory_of
 from whyformer.capture.audit import Leak, audit
 from whyformer.capture.capture import observe
 from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.lineage import trace
 from whyformer.capture.paths import module_names
-from whyformer.capture.probe import Readout, SiteFacts, readout_of, readout_rows, survey
+from whyformer.capture.probe import Readout, SiteFacts, readout_of, readout_rows
 from whyformer.capture.roles import Observe
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.head import Head
+from whyformer.schedule import Schedule, kind_of, require_steady, schedule_of
+from whyformer.streams import readouts_of
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
+from whyformer.types import Record
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,13 @@ class Study:
     forwards: int
     front: int | None = None  # how many of those come before the input's; None: all
     trouble: CaptureError | None = field(default=None, compare=False)
+    schedule: Schedule | None = None  # streams, and who asks whom
+    readouts: dict[str, Readout] = field(default_factory=dict)  # per stream, for several
+
+    @property
+    def several(self) -> bool:
+        """Several streams of tokens, whose maps were put in order."""
+        return bool(self.readouts)
 
     @property
     def batch_axes(self) -> dict[int, int]:
@@ -46,7 +57,8 @@ class Study:
     def one_stream(self) -> bool:
         """Plain self-attention over one sequence."""
         return (
-            all(s.kind == "self" and s.windows == 1 for s in self.sites) and len({s.keys for s in self.sites}) == 1
+            all(s.kind == "self" and s.windows == 1 for s in self.sites)
+            and len({(s.keys, s.streams) for s in self.sites}) == 1
         )
 
     def length(self, subject: Subject, batch: Batch) -> int:
@@ -90,20 +102,26 @@ def input_length(subject: Subject, batch: Batch) -> int:
 def _study(subject: Subject, one: Batch) -> Study:
     names = module_names(subject.model)
     head = Head(subject, one)
-    found = survey(lambda: head.logits(one), names)
+    found, reached = trace(lambda: head.logits(one), names, subject.inputs(one))
     unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
-    sites = tuple(found.facts)
+    schedule = schedule_of(found.facts, found.calls, reached, subject.stream)
+    sites = tuple(
+        replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
+        for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
+    )
     length = input_length(subject, one)
     grid = found.grid if sites else _cells(subject, one)
-    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, 1)
-    if not sites or not study.one_stream:
+    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, 1, schedule=schedule)
+    if not sites:
         return study
+    if not study.one_stream:
+        return _several(subject, one, study, schedule)
     extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
     try:
         with torch.enable_grad():
             rows, count, slots = readout_rows(lambda: head.logits(one), names, len(sites) - 1)
     except CaptureError as error:
-        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, trouble=error)
+        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, trouble=error, schedule=schedule)
     offset = sites[-1].keys if sites[-1].queries == sites[-1].keys else 0
     front = _text_starts(subject, one, head, names) if extra > 0 and isinstance(subject, TextSubject) else None
     real = _real(subject, one, sites[0].keys, front)
@@ -117,7 +135,18 @@ def _study(subject: Subject, one: Batch) -> Study:
     leak = _leak(subject, one, head, names, extra, real)
     if front is None and readout.kind == "last" and not isinstance(subject, TextSubject):
         front = 0  # the model's own token comes last
-    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4, front)
+    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4, front, schedule=schedule)
+
+
+def _several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> Study:
+    """Several streams: which rows of each feed the head."""
+    if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
+        return study
+    try:
+        require_steady(study.sites, schedule)
+        return replace(study, readouts=readouts_of(subject, one, schedule), forwards=2)
+    except CaptureError as error:
+        return replace(study, trouble=error)
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
@@ -226,8 +255,20 @@ def _leak(subject: Subject, one: Batch, head: Head, names: dict[int, str], extra
     return audit(forward, changed, names, position, len(real))
 
 
-def require_readable(study: Study) -> None:
-    """Refuse attention explanations that would be empty, partial, or not about the units."""
+def with_streams(record: Record, study: Study) -> Record:
+    """The record with the streams (and kinds) that the study found."""
+    facts = [f for f in study.sites if not f.parallel]
+    if len(facts) != len(record.sites):
+        return record
+    sites = [replace(s, streams=f.streams, kind=f.kind) for s, f in zip(record.sites, facts, strict=True)]
+    return replace(record, sites=tuple(sites))
+
+
+def require_readable(study: Study, several: bool = False) -> None:
+    """Refuse attention explanations that would be empty, partial, or not about the units.
+
+    several: the method knows the rules for several streams.
+    """
     if study.trouble is not None:
         raise study.trouble
     if not study.sites:
@@ -239,11 +280,15 @@ def require_readable(study: Study) -> None:
             "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use a "
             "gradient or perturbation method."
         )
+    if several and study.several:
+        return
     if not study.one_stream:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
-            + ". Use a gradient or perturbation method."
+            + ". Use "
+            + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.several)
+            + "a gradient or perturbation method."
         )
     if study.leak.found:
         raise PartlyCaptured(
@@ -251,4 +296,3 @@ def require_readable(study: Study) -> None:
             f"{study.leak.amount:.1e} where there should be none), so an attention map would be blind to part of the "
             "computation. Use a gradient or perturbation method (integrated_gradients, occlusion)."
         )
-

@@ -29,9 +29,10 @@ class Units:
     spans: tuple[tuple[int, int], ...] | None = None  # character range of each unit in ``text``
     text: str | None = None
     image_size: tuple[int, int] | None = None  # height, width the grid covers
+    boxes: tuple[tuple[float, ...], ...] | None = None  # left, top, right, bottom as shares of the image
 
     def __post_init__(self) -> None:
-        for name in ("special", "stream", "word", "spans"):
+        for name in ("special", "stream", "word", "spans", "boxes"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.labels):
                 raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
@@ -122,9 +123,7 @@ class Explanation:
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
         """Units from the highest to the lowest score; ties keep their order."""
         order = np.argsort(-self.scores, kind="stable")
-        return [
-            (self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]
-        ]
+        return [(self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]]
 
     def words(self, reduce: str = "sum") -> list[tuple[str, float]]:
         """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""

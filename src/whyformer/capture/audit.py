@@ -36,9 +36,7 @@ class Leak:
         return self.amount != 0.0
 
 
-def audit(
-    forward: Forward, changed_forward: Forward, names: dict[int, str], position: int, positions: int
-) -> Leak:
+def audit(forward: Forward, changed_forward: Forward, names: dict[int, str], position: int, positions: int) -> Leak:
     """Run one input twice, the second time with a change at ``position``, and compare the other positions.
 
     ``changed_forward`` changes the position's input embedding too where that is possible (text), so that what happens
@@ -73,10 +71,10 @@ class _Isolate(Intercept):
         if func.__name__ in POSITIONWISE and args:
             operand = args[1] if func.__name__ == "addmm" else args[0]
             if isinstance(operand, Tensor):
-                self._mark(operand)
+                self._fingerprint(operand)
         return out
 
-    def _mark(self, x: Tensor) -> None:
+    def _fingerprint(self, x: Tensor) -> None:
         if x.ndim == 2 and x.shape[0] == self.positions:
             rows = x
         elif x.ndim == 3 and tuple(x.shape[:2]) == (1, self.positions):
@@ -100,7 +98,7 @@ class _Isolate(Intercept):
             own[:, :, rows, rows + site.first_query] = 1
         site.attention_BHQK = own  # cross-attention is silenced: no other stream may speak
         if keys == self.positions:
-            self._mark(value[0].transpose(0, 1).flatten(1))
+            self._fingerprint(value[0].transpose(0, 1).flatten(1))
         if self.disturb and not self.sites and self.position < keys:
             changed = value.clone()
             changed[:, :, self.position] = changed[:, :, self.position] * -1.5 + 0.5

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.roles import Observe
+from whyformer.capture.roles import Intervene, Observe
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
 
@@ -69,6 +69,8 @@ class SiteFacts:
     keys: int
     batch_axis: int | None
     windows: int
+    parallel: bool = False  # another head of the previous site's layer
+    streams: tuple[str, str] = ("", "")  # query, key
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class Survey(Observe):
                 weights.shape[site.contraction.key],
                 axis,
                 site.layout.windows,
+                site.parallel,
             )
         )
 
@@ -167,8 +170,13 @@ def survey(forward: Forward, names: dict[int, str]) -> Survey:
 def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int = 0) -> tuple[list[int], int, set[int]]:
     """Rows of site ``last`` that reach the logits, its number of rows, and the rows that are picked by index."""
     finder = ReadoutFinder(1, names, last)
-    with torch.no_grad(), finder:
-        logits = forward()
+    try:
+        with torch.no_grad(), finder:
+            logits = forward()
+    except RuntimeError as error:
+        if "nference" not in str(error) and "derivative" not in str(error):
+            raise
+        return *silenced_rows(forward, names, last), finder.slots  # weights without gradients
     torch.set_grad_enabled(True)
     if finder.result is None or finder.open is None or not logits.requires_grad:
         raise CaptureError(
@@ -181,6 +189,27 @@ def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int =
     (grad,) = torch.autograd.grad((logits * mix).sum(), finder.result)
     rows = grad_rows(finder.open, grad)
     return [int(r) for r in rows.nonzero()[:, 0]], len(rows), finder.slots
+
+
+def silenced_rows(forward: Forward, names: dict[int, str], last: int) -> tuple[list[int], int]:
+    """The same without gradients, for weights that have none: silence one row of the last site at a time."""
+    count = 0
+
+    def logits_without(row: int | None) -> Tensor:
+        def edit(index: int, site: OpenSite) -> None:
+            nonlocal count
+            if index == last:
+                weights = site.attention_BHQK.clone()
+                count = weights.shape[2]
+                if row is not None:
+                    weights[:, :, row] = 0
+                site.attention_BHQK = weights
+
+        with torch.no_grad(), Intervene(1, names, edit=edit):
+            return forward()
+
+    plain = logits_without(None)
+    return [row for row in range(count) if not torch.equal(logits_without(row), plain)], count
 
 
 def grad_rows(site: OpenSite, grad: Tensor) -> Tensor:

@@ -67,9 +67,7 @@ class Source:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Source:
-        return cls(
-            tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
-        )
+        return cls(tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
 
     def rows_within(self, other: Source) -> int | None:
         """First row of ``other`` that this tensor is a slice of, if it is one."""

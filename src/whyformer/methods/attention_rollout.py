@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from whyformer.errors import NotOffered
 from whyformer.registry import constant, method
 from whyformer.relevance import (
     cumulative,
@@ -17,6 +18,7 @@ from whyformer.relevance import (
     real,
     with_residual,
 )
+from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites
 from whyformer.run import Attribution, Run
 
 
@@ -45,9 +47,16 @@ def attention_rollout(
     head mean is the same map times 2^L. ``discard`` zeroes that share of the smallest entries of each fused map;
     ``protect_special`` keeps rows and columns of special tokens out of it.
 
+    With several streams, each is rolled out by itself; stream s reads stream q by R_ss^T A R_qq, A the last
+    cross-attention between them (the baseline of Chefer, Gur & Wolf 2021).
+
     Misleads when: values and MLPs do more than mixing (they do), and on deep models, where the product flattens out.
     It is the same for every class.
     """
+    if run.several:
+        if discard:
+            raise NotOffered("discard is for one stream of tokens: leave it at 0 on a model with several.")
+        return _over_streams(run, heads, residual, normalize, start_layer)
     keep_BN = run.keep_BN
     sites = maps_of(run.record(), start_layer)
     protected = run.special_BN if protect_special else None
@@ -61,3 +70,22 @@ def attention_rollout(
     square = layers[0].shape == layers[-1].shape
     kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept)
+
+
+def _over_streams(
+    run: Run, heads: str | int | Sequence[int], residual: float, normalize: bool, start_layer: int
+) -> Attribution:
+    schedule, keep = run.schedule, run.by_stream(run.keep_BN)
+    record = run.record(several=True)
+    plain = placed_maps(record, schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads))
+    chosen = start_sites(schedule, start_layer)
+    layers, cross = {}, {}
+    for step in schedule.steps:
+        if step.site in chosen and step.cross:
+            cross[step.site] = plain[step.site]
+        elif step.site in chosen:
+            mixed = with_residual(plain[step.site], 0, residual, normalize)
+            real_BN = keep[step.query].to(mixed.dtype)
+            layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
+    whole = rollout_relevance(schedule, layers, cross)
+    return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

@@ -1,4 +1,4 @@
-"""Generic attention explainability (self-attention): attention weighted by its gradient, added up layer by layer."""
+"""Generic attention explainability: attention weighted by its gradient, added up layer by layer and across streams."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import torch
 
 from whyformer.registry import constant, method
 from whyformer.relevance import cumulative, identity, maps_of, product, read_row, real
+from whyformer.relevance_streams import generic_relevance, placed_maps, read_streams, start_sites
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
+from whyformer.types import Site
 
 
 def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK) -> BQK:
@@ -24,15 +26,20 @@ def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK) -> BQK:
     class_specific=True,
     specificity="attention",
 )
-def generic_attention(run: Run, *, start_layer: int = 0, normalize_cross: bool = True) -> Attribution:
+def generic_attention(
+    run: Run, *, start_layer: int = 0, normalize_cross: bool = True, self_in_rule_10: bool = True
+) -> Attribution:
     """Attention that raised the explained score, followed through all layers: R = (I + Ā_L) ··· (I + Ā_1).
 
-    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` leaves earlier layers out; ``normalize_cross``
-    (eqs. 8 and 9) matters only where several streams meet.
+    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` leaves earlier layers out. Where stream s asks
+    stream q (cross-attention): R_sq += R̄_ss^T Ā R̄_qq (eq. 10) and R_ss += Ā R_qs (eq. 11), with R̄ the normalised self
+    relevance (eqs. 8 and 9; ``normalize_cross=False`` takes R itself, ``self_in_rule_10=False`` adds Ā alone).
 
     Misleads when: the scale of the score changes (a temperature, or probability in place of the logit, changes the
     map, not only its size), and when what lowers the score matters: negative evidence is clamped away.
     """
+    if run.several:
+        return _over_streams(run, start_layer, normalize_cross, self_in_rule_10)
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.keep_BN
     layers = []
@@ -45,3 +52,21 @@ def generic_attention(run: Run, *, start_layer: int = 0, normalize_cross: bool =
     square = layers[0].shape == layers[-1].shape
     kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept)
+
+
+def _weighted(site: Site) -> BQK:
+    assert site.attention_grad_BHQK is not None
+    return weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float())
+
+
+def _over_streams(run: Run, start_layer: int, normalize_cross: bool, self_in_rule_10: bool) -> Attribution:
+    schedule = run.schedule
+    record = run.record(grad=True, several=True)
+    keep = run.by_stream(run.keep_BN)
+    maps = placed_maps(record, schedule, keep, _weighted)
+    chosen = start_sites(schedule, start_layer)
+    maps = {site: m for site, m in maps.items() if site in chosen}
+    whole = generic_relevance(
+        schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10
+    )
+    return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

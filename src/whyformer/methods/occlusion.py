@@ -36,8 +36,6 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     for row, units in enumerate(run.track(run.units, "occlusion")):
         variants = run.subject.without_unit(run.batch, row, units, replacement)
         drop = values[row] - run.score(variants, row).float()
-        positions = run.keep_BN[row].nonzero()[:, 0]
-        if len(drop) != len(positions):  # tokens that the model adds cannot be taken away
-            positions = positions[~torch.tensor(units.special, device=positions.device)]
-        scores[row, positions] = drop
+        removable = torch.tensor(run.subject.removable(units), device=drop.device)
+        scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable, drop, 0.0)
     return Attribution(scores)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from whyformer.errors import NotOffered
 from whyformer.registry import constant, method, one_of
 from whyformer.relevance import chosen_layers, over_heads, product, read_row, real
+from whyformer.relevance_streams import layer_means, placed_maps, read_streams
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.types import Site
@@ -36,12 +38,15 @@ def raw_attention(
     ``layers``: "last", "mean", "product" (A_L···A_1 without residual), a number, or a list (its mean).
     ``heads``: "mean", "max", "min", "sum", a number, or a list (its mean).
     ``read``: "row" (what the readout attends to), "column" (who attends to it), "column_mean", "column_sum",
-    "column_max" (attention received), "diagonal".
+    "column_max" (attention received), "diagonal". With several streams, layers are counted for each pair of streams
+    (who asks whom), and the row is the only reading.
 
     Misleads when: layers mix tokens before the one that is read, so a weight on a position is no longer a weight on
     the word that stood there; and it is the same for every class.
     """
     one_of("read", read, READINGS)
+    if run.several:
+        return _over_streams(run, layers, heads, read)
     sites = run.record().sites
     keep_BN = run.keep_BN
     picked = chosen_layers(layers, len(sites))
@@ -82,3 +87,17 @@ def _read(run: Run, whole_BQK: BQK, site: Site, read: str) -> torch.Tensor:
     if read == "column_sum":
         return total
     return total / run.keep_BN.sum(1, keepdim=True)
+
+
+def _over_streams(run: Run, layers: str | int | Sequence[int], heads: str | int | Sequence[int], read: str) -> Attribution:
+    if read != "row" or layers == "product":
+        raise NotOffered(
+            "with several streams of tokens raw attention is read by row, layer by layer: read='row' and layers='last', "
+            "'mean', a number or a list."
+        )
+    schedule, keep = run.schedule, run.by_stream(run.keep_BN)
+    maps = placed_maps(
+        run.record(several=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)
+    )
+    whole = layer_means(schedule, maps, layers)
+    return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

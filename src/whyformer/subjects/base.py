@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.subjects.families import INPUT_STREAMS
 from whyformer.types import Units
 
 Raw = Any
@@ -27,6 +28,8 @@ class Batch:
     warnings: tuple[tuple[str, ...], ...] = ()
     encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
     constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
+    positions: tuple[int, ...] = ()  # per input: the output position explained, where the subject chose it
+    groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
 
     @property
     def size(self) -> int:
@@ -45,6 +48,8 @@ class Batch:
             raw=pick(self.raw),
             warnings=pick(self.warnings),
             encodings=pick(self.encodings),
+            positions=pick(self.positions),
+            groups=pick(self.groups),
         )
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
@@ -56,6 +61,9 @@ class Subject(ABC):
 
     stream: str
     main: str  # the argument whose positions are the units
+    several = False  # several streams of units: no single tensor is "the" input
+    generates = False  # the classes are tokens of a vocabulary
+    positioned = ""  # the stream whose output position ``Batch.positions`` chooses
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         self.model = model
@@ -90,10 +98,33 @@ class Subject(ABC):
         """What a unit can be replaced by; the first is the default."""
         return ()
 
+    # Several streams
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        """The tensors whose positions become tokens, and the stream each of them starts."""
+        known = {k: INPUT_STREAMS.get(k) for k in batch.tensors}
+        if not any(known.values()):
+            return [(v, self.stream) for k, v in batch.tensors.items() if "mask" not in k]
+        return [(v, known[k] or self.stream) for k, v in batch.tensors.items() if known[k] or k == self.main]
+
+    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+        """The subject of one stream, and the batch as it sees it."""
+        return self, batch
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        """(B, C) what is explained, where this subject reads the model's output in its own way."""
+        return None
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        """One row (and target) per explanation, for inputs that give several: detections, generated tokens."""
+        return batch, target
+
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
         """The user's own tensors → a batch, with names checked against the model."""
         named = self._named(tensors)
-        accepts_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        # transformers models take **kwargs for flags; their tensors are all spelled out
+        flags = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        accepts_any = flags and getattr(self.model, "main_input_name", None) not in self.parameters
         for name in named:
             if name not in self.parameters and not accepts_any:
                 raise UnknownName("model argument", name, self.parameters, f"{type(self.model).__name__} takes these.")

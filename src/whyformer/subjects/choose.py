@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput
 from whyformer.subjects.base import Batch, Subject, signature_of
+from whyformer.subjects.families import BOX_FEATURES
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.pair import PairSubject
 from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
 
@@ -26,9 +28,9 @@ def are_tensors(inputs: Any) -> bool:
 
 
 def is_single(inputs: Any) -> bool:
-    """One raw input: a string, a pair of strings, an image, a path."""
+    """One raw input: a string, a pair of strings, an image, a path, an image with a text."""
     if isinstance(inputs, tuple):
-        return all(isinstance(p, str) for p in inputs)
+        return any(isinstance(p, str) for p in inputs)
     return not isinstance(inputs, (list, Mapping))
 
 
@@ -60,6 +62,9 @@ def _looks_like_image(inputs: Any) -> bool:
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     plain = TensorSubject(model, processor)
     batch = plain.adopt(inputs)
+    several = _several(model, processor, set(batch.tensors))
+    if several is not None:
+        return several
     name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
     if name is not None:
         return TextSubject(model, processor, main=name)
@@ -67,6 +72,14 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     if images:
         return ImageSubject(model, processor, main=images[0])
     return TensorSubject(model, processor, example=batch)
+
+
+def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | None:
+    """A subject with several streams, where the names of the tensors say so."""
+    images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
+    if "input_ids" in names and images:
+        return PairSubject(model, processor, image=images[0])
+    return None
 
 
 def _ids(batch: Batch) -> str | None:

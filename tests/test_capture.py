@@ -1,0 +1,259 @@
+"""The interceptor's parts: axes, layouts, products, the escape hatch, audit and ledger."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models import CASES
+from whyformer.capture.attend import attention_weights, repeat_heads
+from whyformer.capture.canonical import layout_of
+from whyformer.capture.product import einsum_contraction, matmul_contraction
+from whyformer.capture.roles import Intervene, Observe
+from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import fresh, reshaped
+from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured, PartlyCaptured
+
+
+def sizes(axes: tuple) -> list[list[int]]:
+    return [[atom.size for atom in axis] for axis in axes]
+
+
+def test_reshape_keeps_what_axes_are_made_of() -> None:
+    axes = fresh((2, 4, 9, 8))
+    merged = reshaped(axes, (8, 9, 8))
+    assert sizes(merged) == [[2, 4], [9], [8]]
+    split = reshaped(merged, (2, 4, 9, 8))
+    assert split[0] == axes[0] and split[1] == axes[1]
+    assert sizes(reshaped(fresh((6, 5)), (2, 3, 5))) == [[2], [3], [5]]
+    assert sizes(reshaped(fresh((4, 6)), (8, 3))) == [[4, 2], [3]]
+    assert sizes(reshaped(fresh((3, 4)), (2, 6))) == [[2], [6]], "no shared boundary: nothing is known any more"
+
+
+def canonical(shape: tuple[int, ...], batch: int, axes: tuple | None = None, batch_axis: int | None = None):  # noqa: ANN201
+    n = len(shape)
+    return layout_of(shape, axes or fresh(shape), n - 2, n - 1, batch, "here", batch_axis)
+
+
+@pytest.mark.parametrize("order", ["bh", "hb"])
+def test_folded_heads_are_unfolded_by_what_the_axis_is_made_of(order: str) -> None:
+    weights = torch.rand(2, 3, 5, 5)
+    raw = (weights if order == "bh" else weights.transpose(0, 1)).reshape(6, 5, 5)
+    made_of = reshaped(fresh((2, 3, 5, 5) if order == "bh" else (3, 2, 5, 5)), (6, 5, 5))
+    layout = canonical((6, 5, 5), 2, made_of)
+    assert torch.equal(layout.to_canonical(raw), weights)
+    assert torch.equal(layout.to_raw(weights, raw), raw)
+
+
+def test_heads_first_is_recognised() -> None:
+    weights = torch.rand(2, 3, 5, 5)
+    layout = canonical((3, 2, 5, 5), 2)
+    assert torch.equal(layout.to_canonical(weights.transpose(0, 1)), weights)
+
+
+def test_ambiguous_layouts_raise_and_never_guess() -> None:
+    with pytest.raises(AmbiguousLayout, match="same size"):
+        canonical((4, 4, 5, 5), 4)
+    assert canonical((4, 4, 5, 5), 4, batch_axis=1).names == ("H", "B")
+    with pytest.raises(AmbiguousLayout, match="batch_size=1"):
+        canonical((6, 5, 5), 2)
+    with pytest.raises(AmbiguousLayout, match="batch_size=1"):
+        canonical((4, 5, 5), 2, reshaped(fresh((2, 2, 5, 5)), (4, 5, 5)))
+    with pytest.raises(AmbiguousLayout, match="axes besides"):
+        canonical((2, 3, 4, 5, 5), 2)
+    with pytest.raises(AmbiguousLayout, match="no batch axis"):
+        canonical((5, 5), 2)
+
+
+def test_windows_share_the_batch_axis() -> None:
+    made_of = (reshaped(fresh((2, 2, 2)), (8,))[0], *fresh((3, 4, 4)))
+    layout = canonical((8, 3, 4, 4), 2, made_of)
+    assert layout.windows == 4 and layout.heads == 3
+
+
+@pytest.mark.parametrize(
+    ("equation", "axis", "first", "expected"),
+    [
+        ("bhqk,bkhd->bqhd", 3, True, (2, 3, 1, 3)),
+        ("bnij,jbnd->ibnd", 3, True, (2, 3, 0, 3)),
+        ("b h i j, b h j d -> b h i d", 3, True, (2, 3, 2, 3)),
+        ("bkhd,bqkh->bqhd", 2, False, (1, 2, 1, 3)),
+    ],
+)
+def test_einsum_letters_tell_queries_from_keys(
+    equation: str, axis: int, first: bool, expected: tuple[int, ...]
+) -> None:
+    found = einsum_contraction(equation, 4, 4, (axis, first))
+    assert found is not None
+    assert (found.query, found.key, found.value_key, found.value_width) == expected
+
+
+def test_products_that_are_no_attention() -> None:
+    assert einsum_contraction("bhqk,bkhd->bhqkd", 4, 4, (3, True)) is None, "nothing is summed"
+    assert einsum_contraction("bhqk,hg->bgqk", 4, 2, (3, True)) is None, "heads are mixed"
+    assert matmul_contraction(4, 4, (2, True)) is None, "queries are summed, not keys"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention_written_out_equals_torchs_own(causal: bool, mask: str | None, scale: float | None) -> None:
+    if causal and mask:
+        return  # torch takes one or the other
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 8, generator=generator) for _ in range(3))
+    hidden = torch.rand(2, 1, 6, 6, generator=generator) > 0.3
+    hidden[..., 0] = True
+    given = {None: None, "bool": hidden, "float": hidden.float() * 2 - 1}[mask]
+    weights = attention_weights(q, k, given, causal, scale)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=given, is_causal=causal, scale=scale)
+    torch.testing.assert_close(weights @ v, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_query_that_may_look_nowhere_attends_to_nothing() -> None:
+    q = torch.randn(1, 1, 3, 4, requires_grad=True)
+    mask = torch.tensor([[True, True, True], [False, False, False], [True, False, False]])
+    weights = attention_weights(q, torch.randn(1, 1, 3, 4), mask)
+    assert weights[0, 0, 1].tolist() == [0, 0, 0]
+    weights.sum().backward()
+    assert torch.isfinite(q.grad).all()
+
+
+def test_grouped_query_heads_are_repeated() -> None:
+    q, k = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    assert torch.equal(repeat_heads(q, k)[:, 1], k[:, 0])
+    assert torch.equal(repeat_heads(q, k)[:, 2], k[:, 1])
+
+
+class SparseAttention(nn.Module):
+    """Attention that is no softmax: the escape hatch is for this."""
+
+    def __init__(self, marked: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.weights = nn.Identity()
+        self.head = nn.Linear(8, 3)
+        self.marked = marked
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = (self.q(x) @ self.k(x).transpose(1, 2)).clamp(min=0) + 0.01
+        weights = self.weights(scores / scores.sum(-1, keepdim=True))
+        if self.marked:
+            weights = wf.mark_attention(weights, "b q k")
+        return self.head((x + weights @ self.v(x))[:, 0])
+
+
+def test_the_escape_hatch() -> None:
+    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(NothingCaptured, match="attention_at"):
+        wf.explain(SparseAttention(marked=False), (x,))
+    marked = wf.explain(SparseAttention(marked=True), (x,), target=1)
+    named = wf.Explainer(SparseAttention(marked=False), attention_at={"weights": "b q k"}).explain((x,), target=1)
+    assert len(marked[0].scores) == 5
+    np.testing.assert_allclose(marked[0].scores, named[0].scores, atol=1e-6)
+    model = SparseAttention(marked=True)
+    assert torch.equal(model(x), SparseAttention(marked=False)(x)), "outside of an explanation marking does nothing"
+
+
+def test_the_escape_hatch_checks_its_layout() -> None:
+    with pytest.raises(BadInput, match="one letter per axis"):
+        wf.mark_attention(torch.ones(2, 3, 3), "b h q k")
+    with pytest.raises(BadInput, match="matches no module"):
+        wf.Explainer(SparseAttention(False), attention_at={"nothing.*": "b q k"})
+
+
+class Elsewhere(nn.Module):
+    """Attention computed in another thread, where no function mode is active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = CASES["einsum"].build(None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: list[Tensor] = []
+        thread = threading.Thread(target=lambda: found.append(self.inner(x)))
+        thread.start()
+        thread.join()
+        return found[0]
+
+
+def test_attention_in_another_thread_is_never_silently_empty() -> None:
+    with pytest.raises(NothingCaptured, match="thread"):
+        wf.explain(Elsewhere(), CASES["einsum"].inputs(), method="attention_rollout")
+
+
+def test_interventions_change_the_running_model_only() -> None:
+    """Attention forced to uniform inside an unmodified BERT, and zeroed values."""
+    case = CASES["bert"]
+    model, inputs = case.build("sdpa"), case.inputs()
+    plain = model(**inputs).logits
+
+    def uniform(index: int, site: OpenSite) -> None:
+        site.attention_BHQK = torch.full_like(site.attention_BHQK, 1 / site.attention_BHQK.shape[-1])
+
+    def silence(index: int, site: OpenSite) -> None:
+        site.value_BHKD = torch.zeros_like(site.value_BHKD)
+
+    with torch.no_grad():
+        for edit in (uniform, silence):
+            with Intervene(2, {}, edit=edit):
+                changed = model(**inputs).logits
+            assert not torch.allclose(changed, plain, atol=1e-3)
+        with Intervene(2, {}, edit=lambda index, site: None):
+            torch.testing.assert_close(model(**inputs).logits, plain, rtol=1e-5, atol=1e-5)
+    assert torch.equal(model(**inputs).logits, plain)
+
+
+def test_sites_know_where_they_are() -> None:
+    record = wf.Explainer(CASES["lxmert"].build("eager")).record(CASES["lxmert"].inputs())
+    paths = [s.path for s in record.sites]
+    kinds = [s.kind for s in record.sites]
+    assert len(paths) == 11
+    assert kinds.count("cross") == 4
+    assert sum("visual_attention" in p for p in paths) == 4, "one module, called for both directions"
+
+
+def test_shared_layers_are_seen_once_per_call() -> None:
+    record = wf.Explainer(CASES["albert"].build("sdpa")).record(CASES["albert"].inputs())
+    assert len(record.sites) == 2 and record.sites[0].path == record.sites[1].path
+
+
+def test_heads_computed_one_by_one_are_one_layer() -> None:
+    record = wf.Explainer(CASES["looped_heads"].build(None)).record(CASES["looped_heads"].inputs())
+    assert [s.heads for s in record.sites] == [4, 4]
+
+
+def test_the_ledger_names_softmaxes_that_led_nowhere() -> None:
+    class Wasteful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = CASES["einsum"].build(None)
+
+        def forward(self, x: Tensor) -> Tensor:
+            (x @ x.transpose(1, 2)).softmax(-1).argmax(-1)
+            return self.inner(x)
+
+    model = Wasteful()
+    (x,) = CASES["einsum"].inputs()
+    with pytest.raises(PartlyCaptured, match="never multiplied with values"):
+        wf.explain(model, (x,), method="attention_rollout")
+
+
+def test_observing_keeps_the_fast_kernel() -> None:
+    """Observe returns torch's own result, bit for bit."""
+    q = torch.randn(2, 4, 6, 8)
+    expected = F.scaled_dot_product_attention(q, q, q)
+    intercept = Observe(2, {})
+    with intercept:
+        found = F.scaled_dot_product_attention(q, q, q)
+    assert torch.equal(found, expected)
+    assert intercept.sites[0].attention.shape == (2, 4, 6, 6)
+    assert math.isclose(float(intercept.sites[0].attention.sum()), 48, rel_tol=1e-5)
