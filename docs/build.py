@@ -1,0 +1,119 @@
+"""Make the generated parts of the docs from the code: ``python -m docs.build`` writes them, ``--check`` fails if stale.
+
+Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md (the
+table of model families, from the tests' own cases) and the methods table in README.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import whyformer as wf
+from whyformer.registry import Method
+
+ROOT = Path(__file__).parent.parent
+START, END = "<!-- generated from the registry: make docs -->", "<!-- end of the generated part -->"
+
+
+def yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def head(entry: Method) -> str:
+    options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults().items()) or "none"
+    rows = [
+        ("paper", entry.paper),
+        ("cost per input", entry.cost_text),
+        ("looks at", entry.specificity),
+        ("needs", ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing of the model"),
+        ("signed", yes(entry.signed)),
+        ("depends on the class", yes(entry.class_specific)),
+        ("options", options),
+    ]
+    table = "\n".join(f"| {a} | {b} |" for a, b in rows)
+    return f"# {entry.name}\n\n{entry.idea}\n\n| | |\n|---|---|\n{table}\n"
+
+
+def table() -> str:
+    lines = ["| method | looks at | signed | class-specific | cost per input | paper |", "|---|---|---|---|---|---|"]
+    for entry in wf.methods().values():
+        lines.append(
+            f"| [{entry.name}](docs/methods/{entry.name}.md) | {entry.specificity} | {yes(entry.signed)} | "
+            f"{yes(entry.class_specific)} | {entry.cost_text} | {entry.paper} |"
+        )
+    return "\n".join(lines)
+
+
+def supported() -> str:
+    from tests.models import CASES
+
+    lines = [
+        "# Supported models",
+        "",
+        "Every row is a case of one parametrised test (`tests/test_families.py`): the number of attention calls, equality",
+        "with the model's own eager attention to 1e-5, gradients, and an output that observing leaves bit-identical.",
+        "Other models are usually fine too: `whyformer capture --model …` shows what is seen, and what leaks.",
+        "",
+        "| family | attention implementations tested | attention calls in the test model | units |",
+        "|---|---|---|---|",
+    ]
+    for name, case in CASES.items():
+        implementations = ", ".join(i or "its own" for i in case.implementations)
+        lines.append(f"| {name} | {implementations} | {case.sites} | {case.units} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_part(text: str, part: str) -> str:
+    block = f"{START}\n{part.rstrip()}\n{END}"
+    if START in text:
+        return re.sub(re.escape(START) + ".*?" + re.escape(END), lambda _: block, text, flags=re.DOTALL)
+    return f"{block}\n\n{text.lstrip()}"
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with the text it should have."""
+    made: dict[Path, str] = {}
+    for name, entry in wf.methods().items():
+        path = ROOT / "docs" / "methods" / f"{name}.md"
+        made[path] = with_part(path.read_text(encoding="utf-8") if path.exists() else "", head(entry))
+    listing = table().replace("docs/methods/", "")
+    made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{listing}") + "\n"
+    made[ROOT / "docs" / "supported.md"] = supported()
+    readme = ROOT / "README.md"
+    made[readme] = with_part(readme.read_text(encoding="utf-8"), table())
+    return made
+
+
+def broken_links() -> list[str]:
+    found = []
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                found.append(f"{page.relative_to(ROOT)}: {target}")
+    return found
+
+
+def main() -> int:
+    made = pages()
+    if "--check" not in sys.argv:
+        for path, text in made.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return 0
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    if stale:
+        print(f"stale: {', '.join(stale)}. Run `make docs`.")
+    broken = broken_links()
+    for link in broken:
+        print(f"broken link in {link}")
+    return 1 if stale or broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
