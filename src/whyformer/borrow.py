@@ -60,14 +60,16 @@ def unwrapped(model: Any) -> nn.Module:
 def borrowed(model: nn.Module) -> Iterator[None]:
     """Hold the model's lock, with the model ready to be explained."""
     with memory_of(model).lock, contextlib.ExitStack() as stack:
-        stack.callback(_restore_training, [m for m in model.modules() if m.training])
-        for module in model.modules():
+        modules = list(model.modules())
+        training = [m for m in modules if m.training]
+        stack.callback(_restore_training, training)
+        for module in training:
             module.training = False
         trainable = [p for p in model.parameters() if p.requires_grad and not p.is_inference()]
         stack.callback(_restore_grad, trainable)
         for parameter in trainable:
             parameter.requires_grad_(False)
-        stack.enter_context(_visible_attention(model))
+        stack.enter_context(_visible_attention(modules))
         stack.enter_context(_random_state(model))
         # Compiled parts would run without the function mode being asked.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -89,11 +91,9 @@ VISIBLE = {None, "sdpa", "eager"}
 
 
 @contextlib.contextmanager
-def _visible_attention(model: nn.Module) -> Iterator[None]:
+def _visible_attention(modules: list[nn.Module]) -> Iterator[None]:
     """flash and flex kernels never pass a torch function: switch to sdpa for the call."""
-    configs = {id(m.config): m.config for m in model.modules() if isinstance(getattr(m, "config", None), object)
-               and getattr(getattr(m, "config", None), "_attn_implementation", None) not in VISIBLE}  # fmt: skip
-    before = [(config, config._attn_implementation) for config in configs.values()]
+    before = [(config, config._attn_implementation) for config in _hidden_configs(modules)]
     try:
         for config, _ in before:
             config._attn_implementation = "sdpa"
@@ -101,6 +101,15 @@ def _visible_attention(model: nn.Module) -> Iterator[None]:
     finally:
         for config, implementation in before:
             config._attn_implementation = implementation
+
+
+def _hidden_configs(modules: list[nn.Module]) -> list[Any]:
+    found: dict[int, Any] = {}
+    for module in modules:
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "_attn_implementation", None) not in VISIBLE:
+            found[id(config)] = config
+    return list(found.values())
 
 
 @contextlib.contextmanager

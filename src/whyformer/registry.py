@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -98,6 +99,7 @@ def get_method(name: str) -> Method:
     return known[name]
 
 
+@cache
 def _load() -> None:
     for path in sorted((Path(__file__).parent / "methods").glob("*.py")):
         if not path.stem.startswith("_"):

@@ -17,22 +17,25 @@ def attention_weights(
 ) -> Tensor:
     """softmax(q·kᵀ·scale + mask) over the keys, in at least float32, returned in the query's dtype."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = torch.matmul(query * scale, key.transpose(-2, -1))
+    scores = torch.matmul(query, key.transpose(-2, -1))
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
+    scores.mul_(scale)  # in place: a copy of N × N numbers is most of what observing costs
     if is_causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -math.inf)
-    if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attn_mask, -math.inf)
-        else:
-            scores = scores + attn_mask.to(scores.dtype)
-        # A query that may look nowhere attends to nothing, as in torch's own kernels, instead of giving NaN.
-        hidden = (scores == -math.inf).all(-1, keepdim=True)
-        weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)
+        scores.masked_fill_(future, -math.inf)
+    if attn_mask is None:
+        return scores.softmax(-1).to(query.dtype)
+    if attn_mask.dtype == torch.bool:
+        hidden = ~attn_mask.any(-1, keepdim=True)
+        scores.masked_fill_(~attn_mask, -math.inf)
     else:
-        weights = scores.softmax(-1)
+        hidden = (attn_mask == -math.inf).all(-1, keepdim=True)
+        scores = scores + attn_mask.to(scores.dtype)
+    if not hidden.any():
+        return scores.softmax(-1).to(query.dtype)
+    # A query that may look nowhere attends to nothing, as in torch's own kernels, instead of giving NaN.
+    weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)
     return weights.to(query.dtype)
 
 

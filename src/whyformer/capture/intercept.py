@@ -56,7 +56,7 @@ class Intercept(TorchFunctionMode):
             "bmm": self._matmul,
             "baddbmm": self._baddbmm,
             "einsum": self._einsum,
-            "mark_attention": self._mark,
+            "mark_attention": self._marked_by_user,
         }
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Intercept(TorchFunctionMode):
         axes = (*axes[:axis], keys, *axes[axis + 1 :])
         self._trail.put(out, Note(axes, query_key=note.query_key, softmax=len(self.softmaxes) - 1, key_axis=keys))
 
-    def _mark(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _marked_by_user(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The user says: this tensor is an attention map in that layout."""
         weights, layout = args
         note = self._trail.at(weights)
@@ -143,7 +143,7 @@ class Intercept(TorchFunctionMode):
 
     def _matmul(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         left = args[0] if args else kwargs["input"]
-        right = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("mat2"))
+        right: Tensor = args[1] if len(args) > 1 else kwargs["other" if "other" in kwargs else "mat2"]
         return self._product(func, left, right, matmul_contraction)
 
     def _baddbmm(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

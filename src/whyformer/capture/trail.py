@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -67,7 +68,9 @@ class Source:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Source:
-        return cls(tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        return cls(
+            tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
+        )
 
     def rows_within(self, other: Source) -> int | None:
         """First row of ``other`` that this tensor is a slice of, if it is one."""
@@ -85,6 +88,10 @@ class Note:
     query_key: tuple[Source | None, Source | None] | None = None
     softmax: int | None = None  # index into the interceptor's list of softmax calls
     key_axis: Axis | None = None  # for an attention map: the axis that was normalised
+
+    def over(self, axes: Axes) -> Note:
+        """The same, over other axes."""
+        return Note(axes, self.source, self.query_key, self.softmax, self.key_axis)
 
 
 class Trail:
@@ -118,10 +125,10 @@ class Trail:
             self.put(out, Note((*kept, (Atom(out.shape[-1]),)), source=Source.of(operand)))
         elif name in PERMUTATIONS:
             note = note or Note(fresh(first.shape))
-            self.put(out, replace(note, axes=_permuted(name, args, note.axes, out)))
+            self.put(out, note.over(_permuted(name, args, note.axes, out)))
         elif name in RESHAPES:
             note = note or Note(fresh(first.shape))
-            self.put(out, replace(note, axes=reshaped(note.axes, out.shape)))
+            self.put(out, note.over(reshaped(note.axes, out.shape)))
         elif note is not None:
             self._carry(name, note, first, out)
 
@@ -133,13 +140,19 @@ class Trail:
         return first if isinstance(first, Tensor) else None
 
     def _carry(self, name: str, note: Note, first: Tensor, out: Tensor) -> None:
-        if out.ndim == first.ndim:
-            sizes = zip(note.axes, first.shape, out.shape, strict=True)
-            note = replace(note, axes=tuple(a if was == now else (Atom(now),) for a, was, now in sizes))
+        was, now = first.shape, out.shape
+        if was == now:
+            axes = note.axes
+        elif len(was) == len(now):
+            axes = tuple(a if x == y else (Atom(y),) for a, x, y in zip(note.axes, was, now, strict=True))
         else:
-            note = replace(note, axes=fresh(out.shape))
-        keeps = name in KEEPS_ATTENTION and note.key_axis in note.axes
-        self.put(out, note if keeps else replace(note, softmax=None, key_axis=None))
+            axes = fresh(now)
+        if note.softmax is None:
+            self.put(out, note if axes is note.axes else note.over(axes))
+        elif name in KEEPS_ATTENTION and note.key_axis in axes:
+            self.put(out, note.over(axes))
+        else:
+            self.put(out, Note(axes, note.source, note.query_key))
 
 
 PROJECTIONS = frozenset({"linear", "addmm", "conv1d"})
@@ -152,18 +165,18 @@ KEEPS_ATTENTION = frozenset(
 )
 
 
-def _permuted(name: str, args: tuple[object, ...], axes: Axes, out: Tensor) -> Axes:
+def _permuted(name: str, args: tuple[Any, ...], axes: Axes, out: Tensor) -> Axes:
     order = list(range(len(axes)))
     rest = args[1:]
     if name in {"mT", "T", "t"}:
         order[-2:] = order[:-3:-1]
     elif name == "permute":
         dims = rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
-        order = [int(d) % len(axes) for d in dims]  # type: ignore[call-overload]
+        order = [int(d) % len(axes) for d in dims]
     elif name in {"movedim", "moveaxis"}:
         return fresh(out.shape)
     elif len(rest) == 2:
-        a, b = (int(d) % len(axes) for d in rest)  # type: ignore[call-overload]
+        a, b = (int(d) % len(axes) for d in rest)
         order[a], order[b] = order[b], order[a]
     else:  # keyword arguments: rare enough to forget what was known
         return fresh(out.shape)
