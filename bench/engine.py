@@ -1,6 +1,6 @@
 """What capture costs: rollout against one forward, generic attention against forward + backward to activations.
 
-Beside them the usual recipe: eager attention, ``output_attentions=True``, ``retain_grad`` on every map, a full backward.
+Beside them the usual recipe: eager attention, ``output_attentions=True``, ``retain_grad`` on every map, full backward.
 ``python -m bench.engine`` prints the table; ``python -m bench.engine MODEL BATCH CONTENDER`` one peak of memory.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.timing import machine, peak_megabytes, ratios, resident_peak
+from bench.timing import growth, machine, peak_megabytes, ratios
 
 TOKENS = 128
 
@@ -98,7 +98,8 @@ def contenders(name: str, batch: int) -> dict[str, Callable[[], object]]:
 def main() -> None:
     print(machine())
     print(
-        "model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | peak MB: forward rollout generic recipe"
+        "model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | "
+        "peak MB: forward rollout generic recipe"
     )
     for name in MODELS:
         for batch in (1, 8):
@@ -109,8 +110,9 @@ def main() -> None:
                 for who in ("forward", "rollout", "generic_attention", "usual recipe")
             ]
             print(
-                f"{name:5s} {batch:5d} | {found['rollout', 'forward']:17.2f} | {found['generic_attention', bound]:19.2f} |"
-                f" {found['usual recipe', bound]:18.2f} | " + " ".join(f"{p:7.0f}" for p in peaks),
+                f"{name:5s} {batch:5d} | {found['rollout', 'forward']:17.2f} | "
+                f"{found['generic_attention', bound]:19.2f} | {found['usual recipe', bound]:18.2f} | "
+                + " ".join(f"{p:7.0f}" for p in peaks),
                 flush=True,
             )
 
@@ -125,9 +127,7 @@ def one_peak(name: str, batch: int, who: str) -> None:
         "generic_attention": lambda: wf.explain(model, x, method="generic_attention", target=0),
         "usual recipe": lambda: usual_recipe(model, x),
     }[who]
-    before = resident_peak()
-    run()
-    print(resident_peak() - before)
+    print(growth(run))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -55,5 +57,27 @@ def peak_megabytes(module: str, *arguments: str) -> float:
     return float(out.stdout.strip().splitlines()[-1])
 
 
-def resident_peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def growth(run: Callable[[], object]) -> float:
+    """Megabytes by which the resident size rose at most while ``run`` ran, sampled every millisecond."""
+    gc.collect()
+    start, peak, done = _resident(), _resident(), threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.is_set():
+            peak = max(peak, _resident())
+            time.sleep(0.001)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        run()
+    finally:
+        done.set()
+        watcher.join()
+    return peak - start
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
