@@ -1,0 +1,1 @@
+"""The command line: one file per command, named after it; main.py finds them."""

@@ -1,0 +1,73 @@
+"""Reading what the user typed: texts, targets, options, file names."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from whyformer.errors import BadInput
+
+PICTURES = (".html", ".png", ".svg")
+DATA = (".json", ".npz")
+
+
+def texts_from(arguments: list[str], file: Path | None) -> list[str]:
+    """Arguments, lines of stdin for ``-``, lines of a file; blank lines are skipped."""
+    found: list[str] = []
+    for argument in arguments:
+        found += _lines(sys.stdin.read()) if argument == "-" else [argument]
+    if file is not None:
+        try:
+            found += _lines(file.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            raise BadInput(f"{str(file)!r} is no UTF-8 text file.") from None
+    if not found:
+        if arguments or file is not None:
+            raise BadInput("there is no text to explain: the input holds no line with a word in it.")
+        raise typer.BadParameter("give a text, '-' to read lines from stdin, or --file FILE", param_hint="TEXT")
+    return found
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def target_from(target: str | None, versus: str | None) -> Any:
+    """A class index or label; with ``versus``, the first rather than the second."""
+    if versus is None:
+        return None if target is None else _index_or_label(target)
+    return (None if target is None else _index_or_label(target), _index_or_label(versus))
+
+
+def _index_or_label(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
+def options_from(pairs: list[str]) -> dict[str, Any]:
+    """``key=value`` with Python values (3, 0.5, True, [0, 1]); anything else is a string."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.strip().isidentifier():
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, e.g. heads=max", param_hint="--option")
+        try:
+            found[key.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            found[key.strip()] = value.strip()
+    return found
+
+
+def check_out(out: Path | None) -> None:
+    """A file type that can be written, in a folder that exists; asked before long work."""
+    if out is None:
+        return
+    if out.suffix not in (*PICTURES, *DATA):
+        raise typer.BadParameter(
+            f"{out.name!r}: the ending says what is written; use {', '.join((*PICTURES, *DATA))}", param_hint="--out"
+        )
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")

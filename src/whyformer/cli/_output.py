@@ -1,0 +1,63 @@
+"""Writing what was found: to the terminal, as JSON, or to files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from whyformer.cli._input import DATA
+
+if TYPE_CHECKING:
+    from whyformer.types import Explanation
+
+Results = list[list["Explanation"]]  # per input, one per method
+
+
+def as_json(results: Results) -> str:
+    """A list with one object per input and method, as ``Explanation.save("x.json")`` writes it."""
+    from whyformer.io import to_dict
+
+    return json.dumps([to_dict(e) for row in results for e in row], ensure_ascii=False, indent=1)
+
+
+def views_of(
+    results: Results,
+    *,
+    images: list[Any] | None = None,
+    titles: list[str] | None = None,
+    by: str = "token",
+    shared: bool = True,
+) -> list[Any]:
+    """One view per input: a single explanation in full, several side by side."""
+    from whyformer.views import side_by_side, view_of
+
+    views = []
+    for i, row in enumerate(results):
+        how: dict[str, Any] = {"image": images[i] if images else None, "title": titles[i] if titles else "", "by": by}
+        views.append(view_of(row[0], **how) if len(row) == 1 else side_by_side(row, shared=shared, **how))
+    return views
+
+
+def write(results: Results, views: list[Any], out: Path, title: str) -> list[Path]:
+    """One HTML page for everything; one picture per input; one data file per explanation."""
+    from whyformer.views import page
+
+    if out.suffix == ".html":
+        return [page(views, title).save(out)]
+    if out.suffix in DATA:
+        found = [(f"{i + 1}-{e.method}", e) for i, row in enumerate(results) for e in row]
+        return [e.save(_numbered(out, name, len(found))) for name, e in found]
+    return [view.save(_numbered(out, str(i + 1), len(views))) for i, view in enumerate(views)]
+
+
+def _numbered(out: Path, name: str, count: int) -> Path:
+    return out if count == 1 else out.with_name(f"{out.stem}-{name}{out.suffix}")
+
+
+def say_written(paths: list[Path]) -> None:
+    """On stderr, so that a pipe gets the result only."""
+    for path in paths:
+        typer.echo(f"wrote {path}", err=True)

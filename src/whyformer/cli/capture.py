@@ -1,0 +1,149 @@
+"""whyformer capture: what was seen inside a model, and whether attention explanations can be trusted with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from whyformer.study import Study
+
+EXAMPLE = "The quick brown fox jumps over the lazy dog"
+
+
+def capture(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
+    ] = None,
+    text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
+    image: Annotated[
+        Path | None,
+        typer.Option(
+            "--image",
+            exists=True,
+            dir_okay=False,
+            metavar="FILE",
+            help="Image to run the model on.",
+            show_default="noise",
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what was seen inside a model, and whether all of it was.
+
+    Prints where attention happens, which position feeds the head, and the leak audit.
+
+    Ends with exit code 1 where attention methods cannot be used.
+
+    \b
+    Examples:
+      whyformer capture
+      whyformer capture --model my-bert/ --text "A sentence"
+      whyformer capture --model my-vit/ --image cat.jpg
+    """
+    from whyformer.cli._model import load_any, load_text
+    from whyformer.errors import CaptureError
+    from whyformer.explainer import Explainer
+    from whyformer.study import require_readable
+
+    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model)
+    explainer = Explainer(loaded, processor)
+    study = explainer.study(text if kind == "text" else _picture(image))
+    trouble = None
+    try:
+        require_readable(study)
+    except CaptureError as error:
+        trouble = str(error)
+    if not study.sites:
+        trouble = "no attention was seen: the model has none, or makes it outside torch's functions."
+    elif study.unclaimed:
+        trouble = "a softmax looks like attention but was not used as such (see above): the maps may be incomplete."
+    if json:
+        _print_json(study, trouble)
+    else:
+        _print(type(loaded).__name__, study, trouble)
+    if trouble:
+        raise typer.Exit(1)
+
+
+def _picture(path: Path | None) -> Any:
+    from whyformer.subjects.image import open_image
+
+    if path is not None:
+        return open_image(path)
+    import numpy as np
+    from PIL import Image
+
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (224, 224, 3), np.uint8))
+
+
+def _print(name: str, study: Study, trouble: str | None) -> None:
+    from rich.console import Group, RenderableType
+    from rich.text import Text
+
+    from whyformer.views.backends.terminal import put
+
+    count = len(study.unclaimed)
+    lines: list[RenderableType] = [
+        Text(f"{name}: {len(study.sites)} attention site{'' if len(study.sites) == 1 else 's'}", style="bold"),
+        "",
+    ]
+    if study.sites:
+        lines += [_sites(study), ""]
+    lines.append(Text(f"read from   {study.readout if study.readout is not None else 'not known'}"))
+    if study.grid:
+        lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
+    lines.append(Text(f"ledger      {count or 'no'} softmax{'' if count == 1 else 'es'} left unexplained"))
+    lines += [Text(f"  - {line}") for line in study.unclaimed]
+    lines += [Text(f"leak audit  {_audit(study)}"), ""]
+    verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
+    put(Group(*lines, Text(verdict, style="red" if trouble else "green")))
+
+
+def _sites(study: Study) -> Table:
+    from rich.table import Table
+
+    windowed = any(site.windows > 1 for site in study.sites)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("#", justify="right")
+    table.add_column("site", overflow="fold")
+    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else [])):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "kind" else "right")
+    for i, site in enumerate(study.sites):
+        cells = (str(i), site.path or "(the model itself)", site.kind, str(site.heads), f"{site.queries} × {site.keys}")
+        table.add_row(*cells, *([str(site.windows)] if windowed else []))
+    return table
+
+
+def _audit(study: Study) -> str:
+    leak = study.leak
+    if leak.found:
+        return f"LEAK at {leak.path}: {leak.amount:.2g}"
+    if leak.checked:
+        return f"no leak, {leak.checked} places compared"
+    return "not run (several streams, or too few positions)"
+
+
+def _print_json(study: Study, trouble: str | None) -> None:
+    import dataclasses
+    import json
+
+    typer.echo(
+        json.dumps(
+            {
+                "sites": [dataclasses.asdict(s) for s in study.sites],
+                "readout": None if study.readout is None else str(study.readout),
+                "grid": study.grid,
+                "unclaimed": study.unclaimed,
+                "leak": dataclasses.asdict(study.leak),
+                "trouble": trouble,
+            },
+            ensure_ascii=False,
+            indent=1,
+        )
+    )

@@ -1,0 +1,160 @@
+"""whyformer heads: which attention heads matter, and what they do."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+WHAT = ("importance", "roles", "layers", "induction", "circuits")
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def heads(
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TEXT...", help="Texts (image files for an image model); '-' reads lines from stdin."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Read one text per line."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
+    ] = None,
+    what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")
+    ] = "gradient",
+    per: Annotated[
+        str, typer.Option("--per", metavar="PER", help="Gradients per example, token or batch.")
+    ] = "example",
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="CLASS", help="Class, by name or index.", show_default="the prediction"),
+    ] = None,
+    normalize: Annotated[
+        str | None, typer.Option("--normalize", metavar="HOW", help="l2, minmax, l2_minmax or share.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of what is drawn at random.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show which attention heads matter, and what they do.
+
+    Without texts: the five sentences of the demo.
+
+    \b
+    Examples:
+      whyformer heads
+      whyformer heads "I like the movie" --kind ablation
+      whyformer heads --file reviews.txt --out heads.png
+      whyformer heads --what roles --file reviews.txt
+      whyformer heads --what layers --out layers.png
+      whyformer heads --model my-gpt2/ --what induction
+    """
+    from whyformer.registry import one_of
+
+    one_of("--what", what, WHAT)
+    _check_out(out, what)
+    from whyformer.cli._model import load_any, load_text
+
+    loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
+    needs_inputs = what in {"importance", "roles", "layers"}
+    found = _inputs(inputs or [], file, modality) if needs_inputs else None
+    options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
+    result = _result(what, loaded, processor, found, options, batch_size)
+    if json:
+        typer.echo(json_text.dumps(_plain(what, result), ensure_ascii=False, indent=1))
+    else:
+        _print(what, result)
+    if out is not None:
+        _write(what, result, out)
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _check_out(out: Path | None, what: str) -> None:
+    """Asked before long work."""
+    if out is None:
+        return
+    endings = (".json",) if what == "roles" else (*PICTURES, ".json")
+    if out.suffix not in endings:
+        raise typer.BadParameter(f"{out.name!r}: use {', '.join(endings)} with --what {what}", param_hint="--out")
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+
+
+def _inputs(arguments: list[str], file: Path | None, modality: str) -> list[Any]:
+    from whyformer.cli._input import texts_from
+    from whyformer.cli.demo import SENTENCES
+    from whyformer.errors import BadInput
+
+    if modality == "text":
+        return texts_from(arguments, file) if arguments or file is not None else list(SENTENCES)
+    if not arguments or file is not None:
+        raise BadInput("this is a model of images: give image files, e.g. whyformer heads --model my-vit/ cat.jpg")
+    from whyformer.subjects.image import open_image
+
+    return [open_image(Path(path)) for path in arguments]
+
+
+def _result(
+    what: str, model: Any, processor: Any, inputs: list[Any] | None, options: dict[str, Any], batch_size: int | None
+) -> Any:
+    from whyformer import heads
+    from whyformer.cli._input import target_from
+
+    common = {"processor": processor, "batch_size": batch_size}
+    target = target_from(options["target"], None)
+    if what == "roles":
+        return heads.roles(model, inputs, **common)
+    if what == "layers":
+        return heads.layer_profile(model, inputs, target=target, **common)
+    if what == "induction":
+        return heads.induction(model, seed=options["seed"], **common)
+    if what == "circuits":
+        return heads.circuits(model, processor=processor, seed=options["seed"])
+    return heads.head_importance(model, inputs, **common, **{**options, "target": target})
+
+
+def _print(what: str, result: Any) -> None:
+    from whyformer.views.heads import show_grid, show_rows
+
+    if what in {"importance", "roles"}:
+        result.show()
+    elif what == "layers":
+        show_rows(_plain(what, result), f"{result.model}: what its layers do, {result.inputs} inputs")
+    elif what == "induction":
+        show_grid(result.previous_token, "previous-token heads")
+        show_grid(result.duplicate_token, "duplicate-token heads")
+        show_grid(result.induction, "induction heads")
+    else:
+        show_grid(result.copying, "copying (OV circuit)", signed=True)
+        show_grid(result.matching, "matching (QK circuit)", signed=True)
+
+
+def _plain(what: str, result: Any) -> Any:
+    if what == "importance":
+        return result.to_dict()
+    if what == "roles":
+        return result.rows()
+    if what == "layers":
+        return result.rows()
+    names = ("previous_token", "duplicate_token", "induction") if what == "induction" else ("copying", "matching")
+    return {name: getattr(result, name).tolist() for name in names}
+
+
+def _write(what: str, result: Any, out: Path) -> None:
+    if out.suffix == ".json":
+        out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
+    else:
+        result.plot(path=out)

@@ -1,0 +1,91 @@
+"""Finds the commands in this folder and turns errors into exit codes.
+
+A command is a file here: its function of the same name, or ``app`` (a Typer) where it has sub-commands. Files that
+start with an underscore are no commands. Heavy libraries are imported inside functions, so that ``--help`` is quick.
+
+Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from whyformer.errors import WhyformerError
+from whyformer.version import __version__
+
+FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
+
+
+class Commands(TyperGroup):
+    """Prints what whyformer raises on purpose as one line; anything else is a bug and keeps its traceback."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = sorted(super().list_commands(ctx))
+        return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WhyformerError as error:
+            typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(1) from None
+        except BrokenPipeError:  # the reader (head, less) has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    name="whyformer",
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="New here? Run: whyformer demo",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"whyformer {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def whyformer(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Why did your transformer say that?"""
+
+
+def _add_commands() -> None:
+    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
+        name = path.stem
+        if name == "main":
+            continue
+        module = import_module(f"whyformer.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name=name)(getattr(module, name))
+
+
+_add_commands()
+
+
+def main() -> None:
+    """Entry point of ``whyformer`` and ``python -m whyformer``."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # terminals that cannot print ▃ get a question mark, not a crash
+    app(prog_name="whyformer")

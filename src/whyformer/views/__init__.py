@@ -1,0 +1,29 @@
+"""Pictures of explanations and of attention: in the terminal, as a page, as a figure.
+
+Each function here returns a View (or Page) with ``.show()``, ``.plot()``, ``.to_html()`` and ``.save(path)``; notebooks
+draw it by themselves. ``Explanation.show()`` and its siblings are doors to ``view_of``.
+"""
+
+from whyformer.views.attention import attention_map as attention_map
+from whyformer.views.attention import attention_streams as attention_streams
+from whyformer.views.attention import heads_grid as heads_grid
+from whyformer.views.attention import heads_over_image as heads_over_image
+from whyformer.views.attention import relevance_map as relevance_map
+from whyformer.views.explained import page as page
+from whyformer.views.explained import side_by_side as side_by_side
+from whyformer.views.explained import view_of as view_of
+from whyformer.views.view import Page as Page
+from whyformer.views.view import View as View
+
+__all__ = [
+    "Page",
+    "View",
+    "attention_map",
+    "attention_streams",
+    "heads_grid",
+    "heads_over_image",
+    "page",
+    "relevance_map",
+    "side_by_side",
+    "view_of",
+]

@@ -1,0 +1,98 @@
+"""A sheet of paper for matplotlib: one axes whose coordinates are inches from the upper left corner."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len
+
+from whyformer.errors import MissingExtra
+
+Array = np.ndarray[Any, Any]
+INK, GREY, LINE = "#1b1f24", "#57606a", "#d8dde3"
+DPI = 150
+SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # both come with matplotlib
+FALLBACKS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans", "Arial Unicode MS")
+
+
+class Sheet:
+    """Draws text, boxes and pixels; ``finish`` cuts the paper to its height."""
+
+    def __init__(self, width: float) -> None:
+        try:
+            from matplotlib.backends.backend_agg import RendererAgg
+            from matplotlib.figure import Figure
+            from matplotlib.font_manager import fontManager
+        except ImportError:
+            raise MissingExtra("matplotlib", "plot", "drawing figures") from None
+        self.width = width
+        # NOTE: no pyplot, which would keep every figure alive until it is closed.
+        self.figure = Figure(figsize=(width, 1), dpi=DPI, facecolor="white")
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self._ruler = RendererAgg(1, 1, 72)  # measures text in points
+        installed = {font.name for font in fontManager.ttflist}
+        self._fallbacks = [name for name in FALLBACKS if name in installed]
+
+    def finish(self, height: float) -> Any:
+        self.figure.set_size_inches(self.width, height)
+        self.axes.set_xlim(0, self.width)
+        self.axes.set_ylim(height, 0)
+        return self.figure
+
+    def text(self, x: float, y: float, words: str, *, size: float = 9, mono: bool = False, **style: Any) -> None:
+        """One line; ``y`` is its baseline."""
+        family = [MONO if mono else SANS, *self._fallbacks]
+        style = {"color": INK, "va": "baseline", "ha": "left"} | style
+        # Dollar signs in a text are no formula.
+        self.axes.text(x, y, words, fontsize=size, fontfamily=family, parse_math=False, **style)
+
+    def paragraph(self, x: float, y: float, width: float, words: str, *, size: float = 9, **style: Any) -> float:
+        """Wrapped lines from ``y`` down; returns where they end."""
+        for line in self._wrapped(words, width, size, style.get("weight", "normal")):
+            y += size * 1.5 / 72
+            self.text(x, y, line, size=size, **style)
+        return y
+
+    def _wrapped(self, words: str, width: float, size: float, weight: str) -> list[str]:
+        """Lines that are no wider than ``width`` as drawn."""
+        from matplotlib.font_manager import FontProperties
+
+        font = FontProperties(family=SANS, size=size, weight=weight)
+
+        def fits(line: str) -> bool:
+            points: float = self._ruler.get_text_width_height_descent(line, font, False)[0]
+            return points / 72 <= width
+
+        lines: list[str] = []
+        for word in words.split():
+            longer = f"{lines[-1]} {word}" if lines else word
+            if lines and fits(longer):
+                lines[-1] = longer
+            elif fits(word):
+                lines.append(word)
+            else:  # one word that is too long for a line
+                lines += textwrap.wrap(word, max(4, int(width / letter(size) * 0.8)))
+        return lines
+
+    def box(self, x: float, y: float, width: float, height: float, fill: str, edge: str = "none", **style: Any) -> None:
+        from matplotlib.patches import Rectangle
+
+        style = {"linewidth": 0.6} | style
+        self.axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, **style))
+
+    def pixels(self, x: float, y: float, width: float, height: float, values: Array) -> None:
+        self.axes.imshow(
+            values, extent=(x, x + width, y + height, y), aspect="auto", interpolation="nearest", origin="upper"
+        )
+
+
+def letter(size: float, mono: bool = False) -> float:
+    """Width of a letter in inches; of an average one where they differ."""
+    return size * (0.602 if mono else 0.56) / 72
+
+
+def cells(words: str) -> int:
+    return cell_len(words)

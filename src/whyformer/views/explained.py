@@ -1,0 +1,220 @@
+"""One explanation, several side by side, or a page of them → views."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.types import Explanation, Units
+from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
+from whyformer.views.heat import heatmap
+from whyformer.views.image import heat
+from whyformer.views.pixels import to_pixels
+from whyformer.views.scale import scale_of, share
+from whyformer.views.text import bars, ranking, scale_for, token_run
+from whyformer.views.view import Bars, Heat, Mark, Page, Panel, Picture, Scale, Terms, TokenRun, View
+
+TEXT = ("text", "source", "target", "a", "b")
+BY = ("token", "word")
+MOST = 20  # entries of a ranked list in pictures; .ranked() has them all
+MOST_PATCHES = 10
+LONGEST_TITLE = 100
+MOST_BARS = 40  # beyond it the highlights say more than a column of bars
+Array = np.ndarray[Any, Any]
+
+
+def view_of(
+    explanation: Explanation, *, image: Any = None, by: str = "token", most: int | None = None, title: str = ""
+) -> View:
+    """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it)."""
+    _check_by(by)
+    most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
+    pixels = None if image is None else to_pixels(image)
+    has_patches = explanation.units.grid is not None
+    panels = [Panel((Picture(pixels),), "input")] if has_patches and pixels is not None else []
+    panels += _panels(explanation, pixels, by)
+    scale = None if has_patches else scale_for(explanation, by)
+    panels.append(Panel((ranking(explanation, most=most, scale=scale),), "ranked", wide=has_patches))
+    return View(
+        title or title_of(explanation),
+        tuple(panels),
+        facts(explanation),
+        doubts(explanation),
+        caption(explanation.signed),
+        columns=3 if has_patches else 2,
+        legend=_scale_in(panels),
+    )
+
+
+def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
+    """The input with its scores: patches smooth and as a grid, text as highlights and bars, the rest as bars."""
+    units = explanation.units
+    found: list[Panel] = []
+    for stream in dict.fromkeys(units.stream):
+        members = [i for i, s in enumerate(units.stream) if s == stream]
+        name = f" ({stream})" if len(set(units.stream)) > 1 else ""
+        if _is_grid(units, stream):
+            found.append(Panel((heat(explanation, image=image),), f"scores{name}"))
+            found.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
+            continue
+        if stream in TEXT:
+            found.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
+        if stream not in TEXT or len(members) <= MOST_BARS:
+            per = f"per {by}" if stream in TEXT else "per unit"
+            found.append(Panel((bars(explanation, by=by, members=members),), f"{per}{name}"))
+    return found
+
+
+def side_by_side(
+    explanations: Sequence[Explanation] | Mapping[str, Explanation],
+    *,
+    image: Any = None,
+    shared: bool = True,
+    by: str = "token",
+    most: int | None = MOST,
+    notes: Mapping[str, str] | None = None,
+    title: str = "",
+) -> View:
+    """Several explanations of one input beside each other, on one colour scale.
+
+    Explanations of one method share its scores' scale. Different methods count in different units, so there each map
+    is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores.
+    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name.
+    """
+    _check_by(by)
+    chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
+    if not chosen:
+        raise BadInput("side_by_side: there is no explanation to show.")
+    if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
+        raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
+    pixels = None if image is None else to_pixels(image)
+    mixed = len({e.method for e in chosen}) > 1
+    times = [share(e) if mixed and shared else 1.0 for e in chosen]
+    scale = _shared_scale(chosen, times, mixed, by) if shared else None
+    panels = []
+    for explanation, factor in zip(chosen, times, strict=True):
+        marks = _marks(explanation, pixels, by, scale, factor)
+        if explanation.units.grid is None:
+            marks.append(ranking(explanation, scale=scale, times=factor, most=most))
+        panels.append(
+            Panel(
+                tuple(marks),
+                _panel_title(explanation, chosen),
+                False,
+                tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not _same_readout(chosen)),
+                doubts(explanation),
+                (notes or {}).get(explanation.method, ""),
+            )
+        )
+    one_target = len({(e.target, e.scalar) for e in chosen}) == 1
+    common = [f for f in facts_about_method(chosen[0]) if f.name == "read from"] if _same_readout(chosen) else []
+    signed = any(e.signed for e in chosen)
+    return View(
+        title or title_of(chosen[0]),
+        tuple(panels),
+        (*(facts_about_input(chosen[0]) if one_target else ()), *common),
+        (),
+        caption(signed, shared and mixed, own_scales=not shared and len(panels) > 1),
+        columns=min(len(panels), 4),
+        legend=scale,
+    )
+
+
+def page(
+    explanations: Iterable[Explanation | View],
+    title: str = "Explanations",
+    *,
+    lead: Sequence[str | Terms] = (),
+    outro: Sequence[str | Terms] = (),
+) -> Page:
+    """Explanations and views below each other. ``.to_html()`` and ``.save()`` make one file of them."""
+    views = tuple(e if isinstance(e, View) else view_of(e) for e in explanations)
+    return Page(title, views, tuple(lead), tuple(outro))
+
+
+def title_of(explanation: Explanation) -> str:
+    """The input in one line, of a long one its beginning."""
+    words = _title(explanation)
+    return words if len(words) <= LONGEST_TITLE else words[: LONGEST_TITLE - 1].rstrip() + "…"
+
+
+def _title(explanation: Explanation) -> str:
+    units = explanation.units
+    if units.grid is not None and units.text is None:
+        return f"image, {units.grid[0]} × {units.grid[1]} patches"
+    if units.text is not None:
+        return " ".join(units.text.split())
+    plain = [label for label, special in zip(units.labels, units.special, strict=True) if not special]
+    if set(units.stream) <= set(TEXT):
+        return "".join(p.text for p in token_run(explanation).pieces if not p.special).strip()
+    if set(units.stream) == {"table"}:
+        return f"table row, {len(plain)} columns"
+    return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
+
+
+def caption(signed: bool, shares: bool = False, own_scales: bool = False) -> str:
+    text = (
+        "Blue raises the explained value, orange lowers it."
+        if signed
+        else "The stronger the colour, the higher the score."
+    )
+    if own_scales:
+        text += " Each map has its own scale: strengths cannot be compared between maps."
+    if shares:
+        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
+    return text
+
+
+def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
+    """One mark per stream of the input, for a panel among others."""
+    units = explanation.units
+    found: list[Mark] = []
+    for stream in dict.fromkeys(units.stream):
+        members = [i for i, s in enumerate(units.stream) if s == stream]
+        if _is_grid(units, stream):
+            found.append(heat(explanation, image=image, scale=scale, times=times))
+        elif stream in TEXT:
+            found.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
+        else:
+            found.append(bars(explanation, scale=scale, times=times, members=members))
+    return found
+
+
+def _is_grid(units: Units, stream: str) -> bool:
+    return units.grid is not None and (stream == "image" or len(set(units.stream)) == 1)
+
+
+def _shared_scale(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> Scale:
+    signed = any(e.signed for e in chosen)
+    meaning = "share of the method's total" if mixed else "score"
+    if chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1:
+        maps = [heatmap(e) * t for e, t in zip(chosen, times, strict=True)]
+        return scale_of(maps, signed, from_zero=False, meaning=meaning)
+    own = [scale_for(e, by) for e in chosen]
+    reached = [np.array([s.low, s.high]) * t for s, t in zip(own, times, strict=True)]
+    return scale_of(reached, signed, meaning=meaning)
+
+
+def _same_readout(chosen: list[Explanation]) -> bool:
+    return len({e.readout for e in chosen}) == 1 and bool(chosen[0].readout)
+
+
+def _panel_title(explanation: Explanation, all_of_them: list[Explanation]) -> str:
+    methods = {e.method for e in all_of_them}
+    targets = {(e.target, e.scalar) for e in all_of_them}
+    parts = [explanation.method] if len(methods) > 1 or len(targets) == 1 else []
+    return " · ".join([*parts, explained(explanation)] if len(targets) > 1 else parts)
+
+
+def _scale_in(panels: Sequence[Panel]) -> Scale | None:
+    """The scale of the first mark that has colours."""
+    marks = [mark for panel in panels for mark in panel.marks]
+    return next((m.scale for m in marks if isinstance(m, (TokenRun, Bars, Heat))), None)
+
+
+def _check_by(by: str) -> None:
+    if by not in BY:
+        raise UnknownName("value of by", by, BY)

@@ -1,0 +1,107 @@
+"""The header of every picture: what was explained, how, at what cost, and what to doubt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from whyformer.types import Explanation
+from whyformer.views.view import Fact
+
+
+def facts(explanation: Explanation) -> tuple[Fact, ...]:
+    """All there is to know about one explanation."""
+    return (*facts_about_input(explanation), *facts_about_method(explanation))
+
+
+def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
+    """What holds for every method that explains the same input and target."""
+    found = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
+    if explanation.model:
+        found.append(Fact("model", explanation.model))
+    return tuple(found)
+
+
+def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
+    found = [Fact("method", explanation.method)]
+    settings = options(explanation)
+    if settings:
+        found.append(Fact("options", settings))
+    if explanation.readout:
+        found.append(Fact("read from", read_from(explanation)))
+    if explanation.base is not None:
+        found.append(Fact("background", f"{number(explanation.base)} (the explained value there)"))
+    found.append(Fact("cost", cost(explanation)))
+    return tuple(found)
+
+
+def explained(explanation: Explanation) -> str:
+    """logit of 'positive' = 3.431"""
+    target = explanation.target
+    name = f"'{target.label or target.index}'"
+    if target.versus is not None:
+        name += f" rather than '{target.versus_label or target.versus}'"
+    scalar = explanation.scalar.replace("_", "-")
+    text = f"{scalar} of {name} = {number(explanation.value)}"
+    if target.versus is None and target.index != explanation.prediction.index:
+        text += " (not the prediction)"
+    return text
+
+
+def read_from(explanation: Explanation) -> str:
+    """The output row, with the unit that stands there."""
+    labels = explanation.units.labels
+    at = {"first position": 0, "last position": len(labels) - 1}.get(explanation.readout)
+    return explanation.readout if at is None or not labels else f"{explanation.readout}, {labels[at]}"
+
+
+def options(explanation: Explanation) -> str:
+    """name=value of the options that differ from the defaults; of all where that is not known."""
+    changed = explanation.changed
+    chosen = {k: v for k, v in explanation.options.items() if (v is not None if changed is None else k in changed)}
+    return ", ".join(f"{k}={shown(v)}" for k, v in chosen.items())
+
+
+def shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def cost(explanation: Explanation) -> str:
+    spent = explanation.cost
+    parts = [
+        f"{count:g} {name}{'' if count == 1 else 's'}"
+        for count, name in ((spent.forwards, "forward"), (spent.backwards, "backward"))
+        if count
+    ]
+    return f"{' + '.join(parts) or 'no pass'}, {duration(spent.seconds)}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return "< 1 ms" if seconds < 0.001 else f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s"
+
+
+def doubts(explanation: Explanation) -> tuple[str, ...]:
+    """What a reader should know before believing the scores."""
+    checks = [f"{name.replace('_', ' ')}: {number(value)}" for name, value in explanation.checks.items()]
+    return (*explanation.warnings, *checks)
+
+
+def number(value: float) -> str:
+    """Four significant digits; a true minus sign is left to typesetters."""
+    return f"{value:.4g}"
+
+
+def fixed(score: float, digits: int) -> str:
+    """A score with so many decimals; what rounds to zero has no sign."""
+    text = f"{score:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def decimals(scores: list[float]) -> int:
+    """Decimals that give the largest score five significant digits, so that a column of scores lines up."""
+    largest = max((abs(s) for s in scores if math.isfinite(s)), default=0.0)
+    if largest == 0:
+        return 1
+    return min(12, max(0, 4 - math.floor(math.log10(largest))))

@@ -1,0 +1,137 @@
+"""Text: the original string with its tokens highlighted, a bar per token or word, and the ranked list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from whyformer.types import Explanation
+from whyformer.views.scale import ordinary, scale_of
+from whyformer.views.view import Bar, Bars, Piece, Ranking, Scale, TokenRun
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A token, or a word with its pieces summed."""
+
+    label: str
+    score: float
+    special: bool
+    span: tuple[int, int] | None
+
+
+def token_run(
+    explanation: Explanation,
+    *,
+    by: str = "token",
+    scale: Scale | None = None,
+    times: float = 1.0,
+    members: Sequence[int] | None = None,
+) -> TokenRun:
+    """Highlights on the original string; on the joined tokens where the string is not known.
+
+    ``times`` turns scores into what is coloured, where several pictures share a scale.
+    """
+    chosen = _entries(explanation, by, members)
+    scale = scale or scale_for(explanation, by)
+    text = explanation.units.text
+    if text is None or any(e.span is None for e in chosen):
+        return TokenRun(tuple(_joined(chosen, times)), scale)
+    pieces: list[Piece] = []
+    at = 0
+    for entry in sorted((e for e in chosen if e.span != (0, 0)), key=lambda e: e.span or (0, 0)):
+        start, end = entry.span or (0, 0)
+        start = max(start, at)  # byte-level tokens can share a character: the first one keeps it
+        if end <= start:
+            continue
+        # Spaces that a tokenizer counts to a word are not part of what is read.
+        start += len(text[start:end]) - len(text[start:end].lstrip())
+        if start > at:
+            pieces.append(Piece(text[at:start]))
+        if end > start:
+            pieces.append(Piece(text[start:end], entry.score, entry.score * times, entry.special))
+        at = max(at, end)
+    if at < len(text):
+        pieces.append(Piece(text[at:]))
+    return TokenRun(tuple(pieces), scale)
+
+
+def _joined(entries: list[_Entry], times: float) -> list[Piece]:
+    pieces: list[Piece] = []
+    marked = any(e.label.startswith(("Ġ", "▁")) for e in entries)
+    for i, entry in enumerate(entries):
+        glued = not entry.label.startswith(("Ġ", "▁")) and not entry.special if marked else entry.label.startswith("##")
+        if i and not glued:
+            pieces.append(Piece(" "))
+        text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
+        pieces.append(Piece(text, entry.score, entry.score * times, entry.special))
+    return pieces
+
+
+def bars(
+    explanation: Explanation,
+    *,
+    by: str = "token",
+    scale: Scale | None = None,
+    times: float = 1.0,
+    members: Sequence[int] | None = None,
+) -> Bars:
+    """One bar per token or word, in reading order."""
+    chosen = _entries(explanation, by, members)
+    scale = scale or scale_for(explanation, by)
+    return Bars(tuple(Bar(e.label, e.score, e.special, e.score * times) for e in chosen), scale)
+
+
+def ranking(
+    explanation: Explanation,
+    *,
+    scale: Scale | None = None,
+    times: float = 1.0,
+    most: int | None = None,
+) -> Ranking:
+    """The ranked list, special tokens included: what [CLS] gets is part of the story."""
+    units, scores = explanation.units, explanation.scores
+    order = np.argsort(-scores, kind="stable").tolist()
+    most = len(order) if most is None else most
+    left_out = max(0, len(order) - most)
+    cut = most - most // 2 if explanation.signed else most  # of signed scores both ends are of interest
+    chosen = order if not left_out else order[:cut] + order[len(order) - (most - cut) :]
+    shown = [Bar(units.labels[i], float(scores[i]), units.special[i], float(scores[i]) * times) for i in chosen]
+    return Ranking(tuple(shown), scale or scale_for(explanation), left_out, cut)
+
+
+def scale_for(explanation: Explanation, by: str = "token") -> Scale:
+    """The scale of an explanation alone; words can reach further than their pieces."""
+    words = np.array([e.score for e in _entries(explanation, by, None) if not e.special])
+    return scale_of([ordinary(explanation), words], explanation.signed)
+
+
+def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
+    units = explanation.units
+    members = range(len(units)) if members is None else members
+    if by == "token" or units.word is None:
+        return [
+            _Entry(
+                units.labels[i],
+                float(explanation.scores[i]),
+                units.special[i],
+                None if units.spans is None else units.spans[i],
+            )
+            for i in members
+        ]
+    groups: dict[int, list[int]] = {}
+    for i in members:
+        if units.word[i] >= 0:
+            groups.setdefault(units.word[i], []).append(i)
+    return [_word(explanation, group) for group in groups.values()]
+
+
+def _word(explanation: Explanation, group: list[int]) -> _Entry:
+    units = explanation.units
+    score = float(explanation.scores[group].sum())
+    if units.spans is not None and units.text is not None:
+        span = units.spans[group[0]][0], units.spans[group[-1]][1]
+        return _Entry(units.text[span[0] : span[1]].strip(), score, False, span)
+    return _Entry("".join(units.labels[i].removeprefix("##").lstrip("Ġ▁") for i in group), score, False, None)

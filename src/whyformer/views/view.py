@@ -1,0 +1,267 @@
+"""The plain view: what is drawn, without how. Explanations and records become views; backends turn views into output.
+
+Page ─ View ─ Panel ─ Mark. A new picture is a function that returns a View; a backend needs a change only where there
+is a new mark.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From scores to positions on a colour map. Signed scales are symmetric around zero."""
+
+    low: float
+    high: float
+    signed: bool = False
+    meaning: str = "score"
+
+    def position(self, score: float) -> float:
+        """0 to 1 along the colour map; 0.5 is zero on a signed scale."""
+        if self.high <= self.low:
+            return 0.5 if self.signed else 0.0
+        return min(1.0, max(0.0, (score - self.low) / (self.high - self.low)))
+
+    def positions(self, scores: Array) -> Array:
+        if self.high <= self.low:
+            return np.full(scores.shape, 0.5 if self.signed else 0.0)
+        return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def length(self, score: float) -> float:
+        """-1 to 1: length and direction of a bar that starts at zero."""
+        reach = max(abs(self.low), abs(self.high))
+        return min(1.0, max(-1.0, score / reach)) if reach else 0.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text; ``score`` is None between units. ``tint`` is what is coloured where it is not the score."""
+
+    text: str
+    score: float | None = None
+    tint: float | None = None
+    special: bool = False
+
+    @property
+    def colour(self) -> float | None:
+        return self.score if self.tint is None else self.tint
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Text with highlighted stretches."""
+
+    pieces: tuple[Piece, ...]
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    score: float
+    special: bool = False
+    tint: float | None = None
+
+    @property
+    def colour(self) -> float:
+        return self.score if self.tint is None else self.tint
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar per unit, in the order of the input."""
+
+    bars: tuple[Bar, ...]
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Units from the highest to the lowest score, special tokens among them.
+
+    ``left_out`` more are not shown: after the first ``cut`` bars (of signed scores, both ends are of interest).
+    """
+
+    bars: tuple[Bar, ...]
+    scale: Scale
+    left_out: int = 0
+    cut: int = 0
+
+    def parts(self) -> list[tuple[int, Bar] | str]:
+        """Places and bars, with a line of words where some are left out."""
+        lines: list[tuple[int, Bar] | str] = []
+        for i, bar in enumerate(self.bars):
+            lines.append((i + 1 if not self.left_out or i < self.cut else i + 1 + self.left_out, bar))
+            if self.left_out and i + 1 == self.cut:
+                lines.append(f"… {self.left_out} more")
+        return lines
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The input image itself (uint8, height × width × 3)."""
+
+    image: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """Scores of patches, over the image where there is one (uint8, height × width × 3)."""
+
+    values_RC: Array
+    scale: Scale
+    image: Array | None = None
+    interpolation: str = "bilinear"  # "nearest" shows the grid
+    size: tuple[int, int] | None = None  # height, width that the grid covers
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other."""
+
+    values: Array
+    scale: Scale
+    row_labels: tuple[str, ...] = ()
+    column_labels: tuple[str, ...] = ()
+    row_axis: str = ""
+    column_axis: str = ""
+    small: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class HeadColours:
+    """Several maps over one image, each in its own colour (its number in color.HEADS)."""
+
+    maps_RC: tuple[Array, ...]
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    image: Array | None = None
+    size: tuple[int, int] | None = None
+
+
+Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of a header: what was explained, how, at what cost."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Marks under one heading; a ``wide`` panel has a row to itself."""
+
+    marks: tuple[Mark, ...]
+    title: str = ""
+    wide: bool = False
+    facts: tuple[Fact, ...] = ()
+    doubts: tuple[str, ...] = ()
+    note: str = ""
+
+
+class _Drawn(ABC):
+    """What views and pages can do; the backends are loaded when asked for."""
+
+    def show(self) -> None:
+        """Print to the terminal."""
+        from whyformer.views.backends.terminal import show
+
+        show(self._page())
+
+    def to_html(self) -> str:
+        """A whole page that needs no network."""
+        from whyformer.views.backends.html import document
+
+        return document(self._page())
+
+    def plot(self) -> Any:
+        """A matplotlib figure."""
+        from whyformer.views.backends.figure import figure
+
+        return figure(self._page())
+
+    def save(self, path: str | Path) -> Path:
+        """Write .html, .png or .svg."""
+        from whyformer.views.save import save_page
+
+        return save_page(self._page(), Path(path))
+
+    def _repr_html_(self) -> str:
+        from whyformer.views.backends.html import fragment
+
+        return fragment(self._page())
+
+    @abstractmethod
+    def _page(self) -> Page:
+        """This as a page."""
+
+
+@dataclass(frozen=True)
+class View(_Drawn):
+    """One picture: a header, panels (``columns`` of them beside each other where there is room), a caption."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    facts: tuple[Fact, ...] = ()
+    doubts: tuple[str, ...] = ()
+    caption: str = ""
+    columns: int = 1
+    legend: Scale | None = None
+
+    def _page(self) -> Page:
+        return Page("", (self,))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Names and what they stand for; ``code``: the names are to be typed."""
+
+    facts: tuple[Fact, ...]
+    title: str = ""
+    code: bool = False
+
+
+@dataclass(frozen=True)
+class Page(_Drawn):
+    """Views below each other, with paragraphs and terms before and after."""
+
+    title: str
+    views: tuple[View, ...]
+    lead: tuple[str | Terms, ...] = ()
+    outro: tuple[str | Terms, ...] = ()
+
+    def _page(self) -> Page:
+        return self
+
+
+def captions(views: Sequence[View]) -> list[str]:
+    """Each view's caption, once where neighbours share it: at the last of them."""
+    following = [v.caption for v in views[1:]] + [""]
+    return ["" if v.caption == after else v.caption for v, after in zip(views, following, strict=True)]
+
+
+def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
+    """Panels line by line, at most ``columns`` in each."""
+    rows: list[list[Panel]] = []
+    for panel in panels:
+        full = not rows or len(rows[-1]) >= max(1, columns) or rows[-1][0].wide
+        if full or panel.wide:
+            rows.append([panel])
+        else:
+            rows[-1].append(panel)
+    return rows

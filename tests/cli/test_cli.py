@@ -1,0 +1,250 @@
+"""The commands end to end: on the shipped model, and on models saved to folders."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import whyformer as wf
+from tests.snapshots import compare
+from whyformer.cli.demo import METHODS, SENTENCES
+from whyformer.cli.main import app
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+HELP = [(), ("demo",), ("explain",), ("explain", "text"), ("explain", "image"), ("methods",), ("capture",)]
+
+
+def run(*arguments: object, stdin: str | None = None, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env={"COLUMNS": "80"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.mark.parametrize("command", HELP, ids=lambda c: "-".join(c) or "whyformer")
+def test_help_as_stored(command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help").stdout
+    compare(shown, SNAPSHOTS / f"help-{'-'.join(command) or 'whyformer'}.txt")
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+@pytest.mark.parametrize("command", [c for c in HELP if c not in ((), ("explain",))])
+def test_help_has_examples(command: tuple[str, ...]) -> None:
+    assert f"whyformer {' '.join(command)}" in run(*command, "-h").stdout.split("Examples:")[1]
+
+
+def test_version() -> None:
+    assert run("--version").stdout == f"whyformer {wf.__version__}\n"
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    heavy = ("torch", "transformers", "matplotlib")
+    code = f"import sys, whyformer.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+# demo
+
+
+def test_demo(tmp_path: Path) -> None:
+    out = tmp_path / "demo.html"
+    started = time.perf_counter()
+    shown = run("demo", "--out", out).stdout
+    assert time.perf_counter() - started < 60
+    verdicts = re.findall(r"^prediction +(\w+)$", shown, flags=re.MULTILINE)
+    assert verdicts == ["positive", "negative", "negative", "positive", "negative"]
+    for sentence in SENTENCES:
+        assert f"\n{sentence} ──" in shown
+    for method in METHODS:
+        assert shown.count(method) >= len(SENTENCES)
+    assert shown.count("'[CLS]':") == len(SENTENCES) * len(METHODS)
+    assert "What to try next" in shown
+    assert str(out) in shown.replace("\n", "")
+    page = out.read_text(encoding="utf-8")
+    assert "http" not in page.split("</style>")[1]
+    assert page.count('<section class="wf-view">') == len(SENTENCES)
+
+
+def test_what_the_demo_tells_people_to_type_exists() -> None:
+    from whyformer.cli.demo import _next
+
+    terms = _next(Path("x.html"))[1]
+    for command in (f.name for f in terms.facts):
+        words = [w.strip('"') for w in re.findall(r'"[^"]*"|\S+', command)]
+        assert words[0] == "whyformer"
+        run(*words[1:])
+
+
+# explain text
+
+
+def test_explain_one_text_with_the_shipped_model() -> None:
+    shown = run("explain", "text", "I like the movie").stdout
+    assert "generic_attention" in shown
+    assert "logit of 'positive'" in shown
+    assert "\x1b" not in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_json_is_what_python_gives() -> None:
+    shown = json.loads(
+        run("explain", "text", "So boring", "Not bad", "-m", "grad_sam", "-m", "occlusion", "-t", "0", "--json").stdout
+    )
+    from whyformer.demo import load_sentiment
+
+    model, tokenizer = load_sentiment()
+    expected = wf.explain(
+        model, ["So boring", "Not bad"], processor=tokenizer, method=["grad_sam", "occlusion"], target=0
+    )
+    assert [e["method"] for e in shown] == ["grad_sam", "occlusion"] * 2
+    for i, e in enumerate(shown):
+        np.testing.assert_allclose(e["scores"], expected[e["method"]][i // 2].scores, atol=1e-5)
+        assert e["target"]["label"] == "negative"
+
+
+def test_texts_from_stdin_and_file(tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("so good\n\nso bad\n", encoding="utf-8")
+    shown = json.loads(run("explain", "text", "a", "-", "--file", file, "--json", stdin="b\n \nc\n").stdout)
+    assert [e["units"]["text"] for e in shown] == ["a", "b", "c", "so good", "so bad"]
+
+
+def test_options_target_versus_scalar_and_batch_size() -> None:
+    (shown,) = json.loads(
+        run(
+            "explain", "text", "so bad", "-m", "raw_attention", "-o", "heads=max", "-o", "layers=[0, 1]",
+            "--target", "negative", "--versus", "positive", "--scalar", "log_odds", "--batch-size", "1", "--json",
+        ).stdout
+    )  # fmt: skip
+    assert shown["options"]["heads"] == "max"
+    assert shown["options"]["layers"] == [0, 1]
+    assert shown["changed"] == ["layers", "heads"]
+    assert (shown["target"]["index"], shown["target"]["versus"], shown["scalar"]) == (0, 1, "log_odds")
+
+
+@pytest.mark.parametrize("ending", ["html", "png", "svg", "json", "npz"])
+def test_out_writes_one_file_for_one_explanation(tmp_path: Path, ending: str, bert_folder: Path) -> None:
+    out = tmp_path / f"why.{ending}"
+    result = run("explain", "text", "i like it", "--model", bert_folder, "--out", out)
+    assert out.stat().st_size > 100
+    assert f"wrote {out}" in result.stderr
+    assert "wrote" not in result.stdout
+    if ending in ("json", "npz"):
+        assert wf.load(out).method == "generic_attention"
+
+
+def test_out_numbers_files_for_several(tmp_path: Path, bert_folder: Path) -> None:
+    texts = ("explain", "text", "i like it", "so bad", "--model", bert_folder, "-m", "random", "-m", "grad_sam")
+    run(*texts, "--out", tmp_path / "x.json")
+    run(*texts, "--out", tmp_path / "x.png")
+    run(*texts, "--out", tmp_path / "x.html")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "x-1-grad_sam.json", "x-1-random.json", "x-1.png", "x-2-grad_sam.json", "x-2-random.json", "x-2.png", "x.html",
+    ]  # fmt: skip
+    assert (tmp_path / "x.html").read_text(encoding="utf-8").count('<section class="wf-view">') == 2
+
+
+def test_json_and_out_together(tmp_path: Path, bert_folder: Path) -> None:
+    result = run("explain", "text", "so bad", "--model", bert_folder, "--json", "--out", tmp_path / "x.html")
+    assert json.loads(result.stdout)
+    assert (tmp_path / "x.html").is_file()
+
+
+# explain image
+
+
+def test_explain_image_loads_model_and_processor_from_the_folder(vit_folder: Path, photo: Path, tmp_path: Path) -> None:
+    result = run(
+        "explain", "image", photo, "--model", vit_folder, "-m", "generic_attention", "-m", "occlusion", "-t", "dog",
+        "--out", tmp_path / "why.html",
+    )  # fmt: skip
+    assert "cat.png ──" in result.stdout
+    assert "logit of 'dog'" in result.stdout
+    assert (tmp_path / "why.html").read_text(encoding="utf-8").count("data:image/png") == 2
+
+
+def test_explain_image_in_full(vit_folder: Path, photo: Path, tmp_path: Path) -> None:
+    shown = run("explain", "image", photo, "--model", vit_folder, "--out", tmp_path / "why.png").stdout
+    assert "1. '[CLS]':" in shown
+    (explained,) = json.loads(run("explain", "image", photo, "--model", vit_folder, "--json").stdout)
+    assert explained["units"]["grid"] == [4, 4]
+
+
+def test_the_picture_is_what_the_model_saw(vit_folder: Path, photo: Path) -> None:
+    from PIL import Image
+
+    from whyformer.cli._model import load_image
+    from whyformer.cli.explain import seen_by
+
+    explainer = wf.Explainer(*load_image(str(vit_folder)))
+    with Image.open(photo) as image:
+        (seen,) = seen_by(explainer, [image.convert("RGB")])
+        expected = np.asarray(image.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR), int)
+    assert seen.shape == (32, 32, 3)
+    assert np.abs(seen - expected).max() <= 2
+
+
+# methods and capture
+
+
+def test_methods_lists_every_method_with_its_taxonomy() -> None:
+    shown = run("methods").stdout
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    rows = {line.split()[0]: line for line in shown.split("\n\n")[1].splitlines() if line.strip()}
+    for name, method in wf.methods().items():
+        cells = rows[name]
+        assert method.specificity in cells
+        assert method.scope in cells
+        assert f"{name}: {method.paper.split(',')[0][:20]}" in shown
+    assert "Post-hoc" in shown
+    listed = {m["name"]: m for m in json.loads(run("methods", "--json").stdout)}
+    assert set(listed) == set(wf.methods())
+    assert listed["grad_sam"]["class_specific"] is True
+    assert listed["grad_sam"]["family"] == "post-hoc"
+
+
+def test_methods_of_one_name_shows_options_and_when_it_misleads() -> None:
+    shown = run("methods", "raw_attention").stdout
+    assert "layers='last'" in shown
+    assert "Misleads" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_capture_text() -> None:
+    shown = run("capture").stdout
+    assert "BertForSequenceClassification: 4 attention sites" in shown
+    assert "bert.encoder.layer.3.attention.self" in shown
+    assert "read from   first position" in shown
+    assert "no softmaxes left unexplained" in shown
+    assert "no leak" in shown
+    assert shown.rstrip().endswith("Attention methods can be used.")
+
+
+def test_capture_image(vit_folder: Path, photo: Path) -> None:
+    shown = run("capture", "--model", vit_folder, "--image", photo).stdout
+    assert "grid        4 × 4 patches" in shown
+    found = json.loads(run("capture", "--model", vit_folder, "--json").stdout)
+    assert [s["heads"] for s in found["sites"]] == [4, 4]
+    assert found["grid"] == [4, 4]
+    assert found["trouble"] is None
+
+
+def test_capture_says_when_attention_methods_cannot_be_used(tmp_path: Path, photo: Path) -> None:
+    from tests import folders
+    from tests.models import CASES
+
+    CASES["swin"].build("eager").save_pretrained(tmp_path)
+    folders.image_processor().save_pretrained(tmp_path)
+    shown = run("capture", "--model", tmp_path, "--image", photo, code=1).stdout
+    assert "windows" in shown
+    assert "Attention methods cannot be used" in shown

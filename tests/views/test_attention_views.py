@@ -1,0 +1,148 @@
+"""Maps of attention: which numbers they show, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.views import samples
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.types import Record, Site
+from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
+from whyformer.views.view import HeadColours, Matrix, View
+
+
+def matrices(view: View) -> list[Matrix]:
+    return [m for p in view.panels for m in p.marks if isinstance(m, Matrix)]
+
+
+def test_attention_map_shows_the_site_head_and_input_that_were_asked_for() -> None:
+    record = samples.encoder_record()
+    (shown,) = matrices(attention_map(record, 1, 0, list("abcd"), row=1))
+    np.testing.assert_array_equal(shown.values, record.sites[1].attention_BHQK[1, 0].numpy())
+    assert shown.row_labels == shown.column_labels == ("a", "b", "c", "d")
+    (mean,) = matrices(attention_map(record))
+    np.testing.assert_allclose(mean.values, record.sites[-1].attention_BHQK[0].mean(0).numpy(), rtol=1e-6)
+    (most,) = matrices(attention_map(record, head="max"))
+    assert (most.values >= mean.values).all()
+    assert mean.row_labels == ("0", "1", "2", "3")
+
+
+def test_attention_map_takes_labels_of_units_and_pairs() -> None:
+    units = samples.Units(("a", "b", "c", "d"), (False,) * 4, ("text",) * 4)
+    (shown,) = matrices(attention_map(samples.encoder_record(), labels=units))
+    assert shown.row_labels == ("a", "b", "c", "d")
+    cross = samples.encoder_decoder_record()
+    (shown,) = matrices(attention_map(cross, labels=(list("xyz"), list("abcde"))))
+    assert shown.row_labels == ("x", "y", "z")
+    assert shown.column_labels == ("a", "b", "c", "d", "e")
+
+
+def test_one_query_row_gets_its_own_label() -> None:
+    site = Site("last", "self", ("", ""), samples.attention(queries=1), first_query=2)
+    (shown,) = matrices(attention_map(Record((site,), torch.zeros(1, 2)), labels=list("abcd")))
+    assert shown.row_labels == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"site": 7}, "2 sites"),
+        ({"head": 5}, "0 to 1"),
+        ({"head": "median"}, "mean, max"),
+        ({"row": 2}, "2 inputs"),
+        ({"labels": ["a"]}, "labels for 4 rows"),
+    ],
+)
+def test_attention_map_refuses(how: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        attention_map(samples.encoder_record(), **how)
+
+
+def test_heads_grid_has_layers_down_and_heads_across_on_one_scale() -> None:
+    record = samples.encoder_record()
+    view = heads_grid(record)
+    assert view.columns == 2
+    assert [p.title for p in view.panels] == ["0.0", "0.1", "1.0", "1.1"]
+    shown = matrices(view)
+    np.testing.assert_array_equal(shown[3].values, record.sites[1].attention_BHQK[0, 1].numpy())
+    assert {m.scale for m in shown} == {view.legend}
+    assert [p.title for p in heads_grid(record, sites=[-1]).panels] == ["1.0", "1.1"]
+
+
+def test_layers_with_fewer_heads_leave_room() -> None:
+    sites = tuple(Site(f"{h}", "self", ("", ""), samples.attention(heads=h)) for h in (1, 3))
+    view = heads_grid(Record(sites, torch.zeros(1, 2)))
+    assert [p.title for p in view.panels] == ["0.0", "", "", "1.0", "1.1", "1.2"]
+
+
+def test_windows_count_as_one_input_each() -> None:
+    maps = samples.attention(batch=6)
+    site = Site("swin", "self", ("", ""), maps, windows=3)
+    (shown,) = matrices(attention_map(Record((site,), torch.zeros(2, 2)), head=0, row=1))
+    np.testing.assert_array_equal(shown.values, maps[3, 0].numpy())
+
+
+def test_encoder_decoder_and_cross_maps() -> None:
+    record = samples.encoder_decoder_record()
+    view = attention_streams(record, {"source": list("abcde"), "target": list("xyz")}, layer=0, head=1)
+    assert [p.title for p in view.panels] == [
+        "encoder self-attention (2 sites)",
+        "decoder self-attention (2 sites)",
+        "cross-attention (2 sites)",
+    ]
+    encoder, decoder, cross = matrices(view)
+    np.testing.assert_array_equal(encoder.values, record.sites[0].attention_BHQK[0, 1].numpy())
+    np.testing.assert_array_equal(decoder.values, record.sites[2].attention_BHQK[0, 1].numpy())
+    np.testing.assert_array_equal(cross.values, record.sites[3].attention_BHQK[0, 1].numpy())
+    assert cross.row_labels == ("x", "y", "z")
+    assert cross.column_labels == ("a", "b", "c", "d", "e")
+    assert encoder.scale == cross.scale == view.legend
+
+
+def test_streams_that_are_known_give_the_names() -> None:
+    sites = (
+        Site("a", "self", ("text", "text"), samples.attention()),
+        Site("b", "cross", ("text", "image"), samples.attention(keys=6)),
+    )
+    view = attention_streams(Record(sites, torch.zeros(1, 2)))
+    assert [p.title for p in view.panels] == ["text self-attention", "text looks at image"]
+    with pytest.raises(BadInput, match="positions of 'text'"):
+        attention_streams(Record(sites, torch.zeros(1, 2)), {"text": ["a"]})
+    with pytest.raises(BadInput, match="has 1 sites"):
+        attention_streams(Record(sites, torch.zeros(1, 2)), layer=3)
+
+
+def test_heads_over_image() -> None:
+    units = samples.image().units
+    maps = samples.attention(heads=3, queries=len(units), keys=len(units))
+    record = Record((Site("vit", "self", ("", ""), maps),), torch.zeros(1, 2))
+    view = heads_over_image(record, units, samples.picture(), query=2)
+    together = view.panels[0].marks[0]
+    assert isinstance(together, HeadColours)
+    assert together.names == ("head 0", "head 1", "head 2")
+    np.testing.assert_array_equal(together.maps_RC[1].ravel(), maps[0, 1, 2, 1:].numpy())
+    assert len(view.panels) == 4
+    assert "position 2, patch 0,1" in [f.value for f in view.facts]
+    with pytest.raises(BadInput, match="grid"):
+        heads_over_image(record, samples.text())
+    with pytest.raises(BadInput, match="not the same input"):
+        heads_over_image(samples.encoder_record(), units)
+    with pytest.raises(BadInput, match="query"):
+        heads_over_image(record, units, query=40)
+
+
+def test_relevance_map() -> None:
+    count = len(samples.TOKENS)
+    matrix = np.eye(count, dtype=np.float32) * 9 + 0.5
+    (shown,) = matrices(relevance_map(samples.text(matrix=matrix)))
+    assert shown.row_labels == samples.TOKENS
+    assert shown.scale.high == 0.5  # the diagonal does not count
+    with pytest.raises(NotOffered, match="generic_attention has no map"):
+        relevance_map(samples.text())
+    parts = {("text", "text"): matrix, ("text", "image"): np.ones((count, 3), np.float32)}
+    assert len(matrices(relevance_map(samples.text(matrix=parts)))) == 2
+    assert len(matrices(relevance_map(samples.text(matrix=parts), ("text", "image")))) == 1
+    with pytest.raises(UnknownName, match="pair of streams"):
+        relevance_map(samples.text(matrix=parts), ("image", "text"))

@@ -1,0 +1,117 @@
+"""Colours and scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.views import samples
+from whyformer.errors import BadInput, UnknownName
+from whyformer.views import side_by_side, view_of
+from whyformer.views.color import DIVERGING, HEADS, HEAT, SEQUENTIAL, colour, colours, ink_on, ramp, rgb
+from whyformer.views.facts import decimals
+from whyformer.views.scale import scale_of, share
+from whyformer.views.view import Heat, Ranking, Scale, TokenRun
+
+# Machado, Oliveira & Fernandes 2009, severity 1: what a deuteranope and a protanope see of linear RGB.
+DEUTAN = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+PROTAN = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+
+
+def lightness(pixels: np.ndarray) -> np.ndarray:
+    linear = np.where(pixels <= 0.04045, pixels / 12.92, ((pixels + 0.055) / 1.055) ** 2.4)
+    luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
+    return np.where(luminance > 0.008856, 116 * np.cbrt(luminance) - 16, 903.3 * luminance)
+
+
+@pytest.mark.parametrize("anchors", [SEQUENTIAL, HEAT, DIVERGING[4:], DIVERGING[4::-1]])
+def test_lightness_runs_one_way_so_that_no_hue_is_needed(anchors: tuple[str, ...]) -> None:
+    steps = np.diff(lightness(ramp(anchors, np.linspace(0, 1, 64)) / 255))
+    assert (steps <= 0.2).all() or (steps >= -0.2).all()
+
+
+@pytest.mark.parametrize("eye", [DEUTAN, PROTAN])
+def test_the_two_ends_of_the_signed_scale_differ_for_colour_blind_readers(eye: list[list[float]]) -> None:
+    seen = [np.clip(np.array(eye) @ (np.array(rgb(end)) / 255), 0, 1) for end in (DIVERGING[0], DIVERGING[-1])]
+    assert np.abs(seen[0] - seen[1]).max() > 0.4
+
+
+def test_scales() -> None:
+    plain = scale_of([np.array([0.1, 0.5])])
+    assert (plain.low, plain.high, plain.signed) == (0.0, 0.5, False)
+    signed = scale_of([np.array([0.1, -0.5])])
+    assert (signed.low, signed.high, signed.signed) == (-0.5, 0.5, True)
+    assert signed.position(0.0) == 0.5
+    assert colour(signed, 0.0) == (255, 255, 255)
+    assert colour(plain, 0.0) == (255, 255, 255)
+    assert scale_of([np.zeros(3)]).position(0.0) == 0.0
+    assert scale_of([np.zeros(3)], signed=True).position(0.0) == 0.5
+    assert scale_of([np.array([0.2, 0.5])], from_zero=False).low == 0.2
+    assert scale_of([np.array([])]).high == 0.0
+
+
+def test_ink_contrasts_with_every_background() -> None:
+    for background in colours(Scale(-1, 1, True), np.linspace(-1, 1, 41)):
+        ink = 0.0 if ink_on(tuple(int(c) for c in background)) == "#000000" else 1.0
+        values = background / 255
+        linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+        luminance = float(linear @ np.array([0.2126, 0.7152, 0.0722]))
+        assert (max(luminance, ink) + 0.05) / (min(luminance, ink) + 0.05) >= 4.5
+
+
+def test_heads_have_colours_of_their_own() -> None:
+    assert len(set(HEADS)) == len(HEADS) == 16
+
+
+def test_special_tokens_do_not_stretch_the_scale() -> None:
+    run = view_of(samples.text()).panels[0].marks[0]
+    assert isinstance(run, TokenRun)
+    assert run.scale.high == pytest.approx(0.3)
+
+
+def test_one_scale_for_maps_side_by_side() -> None:
+    first, second = samples.text(), samples.text("grad_sam", scores=np.array(samples.SCORES)[::-1] * 1e-3)
+    view = side_by_side([first, second])
+    scales = {m.scale for p in view.panels for m in p.marks if isinstance(m, (TokenRun, Ranking))}
+    assert scales == {view.legend}
+    for panel, explanation in zip(view.panels, (first, second), strict=True):
+        run = panel.marks[0]
+        assert isinstance(run, TokenRun)
+        tints = [p.tint for p in run.pieces if p.tint is not None]
+        assert sum(tints) == pytest.approx(1.0)  # shares of what is not special
+        scores = [p.score for p in run.pieces if p.score is not None]
+        assert tints == pytest.approx([s * share(explanation) for s in scores])
+    own = side_by_side([first, second], shared=False)
+    assert "own scale" in own.caption
+    assert own.legend is None
+    assert len({m.scale.high for p in own.panels for m in p.marks if isinstance(m, TokenRun)}) == 2
+
+
+def test_explanations_of_one_method_share_the_scale_of_its_scores() -> None:
+    one = samples.image()
+    other = samples.image(target=samples.Target(0, "horse"), scores=one.scores * 2)
+    view = side_by_side([one, other])
+    heats = [m for p in view.panels for m in p.marks if isinstance(m, Heat)]
+    assert heats[0].scale == heats[1].scale
+    assert heats[0].scale.high == pytest.approx(2.0)
+    assert [p.title for p in view.panels] == [
+        "logit of 'zebra' = 3.431",
+        "logit of 'horse' = 3.431 (not the prediction)",
+    ]
+
+
+def test_side_by_side_refuses_what_does_not_belong_together() -> None:
+    with pytest.raises(BadInput, match="one input"):
+        side_by_side([samples.text(), samples.image()])
+    with pytest.raises(BadInput, match="no explanation"):
+        side_by_side([])
+    with pytest.raises(UnknownName, match="by"):
+        view_of(samples.text(), by="letter")
+
+
+def test_columns_of_scores_line_up() -> None:
+    assert decimals([0.00099815]) == 8
+    assert decimals([1.03, 0.1]) == 4
+    assert decimals([12345.6]) == 0
+    assert decimals([0.0]) == 1
+    assert decimals([]) == 1

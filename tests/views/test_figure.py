@@ -1,0 +1,67 @@
+"""Figures: they draw without a warning, keep on the paper, and the same view gives the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.views import samples
+from tests.views.test_html import everything
+from tests.views.test_terminal import VIEWS
+from whyformer.views import side_by_side, view_of
+from whyformer.views.view import View
+
+PICTURES = {
+    "image_side_by_side": lambda: side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture()),
+    "four_methods": lambda: side_by_side([samples.text(m) for m in ("a_method", "b", "c", "d")]),
+    "dollars": lambda: view_of(samples.text(warnings=("costs $5 or $10, x_i^2",))),
+    "long": lambda: view_of(long_text()),
+}
+ALL = {**VIEWS, **PICTURES}
+
+
+def long_text() -> object:
+    words = tuple(f"word{i}" for i in range(60))
+    units = samples.Units(words, (False,) * 60, ("text",) * 60)
+    return samples.text().replace(units=units, scores=np.linspace(0, 1, 60).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_leaves_the_paper(name: str) -> None:
+    figure = ALL[name]().plot()
+    figure.canvas.draw()
+    box = figure.bbox
+    for words in figure.axes[0].texts:
+        extent = words.get_window_extent()
+        assert extent.x0 >= 0, words.get_text()
+        assert extent.x1 <= box.x1 + 1, words.get_text()
+        assert extent.y0 >= 0, words.get_text()
+        assert extent.y1 <= box.y1, words.get_text()
+
+
+def test_every_mark_is_drawn_on_one_page(tmp_path: Path) -> None:
+    saved = everything().save(tmp_path / "all.png")
+    assert saved.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_same_view_same_file(tmp_path: Path, ending: str) -> None:
+    view: View = side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture())
+    first, second = (view.save(tmp_path / f"{i}.{ending}").read_bytes() for i in range(2))
+    assert first == second
+
+
+def test_pyplot_is_not_touched() -> None:
+    import sys
+
+    before = "matplotlib.pyplot" in sys.modules
+    samples.text().plot()
+    assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_scripts_without_glyphs_are_saved_without_a_warning(tmp_path: Path) -> None:
+    units = samples.Units(("我", "喜欢"), (False,) * 2, ("text",) * 2)
+    explanation = samples.text().replace(units=units, scores=np.array([0.2, 0.4], np.float32))
+    assert explanation.save(tmp_path / "cjk.png").stat().st_size > 1000

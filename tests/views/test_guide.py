@@ -1,0 +1,19 @@
+"""The examples of the guide run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "pictures.md"
+
+
+def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec("\n".join(blocks), {})
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "why.html", "why.png", "methods.html", "page.html", "head.png", "heads.html",
+    }  # fmt: skip

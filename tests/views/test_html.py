@@ -1,0 +1,140 @@
+"""HTML: stored structure, well-formed, escaped, and nothing to fetch."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.snapshots import compare
+from tests.views import samples
+from tests.views.test_terminal import SNAPSHOTS, VIEWS
+from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
+from whyformer.views.view import Fact, Page, Terms, View
+
+STORED = ("text", "text_signed", "text_side_by_side", "table")  # no pictures: their bytes depend on the zlib version
+VOID = {"meta", "link", "input", "br", "img"}
+
+
+class Balanced(HTMLParser):
+    """Counts that every tag is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def everything() -> Page:
+    views: list[View] = [build() for build in VIEWS.values()]
+    views.append(side_by_side([samples.image(), samples.image("occlusion", signed=True)], image=samples.picture()))
+    terms = Terms((Fact("whyformer demo", "try it"),), "Next", code=True)
+    return page(views, "All <of> it", lead=["Words & more"], outro=[terms])
+
+
+def without_style(html: str) -> str:
+    return re.sub(r"<style>.*?</style>", "<style></style>", html, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_as_stored(name: str) -> None:
+    compare(without_style(VIEWS[name]().to_html()), SNAPSHOTS / f"{name}.html")
+
+
+def test_tags_are_closed_in_order() -> None:
+    parser = Balanced()
+    parser.feed(everything().to_html())
+    assert parser.open == []
+
+
+def test_inline_svg_is_well_formed() -> None:
+    drawings = re.findall(r"<svg.*?</svg>", everything().to_html(), flags=re.DOTALL)
+    assert len(drawings) > 10
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)
+
+
+def test_nothing_is_fetched_and_nothing_runs() -> None:
+    html = everything().to_html().lower()
+    for forbidden in ("http://", "https://", "//cdn", "<script", "@import", "@font-face", "javascript:", " onload="):
+        assert forbidden not in html
+    sources = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert sources
+    assert all(s.startswith("data:") for s in sources)
+
+
+def test_texts_are_escaped() -> None:
+    nasty = "<script>alert('x')</script> & \"quotes\" <script>1</script>"
+    units = samples.text().units
+    spans = ((0, 8), *((i, i + 1) for i in range(8, 8 + len(units) - 1)))
+    from dataclasses import replace
+
+    explanation = samples.text().replace(
+        units=replace(units, text=nasty, spans=tuple(spans), labels=tuple(f"<{t}>" for t in units.labels)),
+        warnings=("<b>bold</b>",),
+    )
+    html = explanation.to_html()
+    assert "<script" not in html
+    assert "<b>bold" not in html
+    assert "&lt;b&gt;bold" in html
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+
+
+def test_header_says_what_was_explained_how_and_what_to_doubt() -> None:
+    explanation = samples.text(
+        options={"start_layer": 2, "normalize_cross": True}, changed=("start_layer",), warnings=("mind this.",)
+    )
+    html = explanation.to_html()
+    for expected in (
+        "logit of &#x27;positive&#x27; = 3.431",
+        "generic_attention",
+        "start_layer=2",
+        "first position, [CLS]",
+        "1 forward + 1 backward, 12 ms",
+        "What to doubt",
+        "mind this.",
+    ):
+        assert expected in html
+    assert "normalize_cross" not in html
+
+
+def test_notebooks_get_the_page_without_its_frame() -> None:
+    html = samples.text()._repr_html_()
+    assert html.startswith("<style>")
+    assert "<html" not in html
+    assert samples.TEXT.split()[0] in html
+
+
+def test_grid_cells_and_words_carry_their_scores() -> None:
+    assert "<title>patch 0,0: 0.1000</title>" in view_of(samples.image()).to_html()
+    assert 'title="&#x27;not&#x27;: 0.30000"' in view_of(samples.text()).to_html()
+
+
+def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
+    import numpy as np
+
+    record = samples.encoder_record()
+    small = samples.image().units
+    wide = samples.Record(
+        (samples.Site("vit", "self", ("", ""), samples.attention(queries=len(small), keys=len(small))),),
+        record.logits,
+    )
+    path = heads_over_image(wide, samples.image(), samples.picture()).save(tmp_path / "heads.html")
+    assert path.read_text(encoding="utf-8").count("<svg") == 3
+    matrix = np.eye(len(samples.TOKENS), dtype=np.float32) + 0.1
+    assert "unbeliev" not in relevance_map(samples.text(matrix=matrix)).to_html()
+    assert "##believable" in relevance_map(samples.text(matrix=matrix)).to_html()

@@ -1,0 +1,142 @@
+"""The terminal: stored text at 80 columns without colour, and what must hold at any width."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.snapshots import compare
+from tests.views import samples
+from whyformer.types import Units
+from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
+from whyformer.views.backends.terminal import PageOnTerminal, text
+from whyformer.views.view import Page, Piece, Scale, TokenRun, View
+from whyformer.views.wrap import characters_of, wrapped
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+DOUBTS = {"warnings": ("the text was cut.",), "checks": {"completeness_error": 0.0012}}
+VIEWS = {
+    "text": lambda: view_of(samples.text()),
+    "text_by_word": lambda: view_of(samples.text(), by="word"),
+    "text_signed": lambda: view_of(samples.text("occlusion", signed=True, **DOUBTS)),
+    "text_side_by_side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True)]),
+    "image": lambda: view_of(samples.image(), image=samples.picture()),
+    "image_signed": lambda: view_of(samples.image("occlusion", signed=True)),
+    "table": lambda: view_of(samples.table()),
+    "attention_map": lambda: attention_map(samples.encoder_record(), labels=["[CLS]", "so", "boring", "[SEP]"]),
+    "heads_grid": lambda: heads_grid(samples.encoder_record()),
+    "attention_streams": lambda: attention_streams(
+        samples.encoder_decoder_record(), {"source": ["a", "b", "c", "d", "e"], "target": ["x", "y", "z"]}
+    ),
+}
+
+
+def drawn(view: View | Page, width: int = 80) -> str:
+    return text(view._page(), width)
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_as_stored(name: str) -> None:
+    compare(drawn(VIEWS[name]()), SNAPSHOTS / f"{name}.txt")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_fits_the_width_without_colour_codes_or_trailing_spaces(name: str, width: int) -> None:
+    for line in drawn(VIEWS[name](), width).splitlines():
+        assert cell_len(line) <= width
+        assert "\x1b" not in line
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_draws_in_colour(name: str) -> None:
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=80, force_terminal=True, color_system="truecolor")
+    console.print(PageOnTerminal(VIEWS[name]()._page()))
+    assert "\x1b[" in buffer.getvalue()
+
+
+def test_ranked_list_names_special_tokens_with_their_scores() -> None:
+    scores = [0.00099815, *[0.0001] * (len(samples.TOKENS) - 1)]
+    lines = drawn(view_of(samples.text("grad_sam", scores=scores)))
+    assert "1. '[CLS]':" in lines
+    assert "0.00099815" in lines
+
+
+def test_blocks_stand_under_the_words_they_belong_to() -> None:
+    run = drawn(view_of(samples.text())).split("\n\n")[1].splitlines()
+    words, blocks = run[0], run[1].ljust(len(run[0]))
+    assert words == samples.TEXT
+    strongest = [w for w, b in zip(words, blocks, strict=True) if b == "█"]
+    assert "".join(strongest) == "not"
+
+
+def test_a_token_above_the_scale_of_the_words_is_marked() -> None:
+    assert "»" in drawn(view_of(samples.text()))
+    assert "»" not in drawn(view_of(samples.text(scores=[0.1] * len(samples.TOKENS))))
+
+
+def test_both_ends_of_a_long_signed_list_are_shown() -> None:
+    lines = drawn(view_of(samples.text("occlusion", signed=True), most=4))
+    assert " 1. '##believable':" in lines or " 1. 'un':" in lines
+    assert "12. " in lines
+    assert "… 8 more" in lines
+
+
+ODD_TEXTS = {
+    "chinese": "我喜欢这部电影" * 12,
+    "emoji": "emoji 🙂🙂 and accents éèê in a text that is longer than one line",
+    "lines": "line one\nline two\n\n\tindented",
+    "one long word": "x" * 300,
+    "unprintable": "tab\tand\x07bell",
+}
+
+
+@pytest.mark.parametrize("words", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_any_text_keeps_within_the_width_and_loses_nothing(words: str) -> None:
+    units = Units(labels=(words[:3],), special=(False,), stream=("text",), spans=((0, len(words)),), text=words)
+    explanation = samples.text().replace(units=units, scores=samples.text().scores[3:4])
+    run = view_of(explanation).panels[0].marks[0]
+    assert isinstance(run, TokenRun)
+    lines = ["".join(c.char for c in line) for line in wrapped(characters_of(run), 20)]
+    assert all(cell_len(line) <= 20 for line in lines)
+    assert "".join("".join(lines).split()) == "".join(words.replace("\x07", " ").split())
+    for line in drawn(view_of(explanation), 40).splitlines():
+        assert cell_len(line) <= 40
+
+
+def test_lines_break_at_spaces() -> None:
+    run = TokenRun((Piece("one two three four", 1.0),), Scale(0, 1))
+    assert ["".join(c.char for c in line).strip() for line in wrapped(characters_of(run), 9)] == [
+        "one two",
+        "three",
+        "four",
+    ]
+
+
+def test_tokens_stand_in_where_the_string_is_not_known() -> None:
+    units = samples.text().units
+    bare = Units(units.labels, units.special, units.stream)
+    joined = drawn(view_of(samples.text().replace(units=bare)))
+    assert "unbelievable" in joined.replace("##", "")
+    marked = Units(("<s>", "ĠI", "Ġlike", "Ġun", "believable"), (True, *[False] * 4), ("text",) * 5)
+    few = samples.text().replace(units=marked, scores=samples.text().scores[:5])
+    assert "I like unbelievable" in drawn(view_of(few))
+
+
+def test_a_page_says_its_caption_once() -> None:
+    both = drawn(page([samples.text(), samples.text()], "Two"))
+    assert both.count("the higher the score") == 1
+    assert both.startswith("Two\n")
+
+
+def test_show_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    samples.text().show(by="word")
+    printed = capsys.readouterr().out
+    assert samples.TEXT in printed
+    assert "\x1b" not in printed
