@@ -1,0 +1,86 @@
+"""How many heads does the shipped sentiment model need? Accuracy against heads kept, by the order in which they go.
+
+    python -m bench.heads_pruning --data SST
+
+SST holds train.tsv and dev.tsv, one "sentence<TAB>label" per line. Orders and gates are found on a part of train and
+measured on dev. Prints a table; ``--plot FILE`` draws the curves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.timing import machine
+from whyformer.demo import load_sentiment
+from whyformer.heads import PruningCurve, gate_curve, head_importance, pruning_curve
+
+POINTS = 9
+PENALTIES = (0.002, 0.005, 0.01, 0.02, 0.04)
+
+
+def sentences(path: Path, count: int | None = None, seed: int = 0) -> tuple[list[str], list[int]]:
+    rows = [line.rsplit("\t", 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    chosen = range(len(rows))
+    if count is not None:
+        chosen = np.random.default_rng(seed).permutation(len(rows))[:count].tolist()
+    return [rows[i][0] for i in chosen], [int(rows[i][1]) for i in chosen]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder with train.tsv and dev.tsv")
+    parser.add_argument("--train", type=int, default=512, help="training sentences that orders and gates are found on")
+    parser.add_argument("--steps", type=int, default=150, help="training steps of the gates")
+    parser.add_argument("--plot", type=Path, help="draw the curves")
+    arguments = parser.parse_args()
+    started = time.perf_counter()
+    model, tokenizer = load_sentiment()
+    train, labels = sentences(arguments.data / "train.tsv", arguments.train)
+    dev, truth = sentences(arguments.data / "dev.tsv")
+    how = {"processor": tokenizer, "batch_size": 64, "progress": False}
+    orders: dict[str, object] = {
+        "gradient of the loss": head_importance(model, train, labels=labels, scalar="loss", **how),
+        "ablation, loss": head_importance(
+            model, train[:128], labels=labels[:128], scalar="loss", kind="ablation", **how
+        ),
+        "relevance (LRP)": head_importance(model, train, kind="relevance", **how),
+        "confidence": head_importance(model, train, kind="confidence", **how),
+        "random (mean of 3)": "random",
+    }
+    curves: dict[str, PruningCurve] = {}
+    for name, order in orders.items():
+        seeds = range(3) if order == "random" else range(1)
+        found = [pruning_curve(model, dev, truth, order=order, points=POINTS, seed=seed, **how) for seed in seeds]
+        curves[name] = found[0]
+        if len(found) > 1:
+            print(
+                f"| {name} | "
+                + " | ".join(f"{np.mean([c.values[i] for c in found]):.3f}" for i in range(POINTS))
+                + " |"
+            )
+        else:
+            if len(curves) == 1:
+                print("| heads kept | " + " | ".join(str(k) for k in found[0].kept) + " |")
+                print("|---" * (POINTS + 1) + "|")
+            print(f"| {name} | " + " | ".join(f"{v:.3f}" for v in found[0].values) + " |")
+    whole = curves["gradient of the loss"]
+    print(
+        f"\n{len(dev)} dev sentences; whole model {whole.values[0]:.3f} (95 %: {whole.low[0]:.3f} to {whole.high[0]:.3f})"
+    )
+    gates = gate_curve(
+        model, train, labels, test=(dev, truth), penalties=PENALTIES, steps=arguments.steps, **how
+    )  # fmt: skip
+    print("\n| learned gates: heads kept | " + " | ".join(str(k) for k in gates.kept) + " |")
+    print("|---" * (len(gates.kept) + 1) + "|")
+    print("| accuracy | " + " | ".join(f"{v:.3f}" for v in gates.values) + " |")
+    print(f"\n{time.perf_counter() - started:.0f} s; {machine()}")
+    if arguments.plot:
+        whole.plot(arguments.plot, beside=[*list(curves.values())[1:], gates])
+
+
+if __name__ == "__main__":
+    main()

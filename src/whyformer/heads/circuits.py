@@ -1,0 +1,168 @@
+"""QK and OV circuits: what a head compares and what it copies, read from its weights alone.
+
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". With row vectors, a head's score between two
+positions is x_q W_QK x_kᵀ, W_QK = W_Q W_Kᵀ, and what it moves from one to the other is x_k W_OV, W_OV = W_V W_O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.projections import Found, ProjectionFinder, SiteWeights
+from whyformer.errors import NotOffered
+from whyformer.head import Head
+from whyformer.heads.induction import repeated_tokens
+from whyformer.heads.visit import visiting
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Circuits:
+    """Weights per layer, (H, in, D) for q, k, v and (H, D, out) for o, and summaries (L, H) of them.
+
+    ``copying``: Σλ/Σ|λ| over the eigenvalues of the OV circuit, 1 where what is attended to is raised, -1 where it is
+    lowered. From token to logits (W_E W_V W_O W_U) where the model has both tables, else in the stream (W_V W_O).
+    ``matching``: the same of the QK circuit: 1 where a token looks for tokens like itself.
+    Gains of the norms in between are not folded in, biases are left out.
+    """
+
+    query: list[Array]
+    key: list[Array]
+    value: list[Array]
+    output: list[Array]
+    copying: Array
+    matching: Array
+    paths: tuple[str, ...]
+    rotary: bool  # W_QK then holds for positions that are the same; others are rotated against each other
+    vocabulary: bool  # whether the summaries run from tokens to logits
+
+    def qk(self, layer: int, head: int) -> Array:
+        """(in, in) W_QK = W_Q W_Kᵀ, without the 1/√D; at offset zero for rotary models."""
+        found: Array = self.query[layer][head] @ self.key[layer][head].T
+        return found
+
+    def ov(self, layer: int, head: int) -> Array:
+        """(in, out) W_OV = W_V W_O."""
+        found: Array = self.value[layer][head] @ self.output[layer][head]
+        return found
+
+    def plot(self, path: Any = None) -> Any:
+        """Copying and matching, side by side."""
+        from whyformer.views.heads import grids
+
+        maps = [("copying (OV)", self.copying), ("matching (QK)", self.matching)]
+        return grids(maps, "circuits" + (", QK at offset 0" if self.rotary else ""), signed=True, path=path)
+
+
+def circuits(
+    model: Any,
+    inputs: Any = None,
+    *,
+    processor: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    seed: int = 0,
+) -> Circuits:
+    """The QK and OV circuits of every head.
+
+    The weights are found by running the model once and looking for each head's queries, keys and values among what its
+    linear layers produced (capture/projections.py). ``inputs``: one input to run it on; random tokens by default.
+
+    Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
+    eigenvalue summary also hides that a head may copy some tokens and suppress others.
+    """
+    if inputs is None:
+        inputs = {"input_ids": repeated_tokens(model, processor, 6, 1, seed)}
+    with visiting(model, inputs, processor=processor, attention_at=attention_at, progress=False) as visit:
+        one = visit.part([0])
+        finder = ProjectionFinder(visit.names)
+        with torch.no_grad(), finder:
+            Head(visit.subject, one).logits(one)
+        weights = [_complete(site) for site in finder.found]
+        tables = _tables(visit.model, weights[0]["query"].weight_HXY.shape[1])
+        copying = [_copying(w, tables) for w in weights]
+        matching = [_matching(w, tables) for w in weights]
+        return Circuits(
+            query=[_array(w["query"]) for w in weights],
+            key=[_array(w["key"]) for w in weights],
+            value=[_array(w["value"]) for w in weights],
+            output=[_array(w["output"]) for w in weights],
+            copying=_ragged(copying),
+            matching=_ragged(matching),
+            paths=visit.paths,
+            rotary=any(w["query"].rotated or w["key"].rotated for w in weights),
+            vocabulary=tables is not None,
+        )
+
+
+def _complete(site: SiteWeights) -> dict[str, Found]:
+    found: dict[str, Found] = {}
+    for name in ("query", "key", "value", "output"):
+        weight = getattr(site, name)
+        if weight is None:
+            raise NotOffered(
+                f"{site.path}: the weight that makes the {name}s of its heads was not found among the model's linear "
+                "layers"
+                + (
+                    " (queries or keys that are normalised per head have no fixed W_QK)"
+                    if name in {"query", "key"}
+                    else ""
+                )
+                + ". Circuits are offered for plain, packed and grouped projections, with or without rotary positions."
+            )
+        found[name] = weight
+    return found
+
+
+def _array(found: Found) -> Array:
+    array: Array = found.weight_HXY.detach().float().cpu().numpy()
+    return array
+
+
+def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
+    """Token embedding and unembedding, both (vocabulary, width), where the model has them."""
+    weights = []
+    for name in ("get_input_embeddings", "get_output_embeddings"):
+        try:
+            weight = getattr(getattr(model, name)(), "weight", None)
+        except (AttributeError, NotImplementedError):
+            return None
+        if not isinstance(weight, Tensor) or weight.ndim != 2 or weight.shape[1] != width:
+            return None
+        weights.append(weight.detach().double())
+    return (weights[0], weights[1]) if weights[0].shape == weights[1].shape else None
+
+
+def _copying(weights: dict[str, Found], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+    """AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the vocabulary-sized circuit."""
+    value, output = (weights[name].weight_HXY.double() for name in ("value", "output"))
+    between = None if tables is None else tables[1].t() @ tables[0]
+    if value.shape[1] != output.shape[2]:  # no stream to compare with itself
+        return [float("nan")] * len(value)
+    return [positive_share(o @ v if between is None else o @ between @ v) for v, o in zip(value, output, strict=True)]
+
+
+def _matching(weights: dict[str, Found], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+    query, key = (weights[name].weight_HXY.double() for name in ("query", "key"))
+    between = None if tables is None else tables[0].t() @ tables[0]
+    return [
+        positive_share(k.t() @ q if between is None else k.t() @ between @ q) for q, k in zip(query, key, strict=True)
+    ]
+
+
+def positive_share(matrix: Tensor) -> float:
+    """Σλ/Σ|λ| over the eigenvalues: 1 if all are positive, -1 if all are negative, 0 if there are none."""
+    values = torch.linalg.eigvals(matrix)
+    total = float(values.abs().sum())
+    return float(values.real.sum()) / total if total else 0.0
+
+
+def _ragged(rows: list[list[float]]) -> Array:
+    widest = max(map(len, rows))
+    return np.array([row + [float("nan")] * (widest - len(row)) for row in rows], np.float32)

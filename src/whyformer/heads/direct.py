@@ -1,0 +1,144 @@
+"""Direct logit attribution: what each head writes straight into the logit.
+
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits". On a pre-norm model the logit is a linear
+function of the residual stream once the scale of the final norm is held constant, and the stream is a sum of what the
+heads, the MLPs and the embedding wrote. So the logit is a sum of shares: one per head, and the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.borrow import refuse_without_gradients
+from whyformer.capture.capture import record, require_sites
+from whyformer.capture.direct import DirectPath
+from whyformer.capture.paths import module_names
+from whyformer.capture.roles import Observe
+from whyformer.capture.trail import PROJECTIONS
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads.gradient import mask_gradient
+from whyformer.heads.visit import visiting
+from whyformer.run import Run
+from whyformer.types import Cost, Target
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class DirectShares:
+    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): they add up to it, input by input."""
+
+    shares: Array
+    rest: Array  # embedding, MLPs, biases
+    value: Array
+    targets: tuple[Target, ...]
+    paths: tuple[str, ...]
+    cost: Cost = field(default_factory=Cost)
+    model: str = ""
+
+    def ranked(self, index: int = 0) -> list[tuple[int, int, float]]:
+        """(layer, head, share) of one input, the largest first."""
+        found = [
+            (int(i), int(j), float(self.shares[index, i, j])) for i, j in np.argwhere(~np.isnan(self.shares[index]))
+        ]
+        return sorted(found, key=lambda f: -f[2])
+
+    def plot(self, index: int = 0, path: str | Path | None = None) -> Any:
+        """Heat map of one input's shares."""
+        from whyformer.views.heads import grid
+
+        whole = f"{self.targets[index]} = {self.value[index]:.2f}, rest {self.rest[index]:.2f}"
+        title = f"{self.model}: shares of the logit {whole}"
+        return grid(self.shares[index], title, signed=True, path=path)
+
+
+def direct_logit(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    target: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+) -> DirectShares:
+    """Split each input's target logit into what every head writes straight into it, and the rest.
+
+    share_h = w_t · N(W_O^h A_h V_h at the readout row), N the final norm with its scale held at what it was. For models
+    whose heads reach the logits along the residual stream through norms and linear maps only: GPT-2, Llama and their
+    kin, ViT. ``target`` as in ``explain``; ``(a, b)`` splits the difference of two logits.
+
+    Misleads when: a head works through later layers (it moves information that an MLP turns into the answer): its
+    direct share is then small although ablating it changes everything.
+    """
+    opened = visiting(
+        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
+    )
+    with opened as visit:
+        refuse_without_gradients(visit.model, "direct_logit")
+        if isinstance(target, list) and len(target) != visit.size:
+            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
+        if not visit.study.one_stream:
+            raise NotOffered(
+                "the model has several streams of tokens, which meet in a product or in cross-attention: its logits do "
+                'not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+            )
+        targets: dict[int, Target] = {}
+
+        def measure(run: Run, rows: list[int]) -> Tensor:
+            shares = _shares(run)
+            targets.update(zip(rows, run.targets, strict=True))
+            return torch.cat([run.value_B[:, None].to(shares), shares.flatten(1)], 1)
+
+        found = visit.gather(measure, target=target, label="direct shares")
+        value, shares = found[:, 0], found[:, 1:].reshape(visit.size, *visit.open_gates().shape)
+        return DirectShares(
+            shares=shares.astype(np.float32),
+            rest=(value - np.nansum(shares, (1, 2))).astype(np.float32),
+            value=value.astype(np.float32),
+            targets=tuple(targets[i] for i in range(visit.size)),
+            paths=visit.paths,
+            cost=visit.cost(),
+            model=type(visit.model).__name__,
+        )
+
+
+def _shares(run: Run) -> Tensor:
+    """(b, L, H): ∂s/∂ξ, as in heads/gradient.py, with only the direct path in the graph."""
+    everyone = list(range(run.batch.size))
+    names, axes = module_names(run.subject.model), run.study.batch_axes
+    counter = _Counter(run.batch.size, names, axes)
+    with torch.no_grad(), counter:
+        run.head.logits(run.batch)
+    role = DirectPath(run.batch.size, names, axes, last=counter.projections - 1)
+    np.add.at(run.forwards_B, everyone, 2)
+    np.add.at(run.backwards_B, everyone, 1)
+    try:
+        found = record(lambda: run.head.logits(run.batch), role, run.scalars)
+    except NotOffered as error:
+        if "does not depend on any captured attention" not in str(error):
+            raise
+        raise NotOffered(
+            "the logits are not a linear function of the last layer's stream (a pooler or an MLP stands before them), "
+            'so they do not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
+        ) from None
+    require_sites(found)
+    return mask_gradient(found)
+
+
+class _Counter(Observe):
+    """Counts projections: the last one makes the logits."""
+
+    projections = 0
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        if func.__name__ in PROJECTIONS:
+            self.projections += 1
+        return super().__torch_function__(func, types, args, kwargs)

@@ -1,0 +1,196 @@
+"""head_importance: one number per head, over one input or many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.borrow import refuse_without_gradients
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads.ablation import ablation
+from whyformer.heads.confidence import confidence
+from whyformer.heads.gradient import mask_gradient, recorded, token_counts, token_sums
+from whyformer.heads.interval import interval
+from whyformer.heads.lrp import lrp_relevance
+from whyformer.heads.normalize import NORMALIZATIONS, normalized
+from whyformer.heads.relevance import relevance_share
+from whyformer.heads.result import HeadImportance
+from whyformer.heads.score import SCALARS, checked_labels
+from whyformer.heads.visit import Visit, visiting
+from whyformer.registry import one_of
+from whyformer.run import Run
+
+Array = np.ndarray[Any, Any]
+
+KINDS = ("gradient", "confidence", "relevance", "ablation")
+PER = ("example", "token", "batch")
+ABLATIONS = ("one", "all_but_one")
+RULES = ("lrp", "generic")
+
+
+@dataclass(frozen=True)
+class _How:
+    """The checked options of one call."""
+
+    kind: str
+    per: str
+    scalar: str
+    normalize: str | None
+    ablate: str
+    rule: str
+    target: Any
+    labels: list[Any] | None
+
+
+def head_importance(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    target: Any = None,
+    labels: Any = None,
+    kind: str = "gradient",
+    per: str = "example",
+    scalar: str = "logit",
+    normalize: str | None = None,
+    ablate: str = "one",
+    rule: str = "lrp",
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> HeadImportance:
+    """How much does each attention head matter for what the model says about these inputs?
+
+    kind:
+      "gradient"    E_x |∂s/∂ξ_h| for a mask ξ on the head's result (Michel et al. 2019, eq. 2); one backward pass.
+                    ``per`` says where the absolute value is taken: per "example" (the paper), per "token" (the
+                    authors' code), or per "batch" (Hugging Face's bertology script; depends on the batch size).
+      "confidence"  mean over tokens of the largest attention weight, special tokens left out (Voita et al. 2019).
+      "relevance"   share of its layer's relevance that passes through the head: ``rule="lrp"`` (layer-wise relevance
+                    propagation, as in Voita et al. 2019) or "generic" (generic attention, Chefer et al. 2021).
+      "ablation"    s(x) - s(x without the head), signed; ``ablate="all_but_one"`` takes the others of its layer away.
+    scalar: "logit" of ``target`` (default: the predicted class), or "loss" at ``labels`` (one per input).
+    normalize: None, "l2" (per layer), "minmax", "l2_minmax" or "share" (heads/normalize.py).
+
+    Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
+    the same job both look useless. ``heads.pruning_curve`` takes heads away together.
+    """
+    _check(kind, per, scalar, normalize, ablate, rule)
+    if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
+        raise BadInput(f'kind="{kind}" is not about a loss: leave labels and scalar="loss" out.')
+    if kind == "confidence" and target is not None:
+        raise BadInput('kind="confidence" does not depend on the output: leave target out.')
+    if scalar == "loss" and (labels is None or target is not None):
+        raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
+    if labels is not None and target is not None:
+        raise BadInput("give target or labels, not both.")
+    opened = visiting(
+        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
+    )
+    with opened as visit:
+        if kind in {"gradient", "relevance"}:
+            refuse_without_gradients(visit.model, f'head_importance(kind="{kind}")')
+        known = None if labels is None else checked_labels(labels, visit.size)
+        if isinstance(target, list) and len(target) != visit.size:
+            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
+        loss = scalar == "loss"
+        aim = target if labels is None or loss else known
+        how = _How(kind, per, scalar, normalize, ablate, rule, aim, known if loss else None)
+        samples, direction = _samples(visit, how)
+        return _result(visit, how, samples, direction, seed)
+
+
+def _check(kind: str, per: str, scalar: str, normalize: str | None, ablate: str, rule: str) -> None:
+    one_of("kind", kind, KINDS)
+    one_of("per", per, PER)
+    one_of("scalar", scalar, SCALARS)
+    one_of("normalize", normalize, NORMALIZATIONS)
+    one_of("ablate", ablate, ABLATIONS)
+    one_of("rule", rule, RULES)
+    if per != "example" and kind != "gradient":
+        raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
+    if ablate != "one" and kind != "ablation":
+        raise BadInput(f'ablate="{ablate}" belongs to kind="ablation".')
+    if rule != "lrp" and kind != "relevance":
+        raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
+
+
+def _samples(visit: Visit, how: _How) -> tuple[Array, Array | None]:
+    """(S, L, H) one table per input (or batch), and the mean signed gradient where there is one."""
+    if how.kind == "gradient":
+        return _gradient_samples(visit, how)
+    if how.kind == "confidence":
+        return visit.gather(lambda run, rows: confidence(run), label="confidence"), None
+    if how.kind == "relevance":
+        measure = lrp_relevance if how.rule == "lrp" else relevance_share
+        return visit.gather(lambda run, rows: measure(run), target=how.target, label="relevance"), None
+    gates = visit.open_gates()
+    keep_one = how.ablate == "all_but_one"
+    return (
+        visit.gather(
+            lambda run, rows: ablation(run, gates, visit.heads, _own(how, rows), keep_one),
+            target=how.target,
+            label="ablation",
+        ),
+        None,
+    )
+
+
+def _own(how: _How, rows: list[int]) -> list[Any] | None:
+    return None if how.labels is None else [how.labels[row] for row in rows]
+
+
+def _gradient_samples(visit: Visit, how: _How) -> tuple[Array, Array]:
+    if how.per == "token" and not visit.study.one_stream:
+        raise NotOffered('per="token" needs one stream of tokens; this model has several. Use per="example".')
+
+    def measure(run: Run, rows: list[int]) -> Tensor:
+        """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
+        found = recorded(run, _own(how, rows))
+        signed = mask_gradient(found)
+        if how.per != "token":
+            return signed[:, None]
+        counts = token_counts(run, len(found.sites))[:, :, None].expand_as(signed)
+        return torch.stack([signed, token_sums(found), counts], 1)
+
+    if how.per == "batch":
+        # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of
+        # tokens; the mean over batches is the same up to one factor for all heads.
+        parts = visit.each(measure, target=how.target, label="gradients", sort=False)
+        signed = np.stack([found[:, 0].mean(0).detach().cpu().double().numpy() for _, found in parts])
+        return np.abs(signed), signed.mean(0)
+    found = visit.gather(measure, target=how.target, label="gradients")
+    if how.per == "token":
+        # Σ over all tokens of the data set / their number, written as a mean over inputs.
+        return found[:, 1] / found[:, 2].mean(0), found[:, 0].mean(0)
+    return np.abs(found[:, 0]), found[:, 0].mean(0)
+
+
+def _result(visit: Visit, how: _How, samples: Array, direction: Array | None, seed: int) -> HeadImportance:
+    low, high = interval(samples, seed, lambda mean: normalized(mean, how.normalize))
+    options = {"per": how.per, "scalar": how.scalar, "normalize": how.normalize, "seed": seed}
+    if how.kind == "ablation":
+        options["ablate"] = how.ablate
+    if how.kind == "relevance":
+        options["rule"] = how.rule
+    return HeadImportance(
+        scores=normalized(samples.mean(0), how.normalize).astype(np.float32),
+        low=low.astype(np.float32),
+        high=high.astype(np.float32),
+        samples=samples.astype(np.float32),
+        direction=None if direction is None else direction.astype(np.float32),
+        paths=visit.paths,
+        kind=how.kind,
+        options=options,
+        inputs=visit.size,
+        signed=how.kind == "ablation",
+        cost=visit.cost(),
+        warnings=visit.warnings,
+        model=type(visit.model).__name__,
+    )

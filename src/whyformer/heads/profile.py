@@ -1,0 +1,149 @@
+"""What lower and higher layers do: four curves over the layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.borrow import refuse_without_gradients
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.heads.interval import interval
+from whyformer.heads.mixing import mixing_BL
+from whyformer.heads.places import distances, places
+from whyformer.heads.relevance import relevance_rows
+from whyformer.heads.visit import visiting
+from whyformer.run import Run
+from whyformer.types import Cost
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+
+CURVES = ("relevance added", "entropy", "distance", "mixing ratio")
+UNITS = ("share of all layers", "nats", "tokens or patches", "share from other positions")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerProfile:
+    """Per layer, the mean over inputs of each curve with its 95 % limits; ``samples`` (S, 4, L) holds every input."""
+
+    samples: Array
+    paths: tuple[str, ...]
+    inputs: int
+    cost: Cost = field(default_factory=Cost)
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def curve(self, name: str) -> Array:
+        """(L,) mean over the inputs."""
+        mean: Array = self.samples[:, CURVES.index(name)].mean(0)
+        return mean
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The four curves in one figure."""
+        from whyformer.views.heads import panels
+
+        low, high = interval(self.samples)
+        lines = [(n, u, self.curve(n), low[i], high[i]) for i, (n, u) in enumerate(zip(CURVES, UNITS, strict=True))]
+        return panels(lines, f"{self.model}: what its layers do, {self.inputs} inputs", path=path)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("pandas", "tabular", "to_frame()") from None
+        return pd.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        curves = {name: self.curve(name) for name in CURVES}
+        return [
+            {"layer": layer, **{name: float(curve[layer]) for name, curve in curves.items()}, "path": path}
+            for layer, path in enumerate(self.paths)
+        ]
+
+
+def layer_profile(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    target: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+) -> LayerProfile:
+    """Relevance added, attention entropy, attention distance and mixing ratio of every layer.
+
+    relevance added: what the layer adds to generic attention's relevance of the readout row, as a share of what all
+    layers add. entropy: -Σ_k A log A, mean over heads and real rows. distance: the mean of |q - k| that attention
+    bridges, in tokens (in patches on an image), special tokens left out. mixing ratio: how much of a position's new
+    vector comes from others (Kobayashi et al. 2021), NaN where the model's blocks cannot be taken apart.
+
+    Misleads when: the layers are compared across models of different depth, or inputs of different length: entropy and
+    distance grow with length.
+    """
+    opened = visiting(
+        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
+    )
+    with opened as visit:
+        refuse_without_gradients(visit.model, "layer_profile")
+        if isinstance(target, list) and len(target) != visit.size:
+            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
+        samples = visit.gather(lambda run, rows: _curves(run), target=target, label="layers")
+        return LayerProfile(
+            samples.astype(np.float32),
+            visit.paths,
+            visit.size,
+            visit.cost(),
+            visit.warnings,
+            type(visit.model).__name__,
+        )
+
+
+def _curves(run: Run) -> Tensor:
+    """(b, 4, L)"""
+    added = torch.stack([heads.sum(1) for heads in relevance_rows(run)], 1)
+    total = added.sum(1, keepdim=True)
+    shares = torch.where(total == 0, 0.0, added / torch.where(total == 0, 1.0, total))
+    return torch.stack([shares, entropy_BL(run), distance_BL(run), mixing_BL(run).to(shares)], 1)
+
+
+def entropy_BL(run: Run) -> Tensor:
+    """(B, L) -Σ_k A log A, mean over heads and real rows."""
+    layers = []
+    for site in run.record().sites:
+        attention = site.attention_BHQK.float()
+        entropy_BQ = -torch.xlogy(attention, attention).sum(-1).mean(1)
+        real_BQ = run.keep_BN[:, site.first_query : site.first_query + attention.shape[2]].float()
+        layers.append((entropy_BQ * real_BQ).sum(1) / real_BQ.sum(1).clamp(min=1))
+    return torch.stack(layers, 1)
+
+
+def distance_BL(run: Run) -> Tensor:
+    """(B, L) mean distance that attention bridges, Σ A·|q - k| / Σ A over heads, rows and columns; those of special
+    tokens are left out, so that a row that looks at [SEP] only counts for nothing.
+    """
+    sites = run.record().sites
+    rows = []
+    for row in range(run.batch.size):
+        apart_NN = distances(places(run, row))
+        own_N = run.keep_BN[row] & ~run.special_BN[row]
+        found = [_distance(site.attention_BHQK[row], site.first_query, apart_NN, own_N) for site in sites]
+        rows.append(torch.stack(found))
+    return torch.stack(rows)
+
+
+def _distance(attention_HQK: Tensor, first: int, apart_NN: Tensor, own_N: Tensor) -> Tensor:
+    asked = torch.arange(attention_HQK.shape[1], device=own_N.device) + first
+    queries = asked[own_N[asked]]  # none where a last layer asks for [CLS] only
+    part = attention_HQK.float()[:, queries - first][..., own_N]
+    bridged = (part * apart_NN[queries][:, own_N]).sum()
+    return bridged / part.sum().clamp(min=torch.finfo(part.dtype).tiny)

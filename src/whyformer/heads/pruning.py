@@ -1,0 +1,193 @@
+"""Pruning curves: heads taken away one after the other, and what the model can still do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.heads.interval import interval
+from whyformer.heads.result import HeadImportance
+from whyformer.heads.score import checked_labels, label_indices, loss_of, prediction_of
+from whyformer.heads.visit import Visit, gated, visiting
+from whyformer.run import Run
+from whyformer.types import Cost
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,)
+Order = Any  # HeadImportance, (L, H) scores, (layer, head) pairs, or "random"
+
+METRICS = ("accuracy", "loss", "agreement")
+
+
+@dataclass(frozen=True, eq=False)
+class PruningCurve:
+    """A metric against the number of heads kept, from all of them to none, with 95 % limits over the inputs."""
+
+    kept: Array  # (P,)
+    values: Array  # (P,)
+    low: Array
+    high: Array
+    samples: Array  # (S, P) one row per input
+    metric: str
+    order: tuple[tuple[int, int], ...]  # (layer, head), the first taken away first; () for learned gates
+    name: str  # what made the order
+    heads: int  # of the whole model
+    cost: Cost = field(default_factory=Cost)
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    @property
+    def area(self) -> float:
+        """Mean height of the curve over the share of heads kept: one number to compare orders by."""
+        order = np.argsort(self.kept)
+        return float(np.trapezoid(self.values[order], self.kept[order] / self.heads))
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: {self.metric} against heads kept ({self.name})"
+
+    def plot(self, path: str | Path | None = None, beside: Sequence[PruningCurve] = ()) -> Any:
+        """The curve with its limits, others beside it; returns the matplotlib figure."""
+        from whyformer.views.heads import curves
+
+        lines = [(c.name, c.kept / c.heads, c.values, c.low, c.high) for c in (self, *beside)]
+        title = self.title if not beside else f"{self.model}: {self.metric} against heads kept"
+        return curves(lines, title, self.metric, path=path)
+
+    def show(self) -> None:
+        from whyformer.views.heads import show_curve
+
+        show_curve(self.kept, self.heads, self.values, self.low, self.high, self.metric, self.title)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("pandas", "tabular", "to_frame()") from None
+        return pd.DataFrame({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
+
+
+def pruning_curve(
+    model: Any,
+    inputs: Any,
+    labels: Any = None,
+    *,
+    processor: Any = None,
+    order: Order = "random",
+    metric: str | Metric = "accuracy",
+    points: int | None = None,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> PruningCurve:
+    """Take heads away, the least important first, and measure after each step.
+
+    order: a ``HeadImportance``, ``LearnedGates`` or (L, H) array (lowest score goes first), a list of (layer, head) in
+    the order they go, or "random" (seeded).
+    metric: "accuracy", "loss" or "agreement" (same prediction as the whole model; needs no labels), or a function of
+    (logits, labels) that gives one value per input.
+    points: how many numbers of heads are tried, all and none included; every one by default, 21 from 48 heads on.
+
+    Misleads when: the order was found on the inputs it is tested on; use others.
+    """
+    if not callable(metric) and metric not in METRICS:
+        raise UnknownName("metric", metric, (*METRICS, "a function"))
+    if labels is None and metric != "agreement":
+        raise BadInput('labels are needed, one per input, or metric="agreement".')
+    opened = visiting(
+        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
+    )
+    with opened as visit:
+        known = None if labels is None else checked_labels(labels, visit.size)
+        removed, name = removal_order(order, visit.heads, seed)
+        steps = _steps(len(removed), points)
+        gates = _gates(visit, removed, steps)
+        samples = visit.gather(lambda run, rows: _values(run, rows, gates, known, metric), label="pruning")
+        low, high = interval(samples, seed)
+        return PruningCurve(
+            kept=np.array([len(removed) - n for n in steps]),
+            values=samples.mean(0),
+            low=low,
+            high=high,
+            samples=samples,
+            metric=metric if isinstance(metric, str) else getattr(metric, "__name__", "metric"),
+            order=tuple(removed),
+            name=name,
+            heads=len(removed),
+            cost=visit.cost(),
+            warnings=visit.warnings,
+            model=type(visit.model).__name__,
+        )
+
+
+def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tuple[list[tuple[int, int]], str]:
+    """All heads in the order in which they go, and a name for it."""
+    if isinstance(order, str):
+        if order != "random":
+            raise UnknownName("order", order, ("random", "a HeadImportance", "an (L, H) array", "(layer, head) pairs"))
+        shuffled = np.random.default_rng(seed).permutation(len(heads))
+        return [heads[i] for i in shuffled], f"random, seed {seed}"
+    scores = getattr(order, "scores", order if isinstance(order, np.ndarray) else None)
+    if scores is not None:
+        size = (max(layer for layer, _ in heads) + 1, max(head for _, head in heads) + 1)
+        if tuple(scores.shape) != size:
+            raise BadInput(f"the order has scores of shape {tuple(scores.shape)}, the model has {size} layers × heads.")
+        name = f"{order.kind}, least first" if isinstance(order, HeadImportance) else "scores, least first"
+        return sorted(heads, key=lambda at: (float(scores[at]), at)), getattr(order, "name", name)
+    pairs = [(int(layer), int(head)) for layer, head in order]
+    if sorted(pairs) != sorted(heads):
+        raise BadInput(f"the order must name each of the model's {len(heads)} heads once, as (layer, head).")
+    return pairs, "given order"
+
+
+def _steps(total: int, points: int | None) -> list[int]:
+    """Numbers of heads taken away."""
+    wanted = points if points is not None else (total + 1 if total < 48 else 21)
+    if not isinstance(wanted, int) or wanted < 2:
+        raise BadInput(f"points={points!r}: a whole number of at least 2 (all heads, and none).")
+    return sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})
+
+
+def _gates(visit: Visit, removed: list[tuple[int, int]], steps: list[int]) -> list[Tensor]:
+    tables = []
+    for step in steps:
+        gates = visit.open_gates()
+        for layer, head in removed[:step]:
+            gates[layer, head] = 0
+        tables.append(gates)
+    return tables
+
+
+@torch.no_grad()
+def _values(run: Run, rows: list[int], gates: list[Tensor], labels: list[Any] | None, metric: str | Metric) -> Tensor:
+    """(b, P) the metric of each input at each point."""
+    everyone = range(run.batch.size)
+    logits = [gated(run, everyone, table).float() for table in gates]
+    return torch.stack([measured(run, at, logits[0], rows, labels, metric) for at in logits], 1)
+
+
+def measured(
+    run: Run, logits_BC: Tensor, whole_BC: Tensor, rows: list[int], labels: list[Any] | None, metric: str | Metric
+) -> Tensor:
+    """(b,) one metric of one batch; ``whole_BC`` are the logits of the whole model."""
+    if metric == "agreement":
+        return (prediction_of(logits_BC) == prediction_of(whole_BC)).float()
+    assert labels is not None
+    label_B = label_indices([labels[row] for row in rows], whole_BC, run)
+    if callable(metric):
+        return metric(logits_BC, label_B)
+    if metric == "loss":
+        return loss_of(logits_BC, label_B)
+    return (prediction_of(logits_BC) == label_B).float()

@@ -1,0 +1,213 @@
+"""Syntactic heads: how often does a head's strongest word hit a given dependency arc?
+
+Clark et al. 2019 (arXiv:1906.04341) and Voita et al. 2019 (arXiv:1905.09418): per relation and direction, against
+the best fixed offset, which for many relations is hard to beat.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.heads.conllu import Sentence, read_conllu
+from whyformer.heads.visit import visiting
+from whyformer.registry import one_of
+from whyformer.run import Run
+from whyformer.subjects.text import TextSubject
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = np.ndarray[Any, Any]
+
+DIRECTIONS = ("to head", "to dependent")
+PIECES = ("max", "first", "sum")
+Arcs = list[tuple[str, str, int, int]]  # relation, direction, from word, to word
+
+
+@dataclass(frozen=True, eq=False)
+class SyntacticHeads:
+    """Hits per relation and direction: ``share[relation, direction]`` is (L, H), to be read against ``baseline``."""
+
+    share: dict[tuple[str, str], Array]
+    baseline: dict[tuple[str, str], float]  # hits of the best fixed offset
+    offset: dict[tuple[str, str], int]  # that offset, in words
+    arcs: dict[tuple[str, str], int]  # how many arcs there were
+    sentences: int
+    warnings: tuple[str, ...] = ()
+
+    def best(self) -> list[tuple[str, str, int, int, float, float, int]]:
+        """(relation, direction, layer, head, share, baseline, arcs) of the best head of each, largest gain first."""
+        found = []
+        for key, share in self.share.items():
+            layer, head = np.unravel_index(int(np.nanargmax(share)), share.shape)
+            hit = float(share[layer, head])
+            found.append((*key, int(layer), int(head), hit, self.baseline[key], self.arcs[key]))
+        return sorted(found, key=lambda f: f[5] - f[4])
+
+    def to_frame(self) -> pd.DataFrame:
+        """The best head of each relation and direction."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("pandas", "tabular", "to_frame()") from None
+        names = ["relation", "direction", "layer", "head", "share", "baseline", "arcs"]
+        return pd.DataFrame(self.best(), columns=names)
+
+
+def syntactic(
+    model: Any,
+    tokenizer: Any,
+    conllu: str | Path,
+    *,
+    pieces: str = "max",
+    relations: Iterable[str] | None = None,
+    subtypes: bool = False,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    progress: bool | None = None,
+) -> SyntacticHeads:
+    """The share of dependency arcs that each head hits with its strongest word, itself and special tokens left out.
+
+    conllu: a file, or its text. pieces: how word pieces become words, "max" over them, the "first" one, or "sum" over
+    the keys and mean over the queries (Clark et al.). relations: which ones (default all but punct and root).
+    subtypes: keep ``nsubj:pass`` apart from ``nsubj``.
+
+    Misleads when: there are few arcs, or many heads: the best of them is chosen on the same sentences. A causal model
+    cannot look ahead, so it misses every arc that points to the right.
+    """
+    one_of("pieces", pieces, PIECES)
+    sentences = read_conllu(conllu)
+    wanted = None if relations is None else set(relations)
+    arcs = [_arcs(s, wanted, subtypes) for s in sentences]
+    encoded = _encoded(model, tokenizer, sentences)
+    usable = [i for i, e in enumerate(encoded) if e is not None and arcs[i]]
+    if not usable:
+        raise BadInput("no sentence has an arc of these relations and fits the model.")
+    warnings = []
+    if dropped := sum(e is None for e in encoded):
+        warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
+    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], tokenizer)
+    kept = [arcs[i] for i in usable]
+    opened = visiting(
+        model, tensors, processor=tokenizer, attention_at=attention_at, batch_size=batch_size, progress=progress
+    )
+    hits: dict[tuple[str, str], list[Tensor]] = {}
+    with opened as visit:
+
+        def measure(run: Run, rows: list[int]) -> None:
+            for index, row in enumerate(rows):
+                _count(run, index, words[row], kept[row], pieces, hits)
+
+        visit.each(measure, label="syntax")
+        widest = max(heads for _, heads in visit.layers)
+    baseline, offset = _best_offset(kept)
+    return SyntacticHeads(
+        share={key: _mean(parts, widest) for key, parts in sorted(hits.items())},
+        baseline=baseline,
+        offset=offset,
+        arcs={key: len(parts) for key, parts in hits.items()},
+        sentences=len(usable),
+        warnings=tuple(warnings),
+    )
+
+
+def _arcs(sentence: Sentence, wanted: set[str] | None, subtypes: bool) -> Arcs:
+    arcs: Arcs = []
+    for word, (head, relation) in enumerate(zip(sentence.heads, sentence.relations, strict=True)):
+        name = relation if subtypes else relation.split(":")[0]
+        if head < 0 or (name == "punct" if wanted is None else name not in wanted):
+            continue
+        arcs += [(name, DIRECTIONS[0], word, head), (name, DIRECTIONS[1], head, word)]
+    return arcs
+
+
+def _encoded(model: Any, tokenizer: Any, sentences: list[Sentence]) -> list[Any]:
+    """Encodings that know which word each piece belongs to; None for sentences that are too long."""
+    limit = TextSubject(model, tokenizer).max_length()
+    found: list[Any] = []
+    for sentence in sentences:
+        encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)
+        try:
+            encoding.word_ids()
+        except ValueError:
+            raise BadInput("the tokenizer does not know which word a piece belongs to: load the fast one.") from None
+        found.append(encoding if limit is None or len(encoding["input_ids"]) <= limit else None)
+    return found
+
+
+def _batch(encodings: list[Any], tokenizer: Any) -> tuple[dict[str, Tensor], list[list[int | None]]]:
+    """Padded on the right: tensors, and the word of each position."""
+    longest = max(len(e["input_ids"]) for e in encodings)
+    pad = tokenizer.pad_token_id or 0  # hidden by the mask, so any id will do
+    ids = torch.full((len(encodings), longest), pad)
+    mask = torch.zeros_like(ids)
+    for row, encoding in enumerate(encodings):
+        length = len(encoding["input_ids"])
+        ids[row, :length] = torch.tensor(encoding["input_ids"])
+        mask[row, :length] = 1
+    return {"input_ids": ids, "attention_mask": mask}, [list(e.word_ids()) for e in encodings]
+
+
+def over_words(attention_HQK: Tensor, words: list[int | None], pieces: str) -> Tensor:
+    """(H, W, W) attention between words, from attention between their pieces; special tokens are nobody's."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for position, word in enumerate(words):
+        if word is not None:
+            members[word].append(position)
+    groups = [members[word][:1] if pieces == "first" else members[word] for word in sorted(members)]
+    if pieces == "sum":
+        columns = torch.stack([attention_HQK[..., g].sum(-1) for g in groups], -1)
+        return torch.stack([columns[:, g].mean(1) for g in groups], 1)
+    columns = torch.stack([attention_HQK[..., g].amax(-1) for g in groups], -1)
+    return torch.stack([columns[:, g].amax(1) for g in groups], 1)
+
+
+def _count(
+    run: Run,
+    index: int,
+    words: list[int | None],
+    arcs: Arcs,
+    pieces: str,
+    hits: dict[tuple[str, str], list[Tensor]],
+) -> None:
+    present = sorted({w for w in words if w is not None})
+    place = {word: i for i, word in enumerate(present)}  # a word of spaces has no pieces
+    strongest = []
+    for site in run.record().sites:
+        own = over_words(site.attention_BHQK[index].float(), words, pieces)
+        own.diagonal(dim1=1, dim2=2).fill_(-1)  # another word than itself
+        strongest.append(own.argmax(-1))
+    for relation, direction, start, end in arcs:
+        if start in place and end in place:
+            hit = [(s[:, place[start]] == place[end]).float() for s in strongest]
+            widest = max(len(h) for h in hit)
+            padded = [torch.nn.functional.pad(h, (0, widest - len(h)), value=torch.nan) for h in hit]
+            hits.setdefault((relation, direction), []).append(torch.stack(padded))
+
+
+def _mean(parts: list[Tensor], widest: int) -> Array:
+    result: Array = torch.stack(parts).mean(0).cpu().numpy()
+    assert result.shape[1] == widest
+    return result
+
+
+def _best_offset(arcs: list[Arcs]) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], int]]:
+    """The share of arcs at the most frequent distance, and that distance; ties go to the nearest."""
+    distances: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for sentence in arcs:
+        for relation, direction, start, end in sentence:
+            distances[relation, direction].append(end - start)
+    share, offset = {}, {}
+    for key, values in distances.items():
+        best = max(sorted(set(values), key=lambda d: (abs(d), d)), key=values.count)
+        share[key], offset[key] = values.count(best) / len(values), best
+    return share, offset

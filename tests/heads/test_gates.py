@@ -1,0 +1,148 @@
+"""Gates inside the model, and learning which of them to close."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.methods.properties import model_of
+from tests.models import CASES
+from tests.models.case import HEADS, LAYERS, seeded
+from tests.references import head_gates as twin
+from whyformer.capture.gates import Gate
+from whyformer.capture.paths import module_names
+from whyformer.errors import BadInput
+from whyformer.heads import gate_curve, learn_gates, pruning_curve
+from whyformer.heads.gates import final_gates, open_probability, sampled_gates
+
+
+def test_gates_are_those_of_the_paper() -> None:
+    log_a = torch.tensor([-6.0, -2.0, 0.0, 1.5, 5.0], dtype=torch.float64)
+    uniform = torch.tensor([0.9, 0.3, 0.5, 0.05, 0.7], dtype=torch.float64)
+    pairs = list(zip(log_a.tolist(), uniform.tolist(), strict=True))
+    np.testing.assert_allclose(sampled_gates(log_a, uniform), [twin.sampled(a, u) for a, u in pairs], atol=1e-12)
+    np.testing.assert_allclose(final_gates(log_a), [twin.final(a) for a, _ in pairs], atol=1e-12)
+    np.testing.assert_allclose(open_probability(log_a), [twin.open_probability(a) for a, _ in pairs], atol=1e-12)
+
+
+def test_a_gate_far_down_is_exactly_closed_and_far_up_exactly_open() -> None:
+    uniform = torch.rand(100, generator=torch.Generator().manual_seed(0)).clamp(1e-6, 1 - 1e-6)
+    for log_a, wanted in ((-torch.inf, 0.0), (-40.0, 0.0), (torch.inf, 1.0), (40.0, 1.0)):
+        at = torch.full((100,), log_a)
+        assert (sampled_gates(at, uniform) == wanted).all()
+        assert (final_gates(at) == wanted).all()
+    inside = open_probability(torch.linspace(-9, 9, 19))
+    assert ((inside > 0) & (inside < 1)).all()
+
+
+def test_the_open_probability_is_the_share_of_draws_that_are_open() -> None:
+    uniform = torch.rand(200_000, generator=torch.Generator().manual_seed(0)).clamp(1e-6, 1 - 1e-6)
+    for log_a in (-1.0, 0.0, 0.7):
+        share = (sampled_gates(torch.full_like(uniform, log_a), uniform) > 0).float().mean()
+        assert float(share) == pytest.approx(twin.open_probability(log_a), abs=5e-3)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama_gqa", "looped_heads", "folded_heads", "swin"])
+def test_open_gates_change_nothing_and_gates_of_each_input_are_its_own(name: str) -> None:
+    case = CASES[name]
+    model, inputs = model_of(name), case.inputs()
+
+    def logits(gates: Tensor, batch: object = inputs) -> Tensor:
+        size = len(next(iter(batch.values())) if isinstance(batch, dict) else batch[0])
+        axes = dict.fromkeys(range(20), 0) if name != "swin" else {}
+        with torch.no_grad(), Gate(size, module_names(model), axes, gates=gates):
+            out = model(**batch) if isinstance(batch, dict) else model(*batch)
+        return out.logits if hasattr(out, "logits") else out
+
+    with torch.no_grad():
+        plain = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
+    plain = plain.logits if hasattr(plain, "logits") else plain
+    layers = case.sites // HEADS if name == "looped_heads" else case.sites
+    whole = torch.ones(max(layers, LAYERS), HEADS)
+    torch.testing.assert_close(logits(whole), plain, atol=1e-5, rtol=1e-5)
+    closed = whole.clone()
+    closed[0, 1] = 0
+    assert (logits(closed) - plain).abs().max() > 1e-4
+    mixed = logits(torch.stack([whole, closed]))
+    torch.testing.assert_close(mixed[0], plain[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixed[1], logits(closed)[1], atol=1e-5, rtol=1e-5)
+
+
+class OneUsefulHead(nn.Module):
+    """Two heads over (B, N, 4) vectors: the first reads the part that holds the label, the second reads noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classify = nn.Linear(4, 2, bias=False)
+        with torch.no_grad():
+            self.classify.weight.copy_(torch.tensor([[-3.0, 0.0, 0.6, 0.0], [3.0, 0.0, -0.6, 0.0]]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = x.unflatten(-1, (2, 2)).transpose(1, 2)
+        mixed = nn.functional.scaled_dot_product_attention(torch.zeros_like(values), torch.zeros_like(values), values)
+        return self.classify(mixed.transpose(1, 2).flatten(2)[:, 0])
+
+
+def useful_data(count: int) -> tuple[Tensor, list[int]]:
+    generator = torch.Generator().manual_seed(count)
+    x = torch.randn(count, 5, 4, generator=generator)
+    labels = (torch.rand(count, generator=generator) > 0.5).long()
+    x[:, :, 0] += (2 * labels - 1)[:, None]
+    return x, labels.tolist()
+
+
+def test_learning_keeps_the_head_that_matters() -> None:
+    model = OneUsefulHead()
+    x, labels = useful_data(64)
+    found = learn_gates(model, x, labels, penalty=0.05, steps=80, seed=3)
+    assert found.gates[0, 0] == 1.0 or found.gates[0, 0] > 0.9
+    assert found.gates[0, 1] == 0.0
+    assert found.kept == 1
+    assert found.history["open"][-1] < found.history["open"][0]
+    assert len(found.history["loss"]) == 80
+    assert all(p.grad is None for p in model.parameters())
+    again = learn_gates(model, x, labels, penalty=0.05, steps=80, seed=3)
+    np.testing.assert_array_equal(found.gates, again.gates)
+    # As an order, it takes the useless head first.
+    assert pruning_curve(model, *useful_data(32), order=found).order == ((0, 1), (0, 0))
+
+
+def test_no_penalty_keeps_and_a_huge_one_closes_everything() -> None:
+    model = OneUsefulHead()
+    x, labels = useful_data(64)
+    assert learn_gates(model, x, labels, penalty=10.0, steps=150).kept == 0
+    assert learn_gates(model, x, labels, penalty=0.0, steps=20).kept == 2
+
+
+def test_curve_of_learned_gates() -> None:
+    got = gate_curve(
+        OneUsefulHead(), *useful_data(64), test=useful_data(40), penalties=(0.05, 10.0), steps=150, batch_size=32
+    )
+    assert list(got.kept) == [2, 1, 0]
+    assert got.values[1] >= got.values[0] - 0.02
+    assert got.values[2] < got.values[1]
+    assert got.samples.shape == (40, 3)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "looped_heads"])
+def test_gates_learn_on_transformers(name: str) -> None:
+    found = learn_gates(model_of(name), CASES[name].inputs(), [1, 2], penalty=1000.0, steps=3)
+    assert found.gates.shape == (LAYERS, HEADS)
+    assert (found.scores < 2.0).all()  # every gate felt the penalty
+
+
+def test_gradients_reach_the_gates() -> None:
+    model = seeded(OneUsefulHead)
+    gates = torch.ones(1, 2, requires_grad=True)
+    with Gate(3, module_names(model), gates=gates):
+        out = model(torch.randn(3, 5, 4))
+    (gradient,) = torch.autograd.grad(out[:, 0].sum(), gates)
+    assert gradient.abs().min() > 0
+
+
+@pytest.mark.parametrize("how", [{"penalty": -1}, {"steps": 0}, {"lr": 0}])
+def test_wrong_use_is_refused(how: dict[str, float]) -> None:
+    with pytest.raises(BadInput):
+        learn_gates(OneUsefulHead(), *useful_data(8), **how)

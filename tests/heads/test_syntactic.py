@@ -1,0 +1,137 @@
+"""Dependency arcs hit by heads, on a toy treebank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests import folders
+from tests.heads.patterned import ENCODER_HEADS, Patterned
+from tests.models.case import seeded
+from whyformer.errors import BadInput, UnknownName
+from whyformer.heads import syntactic
+from whyformer.heads.conllu import read_conllu
+from whyformer.heads.syntactic import over_words
+
+
+def line(number: object, form: str, head: object, relation: str) -> str:
+    return "\t".join([str(number), form, "_", "_", "_", "_", str(head), relation, "_", "_"])
+
+
+TOY = "\n".join(
+    [
+        "# sent_id = 1",
+        line(1, "the", 2, "det"),
+        line(2, "movie", 3, "nsubj"),
+        line(3, "boringly", 0, "root"),
+        line("4-5", "isnot", "_", "_"),
+        line(4, "is", 3, "aux:pass"),
+        line(5, "not", 3, "advmod"),
+        line("5.1", "it", "_", "_"),
+        line(6, ".", 3, "punct"),
+        "",
+        line(1, "a", 2, "det"),
+        line(2, "book", 0, "root"),
+        "",
+    ]
+)
+
+
+def test_reading() -> None:
+    first, second = read_conllu(TOY)
+    assert first.words == ("the", "movie", "boringly", "is", "not", ".")
+    assert first.heads == (1, 2, -1, 2, 2, 2)
+    assert first.relations[3] == "aux:pass"
+    assert second.words == ("a", "book")
+
+
+def test_reading_a_file(tmp_path: Path) -> None:
+    (tmp_path / "toy.conllu").write_text(TOY, encoding="utf-8")
+    assert read_conllu(tmp_path / "toy.conllu") == read_conllu(str(tmp_path / "toy.conllu")) == read_conllu(TOY)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1\tthe\t2\tdet\n", "has 4 columns"),
+        (line(1, "the", 9, "det"), "'9'"),
+        ("nowhere.conllu", "no CoNLL-U file"),
+        ("# only a comment\twith a tab\n", "no sentence"),
+    ],
+)
+def test_broken_files_are_refused(text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read_conllu(text)
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> tuple[Any, Any]:
+    """Heads that look at the previous, next and last token, and at the largest id; the tiny WordPiece tokenizer."""
+    return seeded(lambda: Patterned(ENCODER_HEADS, causal=False)).eval(), folders.tokenizer(tmp_path)
+
+
+def test_a_head_that_looks_at_the_next_word_finds_determiners(told: tuple[Any, Any]) -> None:
+    found = syntactic(*told, TOY)
+    after, before = ENCODER_HEADS.index("next"), ENCODER_HEADS.index("previous")
+    assert found.arcs["det", "to head"] == 2
+    assert found.share["det", "to head"][0, after] == 1
+    assert found.share["det", "to dependent"][0, before] == 1
+    assert found.share["advmod", "to head"][0, before] == 0  # "not" looks at "is", its head is "boringly"
+    assert (found.baseline["det", "to head"], found.offset["det", "to head"]) == (1.0, 1)
+    assert ("punct", "to head") not in found.share
+    assert ("aux", "to head") in found.share
+    assert found.sentences == 2
+    best = {(relation, direction): (layer, head) for relation, direction, layer, head, *_ in found.best()}
+    assert best["nsubj", "to head"] == (0, after)
+    assert list(found.to_frame().columns)[:2] == ["relation", "direction"]
+
+
+def test_relations_can_be_chosen_and_kept_apart(told: tuple[Any, Any]) -> None:
+    found = syntactic(*told, TOY, relations=["aux:pass", "punct"], subtypes=True)
+    assert {relation for relation, _ in found.share} == {"aux:pass", "punct"}
+    with pytest.raises(BadInput, match="no sentence has an arc"):
+        syntactic(*told, TOY, relations=["obj"])
+    with pytest.raises(UnknownName):
+        syntactic(*told, TOY, pieces="last")
+
+
+def test_the_baseline_is_the_most_frequent_distance(told: tuple[Any, Any]) -> None:
+    text = "\n".join([line(1, "so", 3, "advmod"), line(2, "not", 3, "advmod"), line(3, "good", 0, "root"),
+                      line(4, "so", 3, "advmod"), ""])  # fmt: skip
+    found = syntactic(*told, text)
+    assert found.baseline["advmod", "to head"] == pytest.approx(1 / 3)
+    assert found.offset["advmod", "to head"] == -1  # the nearest of three that are as good
+
+
+def test_pieces_become_words() -> None:
+    words = [None, 0, 0, 1, None]
+    attention = torch.arange(25.0).view(1, 5, 5)
+    inner = attention[0]
+    np.testing.assert_array_equal(
+        over_words(attention, words, "first")[0], [[inner[1, 1], inner[1, 3]], [inner[3, 1], inner[3, 3]]]
+    )
+    np.testing.assert_array_equal(
+        over_words(attention, words, "max")[0], [[inner[2, 2], inner[2, 3]], [inner[3, 2], inner[3, 3]]]
+    )
+    np.testing.assert_array_equal(
+        over_words(attention, words, "sum")[0],
+        [
+            [(inner[1, 1] + inner[1, 2] + inner[2, 1] + inner[2, 2]) / 2, (inner[1, 3] + inner[2, 3]) / 2],
+            [inner[3, 1] + inner[3, 2], inner[3, 3]],
+        ],
+    )
+
+
+def test_batches_and_long_sentences(told: tuple[Any, Any]) -> None:
+    model, tokenizer = told
+    together, alone = syntactic(model, tokenizer, TOY), syntactic(model, tokenizer, TOY, batch_size=1)
+    for key, share in together.share.items():
+        np.testing.assert_allclose(alone.share[key], share)
+    long = "\n".join([line(i + 1, "so", i, "advmod" if i else "root") for i in range(30)]) + "\n\n" + TOY
+    found = syntactic(model, tokenizer, long)
+    assert found.sentences == 2
+    assert "left out" in found.warnings[0]
