@@ -1,0 +1,192 @@
+"""The decomposing role: while an unmodified model runs, every hidden state carries its shares over the input positions.
+
+Nothing about the model is known but where its attention is: the hidden state that enters the stack of layers is the
+embedding, whose positions are the sources. From there on each function the model calls is answered by its rule.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from whyformer.capture.decompose_call import Call
+from whyformer.capture.decompose_rules import RULES
+from whyformer.capture.decompose_shares import Shares, diagonal, settled
+from whyformer.capture.intercept import open_body
+from whyformer.capture.paths import current_path
+from whyformer.errors import NotOffered
+
+Watch = Callable[[str, Tensor, Shares], None]
+WRITES = frozenset({"__setitem__", "copy_", "index_copy_", "index_put_", "scatter_", "masked_fill_", "fill_", "zero_"})
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where the layers of a model are: the module around all of them, and each of them, as module paths."""
+
+    around: str
+    layers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module, site_paths: Sequence[str]) -> Stack:
+        """From where attention happened. ``around`` is the largest part of the model without an embedding in it.
+
+        Layers that share their weights, or a single one, are one entry.
+        """
+        parts = [path.split(".") for path in site_paths]
+        shared = 0
+        while all(len(p) > shared and p[shared] == parts[0][shared] for p in parts):
+            shared += 1
+        layers = tuple(dict.fromkeys(".".join(p[: shared + 1]) for p in parts))
+        modules = dict(model.named_modules())
+        embeddings = (nn.Embedding, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+        for depth in range(1, min(shared + 1, len(parts[0])) + 1):
+            path = ".".join(parts[0][:depth])
+            if not any(isinstance(m, embeddings) for m in modules[path].modules()):
+                return cls(path, layers)
+        return cls(layers[0], layers)
+
+
+class Decompose(TorchFunctionMode):
+    """Follow one input of ``positions`` hidden states through the model.
+
+    bias: how biases are shared (decompose_shares.py), None to leave them out. ``entered(layer, shares)`` is called
+    with the hidden state that enters each layer but the first, ``watch`` with every tensor that has shares.
+    """
+
+    def __init__(
+        self,
+        names: dict[int, str],
+        stack: Stack,
+        positions: int,
+        bias: str | None = "absdot",
+        entered: Callable[[int, Shares], None] | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        super().__init__()
+        self.names, self.stack, self.positions, self.bias = names, stack, positions, bias
+        self._entered, self._watch = entered, watch
+        self._shares: dict[int, tuple[weakref.ref[Tensor], Shares]] = {}
+        self._next_layer = 1
+        self.axis = 1  # which axis of the hidden state counts the positions
+        self.stream: Shares | None = None  # the last hidden state, in the shape of the embedding
+        self._stream_shape: tuple[int, ...] = ()
+
+    def of(self, tensor: Any) -> Shares | None:
+        entry = self._shares.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def settled(self, tensor: Tensor) -> Shares:
+        """Shares of a result, with all biases shared out."""
+        shares = self.of(tensor)
+        if shares is None:
+            raise NotOffered(
+                "decompx lost its way: the logits of this model are not connected to its first layer by functions that "
+                "can be split. Use another method, e.g. integrated_gradients."
+                if self._stream_shape
+                else "decompx did not find the hidden state that enters the first layer. Use another method, e.g. "
+                "integrated_gradients."
+            )
+        return settled(shares, self.bias, 0)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name == "__get__":  # x.shape, x.device …; only x.T and x.mT make tensors that matter
+            name = getattr(func, "__self__", func).__name__
+            if name not in {"T", "mT"}:
+                return func(*args, **kwargs)
+        if name == "multi_head_attention_forward":  # hides its body from function modes: run the same body with us on
+            with self:
+                return open_body(F.multi_head_attention_forward)(*args, **kwargs)
+        if not self._stream_shape:
+            self._start(args, kwargs)
+        elif self._entered is not None and self._next_layer < len(self.stack.layers):
+            self._enter(self._entered, args, kwargs)
+        if not self._shares:
+            return func(*args, **kwargs)
+        call = Call.of(name, func, args, kwargs, self.of)
+        if not call.shares:
+            return func(*args, **kwargs)
+        if name in WRITES:
+            return self._written(call, args, kwargs)
+        return self._followed(call, args, kwargs)
+
+    def _followed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if call.name.startswith("__i") or kwargs.get("inplace") or _is_in_place(call.name):
+            # The rule needs the operands as they were before they are overwritten.
+            call.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in call.leaves]
+        call.bias, call.holdable = self.bias, self.positions * math.prod(self._stream_shape)
+        out = call.out = call.func(*args, **kwargs)
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        if not any(isinstance(o, Tensor) and o.is_floating_point() for o in results):
+            return out
+        if call.name in {"view", "view_as"}:  # shares may lie differently in memory
+            call.func = Tensor.reshape if call.name == "view" else Tensor.reshape_as
+        rule = RULES.get(call.name)
+        found = call.all_lost("") if rule is None else rule(call)
+        each = found if isinstance(found, Sequence) else [found] * len(results)
+        for tensor, shares in zip(results, each, strict=True):
+            self._put(tensor, shares)
+        return out
+
+    def _written(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A hidden state that is written into piece by piece is not followed."""
+        out = call.func(*args, **kwargs)
+        call.out = args[0]
+        self._put(args[0], call.lost(f"a write into a hidden state (torch's {call.name}())"))
+        return out
+
+    def _put(self, tensor: Any, shares: Any) -> None:
+        if not isinstance(tensor, Tensor):
+            return
+        key = id(tensor)
+        if shares is None:
+            self._shares.pop(key, None)
+            return
+        self._shares[key] = (weakref.ref(tensor, lambda _: self._shares.pop(key, None)), shares)
+        if tuple(tensor.shape) == self._stream_shape and not shares.lost:
+            self.stream = shares
+        if self._watch is not None:
+            self._watch(current_path(self.names), tensor, shares)
+
+    def _start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The first hidden state that is used inside the stack of layers is the embedding."""
+        if not self._inside(self.stack.around):
+            return
+        for operand in _tensors(args, kwargs):
+            floats = operand.is_floating_point() and not isinstance(operand, nn.Parameter)
+            if floats and operand.ndim == 3 and sorted(operand.shape[:2]) == sorted((1, self.positions)):
+                self.axis = 1 if operand.shape[1] == self.positions else 0
+                self._stream_shape = tuple(operand.shape)
+                self._put(operand, diagonal(operand, self.axis))
+                return
+
+    def _enter(self, entered: Callable[[int, Shares], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The first hidden state that is used inside the next layer."""
+        candidates = [t for t in _tensors(args, kwargs) if tuple(t.shape) == self._stream_shape]
+        shares = next((s for t in candidates if (s := self.of(t)) is not None), None)
+        if shares is not None and self._inside(self.stack.layers[self._next_layer]):
+            entered(self._next_layer, shares)
+            self._next_layer += 1
+
+    def _inside(self, path: str) -> bool:
+        running = current_path(self.names)
+        return running == path or running.startswith(path + ".")
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    return [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.startswith("__")

@@ -1,0 +1,157 @@
+"""Shares: a tensor of the running model, split over the input positions it came from.
+
+If x is a hidden state, its shares x_s (one per source position s) and an offset (biases on their way) add up to it:
+x = Σ_s x_s + offset. Shares are computed only when somebody needs them, and in chunks of sources, so queries and keys
+cost nothing and the wide middle of an MLP never exists for all sources at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import NotOffered
+
+Compute = Callable[[int, int], Tensor]  # first source, end → (sources, *shape)
+BUDGET = 2**24  # numbers a chunk of shares may have: 64 MiB in float32
+BIAS_RULES = ("absdot", "norm", "equal", "abssim")
+HALF = frozenset({torch.float16, torch.bfloat16})
+OWN, MIXED = "own", "mixed"  # stages: each position still is its own only source; just out of an attention
+
+
+class Shares:
+    """One tensor's shares, by source.
+
+    ``stage``: where biases are settled (decompose_rules.py); ``gate``: it is the result of a nonlinearity; ``keep``:
+    computed as a whole when first needed, and kept; ``lost``: why it cannot be split.
+    """
+
+    def __init__(
+        self,
+        sources: int,
+        shape: tuple[int, ...],
+        compute: Compute | None,
+        offset: Tensor | None = None,
+        *,
+        stage: str = "",
+        gate: bool = False,
+        keep: bool = False,
+        lost: str = "",
+    ) -> None:
+        self.sources, self.shape, self.offset = sources, shape, offset
+        self.stage, self.gate, self.keep, self.lost = stage, gate, keep, lost
+        self._compute = compute
+        self._whole: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        return self.sources * math.prod(self.shape)
+
+    def part(self, first: int, end: int) -> Tensor:
+        """(end - first, *shape) shares of some sources."""
+        if self.keep or self._whole is not None:
+            return self.hold()[first:end]
+        return self._computed(first, end)
+
+    def _computed(self, first: int, end: int) -> Tensor:
+        if self._compute is None:
+            raise NotOffered(
+                f"decompx cannot follow the model through {self.lost}. Use another method, e.g. alti, value_norms or "
+                "integrated_gradients."
+            )
+        return self._compute(first, end)
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        step = max(1, BUDGET // max(1, math.prod(self.shape)))
+        for first in range(0, self.sources, step):
+            yield first, min(first + step, self.sources)
+
+    def hold(self) -> Tensor:
+        """All shares, computed once and kept; what they were computed from is let go."""
+        if self._whole is None:
+            whole: Tensor | None = None
+            for first, end in self.chunks():
+                part = self._computed(first, end)
+                if end - first == self.sources:
+                    whole = part
+                else:
+                    whole = part.new_empty((self.sources, *self.shape)) if whole is None else whole
+                    whole[first:end] = part
+            assert whole is not None
+            self._whole, self._compute = whole, None
+        return self._whole
+
+
+def diagonal(value: Tensor, axis: int) -> Shares:
+    """The start: every position along ``axis`` is its own source."""
+    sources = value.shape[axis]
+    value = value.float() if value.dtype in HALF else value
+
+    def compute(first: int, end: int) -> Tensor:
+        part = value.new_zeros((end - first, *value.shape))
+        own = torch.arange(first, end, device=value.device)
+        by_position = part.movedim(axis + 1, 1)
+        by_position[own - first, own] = value.movedim(axis, 0)[own]
+        return part
+
+    return Shares(sources, tuple(value.shape), compute, stage=OWN)
+
+
+def settled(shares: Shares, rule: str | None, holdable: int) -> Shares:
+    """Distribute the offset over the sources, in proportion to what the rule says; ``None`` drops it.
+
+    ``holdable``: up to how many numbers the result is kept once it was computed.
+    """
+    offset = shares.offset
+    if offset is None or shares.lost:
+        return shares
+    stage = OWN if shares.stage == OWN else ""
+    if rule is None and stage == OWN:
+        rule = "equal"  # to its own position, which is the only one there; the authors' first layer does the same
+    if rule is None:
+        return Shares(shares.sources, shares.shape, shares.part, stage=stage, gate=shares.gate)
+    keep = shares.size <= max(holdable, BUDGET)
+    settling = _Settling(shares, offset, rule, keep)
+    return Shares(shares.sources, shares.shape, settling.part, stage=stage, gate=shares.gate, keep=keep)
+
+
+class _Settling:
+    def __init__(self, shares: Shares, offset: Tensor, rule: str, hold: bool) -> None:
+        self.shares, self.offset, self.rule, self.hold = shares, offset, rule, hold
+        self._weights: Tensor | None = None
+
+    def part(self, first: int, end: int) -> Tensor:
+        if self.hold:
+            self.shares.hold()
+        if self._weights is None:
+            self._weights = self._proportions()
+        return torch.addcmul(self.shares.part(first, end), self._weights[first:end, ..., None], self.offset)
+
+    def _proportions(self) -> Tensor:
+        """(sources, …) nonnegative, adding up to one over the sources."""
+        weights = self._claims(self.rule)
+        # NOTE[DIFF] the authors lose a bias that no source claims (0/0 guarded by 1e-12); here those that contribute
+        # anything share it alike, so that shares always add up.
+        if (unclaimed := weights.sum(0) == 0).any():
+            weights = torch.where(unclaimed, self._claims("equal"), weights)
+            weights = torch.where(weights.sum(0) == 0, 1.0, weights)
+        return weights / weights.sum(0)
+
+    def _claims(self, rule: str) -> Tensor:
+        """(sources, …) how strongly each share claims the offset: |⟨v, b⟩|, ‖v‖, being there at all, or |cos(v, b)|."""
+        return torch.cat([_claim(self.shares.part(*chunk), self.offset, rule) for chunk in self.shares.chunks()])
+
+
+def _claim(part: Tensor, offset: Tensor, rule: str) -> Tensor:
+    if rule == "absdot":
+        return (part * offset).sum(-1).abs()
+    norm = torch.linalg.vector_norm(part, dim=-1)
+    if rule == "norm":
+        return norm
+    if rule == "equal":
+        return (norm != 0).to(part.dtype)
+    dot = (part * offset).sum(-1).abs()
+    return torch.where(norm == 0, 0.0, dot / torch.where(norm == 0, 1.0, norm))  # ‖b‖ cancels

@@ -1,0 +1,103 @@
+"""Attention Grad-CAM: heads of one attention layer, weighted by their mean gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import NotOffered, UnknownName
+from whyformer.registry import constant, method, one_of
+from whyformer.relevance import chosen_layers, read_row, real
+from whyformer.relevance_streams import layer_means, placed_maps, read_streams
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+from whyformer.types import Site
+
+REGIONS = ("all", "row", "row_units")
+
+
+@method(
+    paper="Chefer, Gur & Wolf 2021 (CVPR), baseline, arXiv:2012.09838; after Selvaraju et al. 2017, arXiv:1610.02391",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+)
+def attention_gradcam(run: Run, *, layer: str | int | Sequence[int] = "last", region: str = "all") -> Attribution:
+    """Attention of one layer, each head weighted by how much the score gains from it on average.
+
+    cam = ReLU(mean_h w_h·A_h), w_h = mean of ∂s/∂A_h. ``region``: the cells the mean runs over, "all" (the whole map),
+    "row" (the rows that feed the head) or "row_units" (those rows without the columns of special tokens). ``layer``:
+    "last", a number, a list (the mean of their maps) or "mean" (of all).
+
+    Misleads when: one number per head is too little: a head that helps in one place and harms in another is counted
+    by its average, and where all weights are negative the map is zero. Below the last layer positions are already
+    mixed, so a cell is not a word any more.
+    """
+    one_of("region", region, REGIONS)
+    if layer == "product":
+        raise UnknownName("value of layer", layer, ["last", "mean", "a layer number", "a list of them"])
+    if run.several:
+        return _over_streams(run, layer, region)
+    sites = run.record(grad=True).sites
+    picked = [sites[i] for i in chosen_layers(layer, len(sites))]
+    maps = [_cam(run, site, region) for site in picked]
+    rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, picked, strict=True)]
+    alike = len({m.shape for m in maps}) == 1  # a last layer with few rows has no whole map to average with
+    return Attribution(
+        torch.stack(rows).mean(0),
+        matrix_BQK=torch.stack(maps).mean(0) if alike else None,
+        layers_BLQK=torch.stack(maps, 1) if run.keep_layers and alike else None,
+    )
+
+
+def _cam(run: Run, site: Site, region: str) -> BQK:
+    assert site.attention_grad_BHQK is not None
+    cells_BQK = _cells(run, site, region)
+    gradient_BHQK = site.attention_grad_BHQK.float()
+    total_BH = torch.einsum("bhqk,bqk->bh", gradient_BHQK, cells_BQK)
+    weight_BH = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
+    summed = torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads
+    # Mean, then clamp, as in the baselines of Chefer et al.; generic_attention clamps first.
+    return real(summed.clamp(min=0), run.keep_BN, site)
+
+
+def _cells(run: Run, site: Site, region: str) -> Tensor:
+    """(B, Q, K) ones where the gradient is averaged; padding is never among them."""
+    cells_BQK = real(torch.ones_like(site.attention_BHQK[:, 0], dtype=torch.float32), run.keep_BN, site)
+    if region == "all":
+        return cells_BQK
+    rows_BQ = run.readout_BN[:, site.first_query : site.first_query + cells_BQK.shape[1]] > 0
+    cells_BQK = cells_BQK * rows_BQ[:, :, None]
+    if region == "row":
+        return cells_BQK
+    units_BN = ~run.special_BN
+    units_BN = units_BN | ~(units_BN & run.keep_BN).any(1, keepdim=True)  # nothing but special tokens: take them
+    return cells_BQK * units_BN[:, None, :]
+
+
+def _over_streams(run: Run, layer: str | int | Sequence[int], region: str) -> Attribution:
+    """One map per pair of streams, from the layers where the one asks the other."""
+    if region != "all":
+        raise NotOffered("with several streams of tokens the gradient is averaged over the whole map: region='all'.")
+    schedule, keep = run.schedule, run.by_stream(run.keep_BN)
+    record = run.record(grad=True, several=True)
+    weights = {}
+    for step in schedule.steps:
+        site = record.sites[step.site]
+        assert site.attention_grad_BHQK is not None
+        rows_BQ = keep[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
+        cells_BQK = rows_BQ[:, :, None] * keep[step.key].float()[:, None, :]
+        total_BH = torch.einsum("bhqk,bqk->bh", site.attention_grad_BHQK.float(), cells_BQK)
+        weights[id(site)] = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
+
+    def cam(site: Site) -> BQK:
+        weighted = torch.einsum("bh,bhqk->bqk", weights[id(site)], site.attention_BHQK.float()) / site.heads
+        return weighted.clamp(min=0)
+
+    whole = layer_means(schedule, placed_maps(record, schedule, keep, cam), layer)
+    return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

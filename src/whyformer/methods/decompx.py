@@ -1,0 +1,94 @@
+"""DecompX: every hidden state split over the input tokens, all the way to the logit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.decompose import Decompose, Stack
+from whyformer.capture.decompose_shares import BIAS_RULES, Shares
+from whyformer.capture.paths import module_names
+from whyformer.errors import NotOffered
+from whyformer.registry import constant, method, one_of
+from whyformer.run import Attribution, Run
+from whyformer.study import require_readable
+
+
+@method(
+    paper="Modarressi et al. 2023 (ACL), arXiv:2306.02873",
+    needs={"values"},
+    cost=constant(2, 0),
+    cost_text="2 forwards, one of them with every hidden state split over N inputs",
+    signed=True,
+    class_specific=True,
+    specificity="attention",
+)
+def decompx(run: Run, *, bias: str | None = "absdot") -> Attribution:
+    """What each input token adds to the logit, found by splitting every hidden state over the tokens it came from.
+
+    x_i = Σ_s x_i←s from the embedding on. Linear maps act on each share; attention mixes shares with the model's own
+    weights; a norm divides by the true deviation; a nonlinearity multiplies by its slope f(z)/z; a gate by its value.
+    ``bias`` says how biases are shared: "absdot" (∝ |⟨x_i←s, b⟩|), "norm" (∝ ‖x_i←s‖), "equal", "abssim"
+    (∝ |cos|) or None (left out). Shares add up to the logit (not without biases); the error is in
+    ``checks["completeness_error"]``. The matrix and layers hold ‖x_i←s‖.
+
+    Misleads when: read as what would happen without a token. Attention weights, deviations and slopes are those of
+    the whole input and are credited to nobody, so a token that steers attention and adds nothing itself scores zero.
+    """
+    if bias is not None:
+        one_of("bias", bias, BIAS_RULES)
+    if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
+        raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
+    require_readable(run.study)
+    if not run.study.sites or run.study.unclaimed:
+        run.record()  # raises, and says what is missing
+    targets = run.targets
+    size, length = run.keep_BN.shape
+    scores = torch.zeros(size, length, device=run.keep_BN.device)
+    kept: list[Tensor] = []
+    for row in run.track(range(size), "decompx"):
+        scores[row], maps_LQK = _decomposed(run, row, bias)
+        kept.append(maps_LQK)
+    error = (scores.sum(1) - run.value_B).abs()
+    layers = torch.stack(kept)
+    return Attribution(
+        scores * run.keep_BN,
+        matrix_BQK=layers[:, -1],
+        layers_BLQK=layers if run.keep_layers else None,
+        base_B=torch.zeros(len(targets), device=scores.device),
+        checks={"completeness_error": error},
+    )
+
+
+def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
+    """(N,) shares of one input's target logit, and (L, Q, K) sizes of the shares of the hidden states."""
+    model, one = run.subject.model, run.batch.select([row])
+    maps: list[Tensor] = []
+
+    def entered(layer: int, shares: Shares) -> None:
+        maps.append(_sizes(shares, role.axis))
+
+    stack = Stack.of(model, [site.path for site in run.study.sites])
+    role = Decompose(module_names(model), stack, run.length, bias, entered)
+    with torch.no_grad():
+        with role:
+            logits = run.head.logits(one)
+        run.forwards_B[row] += 1
+        final = role.settled(logits)
+        target = run.targets[row]
+        shares = torch.cat([_of_target(final.part(*chunk), target.index, target.versus) for chunk in final.chunks()])
+        assert role.stream is not None
+        maps.append(_sizes(role.stream, role.axis))
+    return shares.float(), torch.stack(maps)
+
+
+def _of_target(part_SBC: Tensor, index: int, versus: int | None) -> Tensor:
+    chosen = part_SBC[:, 0, index]
+    return chosen if versus is None else chosen - part_SBC[:, 0, versus]
+
+
+def _sizes(shares: Shares, axis: int) -> Tensor:
+    """(Q, K) ‖x_q←k‖."""
+    parts = [torch.linalg.vector_norm(shares.part(*chunk), dim=-1) for chunk in shares.chunks()]
+    sizes_KQ = torch.cat(parts).select(2 - axis, 0)
+    return sizes_KQ.T.float()

@@ -1,0 +1,128 @@
+"""What every attention method must do whatever its formula; and the golden numbers it is held to."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import whyformer as wf
+from tests.models import CASES
+from whyformer.types import Explanation
+
+FAMILY = ("bert", "vit", "gpt2", "llama")  # post-norm, pre-norm, causal, causal with RMSNorm and shared key heads
+TARGET = 1
+
+
+@cache
+def model_of(name: str, double: bool = False) -> torch.nn.Module:
+    model = CASES[name].build(CASES[name].implementations[0])
+    return model.double() if double else model
+
+
+def explained(
+    name: str, inputs: Any = None, target: Any = TARGET, double: bool = False, **how: Any
+) -> list[Explanation]:
+    """Explanations of a case; ``double``: of its float64 model, to compare with a twin without float32 noise."""
+    model = model_of(name, double)
+    return wf.explain(model, CASES[name].inputs() if inputs is None else inputs, target=target, **how)
+
+
+def batch_is_its_rows(name: str, tolerance: float = 1e-5, **how: Any) -> None:
+    """A batch of B gives what B single calls give."""
+    inputs = CASES[name].inputs()
+    together = explained(name, **how)
+    for row, found in enumerate(together):
+        if isinstance(inputs, dict):
+            single: Any = {k: v[row : row + 1] for k, v in inputs.items()}
+        else:
+            single = tuple(v[row : row + 1] for v in inputs)
+        (alone,) = explained(name, single, **how)
+        close(found.scores, alone.scores, tolerance)
+
+
+def padding_is_nothing(name: str, tolerance: float = 1e-5, **how: Any) -> None:
+    """More padding on the right changes no score; nor does padding on the left, where the model itself can bear it
+    (a head that reads position 0 cannot)."""
+    inputs = CASES[name].inputs()
+    plain = explained(name, **how)
+    for changed in [padded(inputs, 3), *([] if CASES[name].readout == 0 else [on_the_left(inputs)])]:
+        for before, after in zip(plain, explained(name, changed, **how), strict=True):
+            close(after.scores, before.scores, tolerance)
+            if isinstance(before.matrix, np.ndarray):
+                close(after.matrix, before.matrix, tolerance)
+
+
+def padded(inputs: Any, extra: int) -> dict[str, Tensor]:
+    return {k: torch.nn.functional.pad(v, (0, extra)) for k, v in inputs.items()}
+
+
+def on_the_left(inputs: Any) -> dict[str, Tensor]:
+    """The same rows, padding first. Position ids are given, since padding must not move the words."""
+    lengths = inputs["attention_mask"].sum(1).tolist()
+    width = inputs["attention_mask"].shape[1]
+    moved = {
+        k: torch.stack([row.roll(width - n) for row, n in zip(v, lengths, strict=True)]) for k, v in inputs.items()
+    }
+    moved["position_ids"] = (moved["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    return moved
+
+
+def one_token_is_finite(name: str, **how: Any) -> None:
+    ids = CASES[name].inputs()["input_ids"][:1, :1]
+    (found,) = explained(name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **how)
+    assert found.scores.shape == (1,)
+    assert np.isfinite(found.scores).all()
+
+
+def half_precision_is_finite(name: str, dtype: torch.dtype, **how: Any) -> list[Explanation]:
+    case = CASES[name]
+    model = case.build(case.implementations[0]).to(dtype)
+    found = wf.explain(model, case.inputs(), target=TARGET, **how)
+    for explanation in found:
+        assert np.isfinite(explanation.scores).all()
+        assert explanation.scores.any()
+    return found
+
+
+def close(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    """max|got - want| <= tolerance·max|want|, as the golden data counts."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape, f"shape {got.shape}, want {want.shape}"
+    assert np.isfinite(got).all()
+    error = np.abs(got - want).max() / max(np.abs(want).max(), 1e-12)
+    assert error <= tolerance, f"off by {error:.2e} of the largest value, allowed {tolerance:.0e}"
+
+
+@cache
+def golden(name: str = "bert_cls") -> SimpleNamespace:
+    """A golden text case: model, its padded batch, targets, and the authors' numbers."""
+    import transformers
+
+    import tests.golden
+
+    (folder,) = (Path(root) / name for root in tests.golden.__path__ if (Path(root) / name).exists())
+    meta = json.loads((folder / "meta.json").read_text())
+    with np.load(folder / "expected.npz") as stored:
+        expected = {k: stored[k] for k in stored.files}
+    with np.load(folder / "inputs.npz") as stored:
+        arrays = {k: stored[k] for k in stored.files}
+    build = getattr(transformers, meta["build"]["class"]).from_pretrained
+    return SimpleNamespace(
+        model=build(folder, attn_implementation="sdpa", local_files_only=True).eval(),
+        inputs={k: torch.from_numpy(arrays[k]) for k in meta["build"]["inputs"]},
+        target=[int(t) for t in arrays["target"]],
+        expected=expected,
+        meta=meta,
+    )
+
+
+def meets_golden(got: Any, key: str, row: int, name: str = "bert_cls") -> None:
+    case = golden(name)
+    close(got, case.expected[f"{key}.b{row}"], case.meta["arrays"][key]["tol"])

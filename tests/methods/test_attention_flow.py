@@ -1,0 +1,164 @@
+"""attention_flow against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.references.attention_flow import attention_flow, joint_flow, pipes
+from tests.references.eager_attention import reported, reported_by_columns
+from whyformer.errors import BadInput, UnknownName
+from whyformer.methods.attention_flow import flow_from, joint_flow_from
+
+METHOD = {"method": "attention_flow"}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str) -> None:
+    for row, found in enumerate(explained(name, **METHOD)):
+        own = reported(name, row, TARGET)
+        close(found.scores, attention_flow(own.attention, [own.row])[0])
+        assert found.matrix is None
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_all_rows_agree_with_the_twin_without_normalisation(name: str) -> None:
+    found = explained(name, **METHOD, rows="all", normalize=False)[1]
+    close(found.matrix, attention_flow(reported(name, 1, TARGET).attention, normalize=False))
+
+
+def test_agrees_with_its_twin_on_deeper_sharp_maps() -> None:
+    attention = [random_maps(layer) for layer in range(4)]
+    found = np.array([flow_from(pipes(attention)[-1][i], pipes(attention)[:-1]) for i in range(7)])
+    close(found, attention_flow(attention, normalize=False), 1e-7)
+
+
+def test_agrees_with_its_twin_where_the_last_layer_has_one_row() -> None:
+    for row, found in enumerate(explained("rtdl_ft_transformer", **METHOD)):
+        own = reported_by_columns("rtdl_ft_transformer", row, TARGET)
+        close(found.scores, attention_flow(own.attention)[0])
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_golden(row: int) -> None:
+    case = golden()
+    meets_golden(wf.explain(case.model, case.inputs, rows="all", **METHOD)[row].matrix, "flow.F", row)
+    second = wf.explain(case.model, case.inputs, rows="all", end_layer=1, **METHOD)[row]
+    meets_golden(second.matrix, "flow.F_layer2", row)
+    raw = wf.explain(case.model, case.inputs, normalize=False, **METHOD)[row]
+    meets_golden(raw.scores, "flow.unnormalised_cls_row", row)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_flow_is_at_least_rollout_and_at_most_its_pipes(name: str) -> None:
+    rollout = explained(name, method="attention_rollout", keep_layers=True)
+    for flow, rolled in zip(explained(name, **METHOD, normalize=False), rollout, strict=True):
+        assert rolled.layers is not None
+        assert (flow.scores >= rolled.scores - 1e-6).all()
+        assert (flow.scores <= np.minimum(1, rolled.layers[0].sum(0)) + 1e-6).all()
+
+
+@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("joint", [False, True])
+def test_one_layer_is_rollout(name: str, joint: bool) -> None:
+    found = explained(name, **METHOD, end_layer=0, rows="all", joint=joint)
+    rollout = explained(name, method="attention_rollout", keep_layers=True)
+    for flow, rolled in zip(found, rollout, strict=True):
+        assert rolled.layers is not None
+        close(flow.matrix, rolled.layers[0])
+
+
+def test_wider_pipes_never_carry_less() -> None:
+    layers = pipes([random_maps(layer) for layer in range(3)])
+    before = flow_from(layers[-1][0] / 2, [layer / 2 for layer in layers[:-1]])
+    layers[1][:, 2] += 0.5
+    after = flow_from(layers[-1][0] / 2, [layer / 2 for layer in layers[:-1]])
+    assert (after >= before - 1e-9).all()
+    assert (after > before + 1e-3).any()
+
+
+def test_joint_flow_is_the_shapley_split_of_the_whole_flow() -> None:
+    attention = [random_maps(layer, tokens=5) for layer in range(3)]
+    layers = pipes(attention)
+    share, error = joint_flow_from(layers[-1][2], layers[:-1], orders=200, seed=0)
+    assert share.sum() == pytest.approx(1, abs=1e-8)
+    assert np.abs(share - joint_flow(attention, 2)).max() < 4 * error
+    assert 0 < error < 0.01
+    alone = flow_from(layers[-1][2], layers[:-1])
+    assert (share >= 0).all() and (share <= alone + 1e-9).all()
+
+
+def test_joint_flow_adds_up_to_the_whole_flow() -> None:
+    for found in explained("bert", **METHOD, joint=True, normalize=False):
+        assert found.scores.sum() == pytest.approx(1, abs=1e-5)
+        assert 0 <= found.checks["split_error"] < 0.05
+    batch_is_its_rows("gpt2", **METHOD, joint=True)
+    padding_is_nothing("gpt2", **METHOD, joint=True)
+
+
+def test_causal_flow_stays_triangular() -> None:
+    for found in explained("llama", **METHOD, rows="all"):
+        assert not np.triu(found.matrix, 1).any()
+        close(np.asarray(found.matrix).sum(1), np.ones(len(found.units)))
+
+
+def test_several_rows_feed_the_head() -> None:
+    found = explained("beit", **METHOD, rows="all")[0]
+    rows = np.asarray(found.matrix)[1:]  # the head reads the mean of the patches
+    close(found.scores, rows.mean(0))
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
+def test_a_batch_is_its_rows(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str) -> None:
+    padding_is_nothing(name, **METHOD)
+    padding_is_nothing(name, **METHOD, rows="all")
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_token(name: str) -> None:
+    one_token_is_finite(name, **METHOD)
+    one_token_is_finite(name, **METHOD, joint=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("bert", dtype, **METHOD)
+
+
+def test_a_row_without_pipes_carries_nothing() -> None:
+    layers = pipes([random_maps(layer) for layer in range(3)])
+    assert not flow_from(np.zeros(7), layers).any()
+    layers[0][:] = 0
+    assert not flow_from(layers[-1][0], layers[:-1]).any()
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(UnknownName, match="some"):
+        explained("bert", **METHOD, rows="some")
+    with pytest.raises(BadInput, match="end_layer=2"):
+        explained("bert", **METHOD, end_layer=2)
+    with pytest.raises(BadInput, match="orders=1"):
+        explained("bert", **METHOD, orders=1)
+
+
+def random_maps(seed: int, tokens: int = 7, heads: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(tokens, 0.3), size=(heads, tokens))

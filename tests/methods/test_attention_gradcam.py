@@ -1,0 +1,131 @@
+"""attention_gradcam against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.models import CASES
+from tests.references.attention_gradcam import attention_gradcam
+from tests.references.eager_attention import reported, reported_by_columns
+from whyformer.errors import BadInput, UnknownName
+
+METHOD = {"method": "attention_gradcam"}
+
+
+@pytest.mark.parametrize("layer", ["last", 0, -2], ids=str)
+@pytest.mark.parametrize("region", ["all", "row"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, region: str, layer: str | int) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, layer=layer, region=region)):
+        own = reported(name, row, TARGET)
+        number = -1 if layer == "last" else int(layer)
+        keys = own.attention[0].shape[-1]
+        cells = [(own.row, j) for j in range(keys)] if region == "row" else None
+        whole = attention_gradcam(own.attention[number], own.gradient[number], cells)
+        close(found.matrix, whole)
+        close(found.scores, whole[own.row])
+
+
+def test_row_units_is_the_authors_reading_of_a_vision_transformer() -> None:
+    for row, found in enumerate(explained("vit", double=True, **METHOD, region="row_units")):
+        own = reported("vit", row, TARGET)
+        patches = [(0, j) for j in range(1, own.attention[0].shape[-1])]
+        close(found.scores, attention_gradcam(own.attention[-1], own.gradient[-1], patches)[0])
+
+
+def test_several_layers_are_averaged() -> None:
+    both = explained("bert", **METHOD, layer="mean")[0]
+    single = [explained("bert", **METHOD, layer=i)[0] for i in range(2)]
+    close(both.matrix, (np.asarray(single[0].matrix) + np.asarray(single[1].matrix)) / 2)
+    close(explained("bert", **METHOD, layer=[0, 1])[0].scores, both.scores)
+
+
+def test_agrees_with_its_twin_where_the_last_layer_has_one_row() -> None:
+    for layer in ("last", "mean"):
+        for row, found in enumerate(explained("rtdl_ft_transformer", double=True, **METHOD, layer=layer)):
+            own = reported_by_columns("rtdl_ft_transformer", row, TARGET)
+            maps = [attention_gradcam(a, g)[0] for a, g in zip(own.attention, own.gradient, strict=True)]
+            close(found.scores, maps[-1] if layer == "last" else np.mean(maps, axis=0))
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_golden(row: int) -> None:
+    case = golden()
+    found = wf.explain(case.model, case.inputs, target=case.target, **METHOD)[row]
+    whole = np.asarray(found.matrix)
+    meets_golden(found.scores, "attn_gradcam.raw", row)
+    meets_golden(whole, "attn_gradcam.full", row)
+    scaled = (whole - whole.min()) / (whole.max() - whole.min())  # as the authors show it
+    scaled[0, 0] = 0
+    meets_golden(scaled[0], "te.attn_gradcam", row)
+
+
+def test_order_of_heads_does_not_matter_and_scores_are_not_negative() -> None:
+    import copy
+
+    from tests.methods.properties import model_of
+
+    model = copy.deepcopy(model_of("bert"))
+    order = [2, 0, 3, 1]
+    for layer in model.bert.encoder.layer:
+        attention = layer.attention.self
+        with torch.no_grad():
+            for linear in (attention.query, attention.key, attention.value):
+                linear.weight.copy_(linear.weight.unflatten(0, (4, -1))[order].flatten(0, 1))
+                linear.bias.copy_(linear.bias.unflatten(0, (4, -1))[order].flatten())
+            out = layer.attention.output.dense.weight
+            out.copy_(out.unflatten(1, (4, -1))[:, order].flatten(1, 2))
+    inputs = CASES["bert"].inputs()
+    for before, after in zip(
+        explained("bert", **METHOD), wf.explain(model, inputs, target=TARGET, **METHOD), strict=True
+    ):
+        close(after.scores, before.scores)
+        assert (before.scores >= 0).all()
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
+@pytest.mark.parametrize("region", ["all", "row", "row_units"])
+def test_a_batch_is_its_rows(name: str, region: str) -> None:
+    batch_is_its_rows(name, **METHOD, region=region)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("region", ["all", "row"])
+def test_padding_is_nothing(name: str, region: str) -> None:
+    padding_is_nothing(name, **METHOD, region=region)
+    padding_is_nothing(name, **METHOD, region=region, layer=0)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_token(name: str) -> None:
+    one_token_is_finite(name, **METHOD)
+    one_token_is_finite(name, **METHOD, region="row_units")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("bert", dtype, **METHOD, layer=0)
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(UnknownName, match="corner"):
+        explained("bert", **METHOD, region="corner")
+    with pytest.raises(UnknownName, match="product"):
+        explained("bert", **METHOD, layer="product")
+    with pytest.raises(BadInput, match="layers=\\[5\\]"):
+        explained("bert", **METHOD, layer=5)

@@ -1,0 +1,246 @@
+"""attn_lrp and cp_lrp against their twins, the golden numbers, and the laws of relevance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    model_of,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.models import CASES
+from tests.models.case import randint, randn, seeded
+from tests.references.attn_lrp import AttnLRP, attn_lrp, relevance
+from tests.references.cp_lrp import cp_lrp
+from tests.references.eager_attention import one_input
+from whyformer.errors import NotOffered, NotOverUnits, UnknownName
+
+TWINS = {"attn_lrp": attn_lrp, "cp_lrp": cp_lrp}
+BOTH = pytest.mark.parametrize("method", sorted(TWINS))
+
+
+@BOTH
+@pytest.mark.parametrize("at", ["input", "tokens"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, method: str, at: str) -> None:
+    inputs = CASES[name].inputs()
+    for row, found in enumerate(explained(name, double=True, method=method, at=at)):
+        twin = TWINS[method](name, model_of(name, True), one_input(inputs, row), TARGET, at)
+        close(found.scores, twin.numpy())
+        assert found.cost.forwards == found.cost.backwards == 1
+
+
+def test_the_twin_gives_values_half_of_what_attention_got() -> None:
+    """The rules as published: the value branch of each attention carries exactly half."""
+    single = one_input(CASES["bert"].inputs(), 0)
+    _, net, found = relevance("bert", model_of("bert", True), single, TARGET, AttnLRP())
+    for weights in net.attention:
+        (mixed,) = [node for node in found if weights in node.parents]
+        close(found[mixed.parents[1]].sum(), found[mixed].sum() / 2, 1e-9)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_golden(row: int) -> None:
+    case = golden()
+    found = wf.explain(case.model, case.inputs, target=case.target, method="attn_lrp")[row]
+    meets_golden(found.scores, "attnlrp.tokens", row)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [*FAMILY, "qwen2", "modernbert", "dinov2"])
+def test_the_road_to_attention_does_not_matter(name: str, method: str) -> None:
+    inputs = CASES[name].inputs()
+    fused, eager = (wf.explain(CASES[name].build(a), inputs, method=method, target=TARGET) for a in ("sdpa", "eager"))
+    for one, other in zip(fused, eager, strict=True):
+        close(one.scores, other.scores)
+
+
+# Conservation
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_gqa", "mistral", "qwen3", "gemma2", "phi3"])
+def test_cp_lrp_conserves_without_biases(name: str) -> None:
+    for found in explained(name, method="cp_lrp"):
+        scale = np.abs(found.scores).sum()
+        assert abs(found.scores.sum() - found.value) <= 1e-5 * scale
+        assert found.checks["conservation_error"] <= 1e-5 * scale
+    # AttnLRP does not: its softmax rule takes relevance away.
+    assert max(e.checks["conservation_error_relative"] for e in explained(name, method="attn_lrp")) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "rtdl_ft_transformer", "nn_transformer_encoder_prenorm"])
+def test_cp_lrp_conserves_at_the_tokens_once_biases_are_zero(name: str) -> None:
+    model = without_biases(CASES[name].build(CASES[name].implementations[0]))
+    for found in wf.explain(model, CASES[name].inputs(), method="cp_lrp", at="tokens", target=TARGET):
+        assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+
+
+def without_biases(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+    return model
+
+
+def test_the_checks_are_what_is_missing_from_the_sum() -> None:
+    for found in explained("bert", method="attn_lrp"):
+        missing = abs(found.scores.sum() - found.value)
+        assert found.checks["conservation_error"] == pytest.approx(missing, rel=1e-4)
+        assert found.checks["conservation_error_relative"] == pytest.approx(missing / abs(found.value), rel=1e-4)
+
+
+class T5Classifier(nn.Module):
+    """An encoder of T5 under a head: python RMSNorm, no biases, gated or plain MLP."""
+
+    def __init__(self, act: str) -> None:
+        super().__init__()
+        from transformers import T5Config, T5EncoderModel
+
+        sizes = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4}
+        self.encoder = T5EncoderModel(T5Config(**sizes, feed_forward_proj=act, relative_attention_num_buckets=8))
+        self.head = nn.Linear(32, 3, bias=False)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.head(self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0])
+
+
+@pytest.mark.parametrize("act", ["relu", "gated-gelu", "gated-silu"])
+def test_t5_encoder(act: str) -> None:
+    model, inputs = seeded(lambda: T5Classifier(act)), CASES["bert"].inputs()
+    for found in wf.explain(model, inputs, method="cp_lrp", target=TARGET):
+        assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+    for found in wf.explain(model, inputs, method="attn_lrp", target=TARGET):
+        assert np.isfinite(found.scores).all()
+        assert not found.warnings
+
+
+@BOTH
+def test_several_streams_are_refused(method: str) -> None:
+    for name in ("t5_cls", "clip"):
+        with pytest.raises(NotOverUnits, match="several streams"):
+            explained(name, method=method)
+
+
+class Mixer(nn.Module):
+    """Linear, with a constant map of the positions in the place of attention."""
+
+    def __init__(self, hidden: bool) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(1, 2)
+        own = torch.eye(x.shape[1], dtype=torch.bool)
+        weights = scores.masked_fill(~own, -torch.inf).softmax(-1) if self.hidden else own.float()
+        return self.head((x + weights @ self.v(x)).sum(1))
+
+
+def test_a_linear_model_with_identity_attention_is_input_times_gradient() -> None:
+    x = (randn(2, 5, 8, seed=3),)
+    for model, method in ((Mixer(hidden=False), "attn_lrp"), (Mixer(hidden=True), "cp_lrp")):
+        found = wf.explain(model, x, method=method, target=1)
+        plain = wf.explain(model, x, method="input_x_gradient", target=1)
+        for one, other in zip(found, plain, strict=True):
+            close(one.scores, other.scores)
+
+
+# What it reads, and where
+
+
+def test_tables_are_read_at_the_tokens() -> None:
+    found = explained("rtdl_ft_transformer", method="attn_lrp")
+    for default, tokens in zip(found, explained("rtdl_ft_transformer", method="attn_lrp", at="tokens"), strict=True):
+        assert np.array_equal(default.scores, tokens.scores)
+        assert len(default.scores) == 8 and default.detail.shape == (8, 32)
+    with pytest.raises(NotOffered, match="at='tokens'"):
+        explained("rtdl_ft_transformer", method="attn_lrp", at="input")
+
+
+@BOTH
+def test_as_many_inputs_as_positions(method: str) -> None:
+    ids = randint(5, 100, 5, 5, seed=4)
+    together = explained("bert", {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, method=method, at="tokens")
+    for row, found in enumerate(together):
+        one = {"input_ids": ids[row : row + 1], "attention_mask": torch.ones(1, 5, dtype=torch.long)}
+        close(found.scores, explained("bert", one, method=method, at="tokens")[0].scores)
+
+
+class Odd(Mixer):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.exp())
+
+
+def test_functions_without_a_rule_are_named() -> None:
+    (found,) = wf.explain(Odd(hidden=True), (randn(1, 5, 8),), method="attn_lrp", target=1)
+    assert any("no relevance rule for exp" in w for w in found.warnings)
+
+
+@BOTH
+def test_depends_on_the_target_and_has_signs(method: str) -> None:
+    one, other = (explained("bert", target=t, method=method)[0].scores for t in (0, 1))
+    assert not np.allclose(one, other, rtol=1e-3)
+    assert one.min() < 0 < one.max()
+    contrast = explained("bert", target=(0, 1), method=method)[0].scores
+    close(contrast, one - other)  # relevance is linear in the seed
+
+
+@BOTH
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
+def test_a_batch_is_its_rows(name: str, method: str) -> None:
+    batch_is_its_rows(name, method=method)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str, method: str) -> None:
+    padding_is_nothing(name, method=method)
+    padding_is_nothing(name, method=method, at="tokens")
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_token(name: str, method: str) -> None:
+    one_token_is_finite(name, method=method)
+    one_token_is_finite(name, method=method, at="tokens")
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype, method: str) -> None:
+    for name in ("bert", "llama"):
+        half_precision_is_finite(name, dtype, method=method)
+
+
+@BOTH
+def test_bad_options_are_refused(method: str) -> None:
+    with pytest.raises(UnknownName, match="embeddings"):
+        explained("bert", method=method, at="embeddings")
+
+
+@BOTH
+def test_a_model_that_detaches_is_refused(method: str) -> None:
+    class Detached(Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x.detach())
+
+    model: Any = Detached(hidden=True)
+    with pytest.raises(NotOffered, match="differentiable"):
+        wf.explain(model, (randn(1, 5, 8),), method=method, target=1)

@@ -1,0 +1,232 @@
+"""decompx against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    model_of,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.models import CASES
+from tests.references.decompx import decompx, network
+from whyformer.capture import decompose_shares
+from whyformer.capture.decompose import Decompose, Stack
+from whyformer.capture.decompose_shares import BIAS_RULES, Shares
+from whyformer.capture.paths import module_names
+from whyformer.errors import NotOffered, UnknownName
+
+METHOD = {"method": "decompx"}
+COMPLETE = (
+    *FAMILY,
+    *("gpt2_cls", "llama_cls", "llama_gqa", "roberta", "albert", "deberta_v2", "modernbert", "xlnet", "gemma2", "opt"),
+    *("beit", "dinov2", "nn_transformer_encoder_seq_first", "timm_unfused", "einsum", "folded_heads", "looped_heads"),
+    *("rtdl_ft_transformer", "lucidrains_ft_transformer"),
+)
+
+
+@pytest.mark.parametrize("bias", [*BIAS_RULES, None], ids=str)
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, bias: str | None) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, bias=bias, keep_layers=True)):
+        shares, sizes = decompx(network(name, row), bias)
+        close(found.scores, shares[:, TARGET])
+        close(found.layers, np.array(sizes))
+        close(found.matrix, sizes[-1])
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize(
+    ("bias", "key"),
+    [
+        ("absdot", "default"),
+        ("norm", "bias_norm"),
+        ("equal", "bias_equal"),
+        ("abssim", "bias_abssim"),
+        (None, "no_bias"),
+    ],
+)
+def test_golden_logits(bias: str | None, key: str, row: int) -> None:
+    case = golden()
+    inputs = {k: v[row : row + 1] for k, v in case.inputs.items()}
+    shares = [wf.explain(case.model, inputs, target=c, bias=bias, **METHOD)[0].scores for c in range(3)]
+    meets_golden(np.stack(shares, 1), f"decompx.{key}.logit_shares", row)
+
+
+def test_golden_hidden_states() -> None:
+    case = golden()
+    for row, found in enumerate(wf.explain(case.model, case.inputs, target=0, keep_layers=True, **METHOD)):
+        meets_golden(found.layers, "decompx.default.aggregated_norm", row)
+        pooled = {}
+        length = int(case.inputs["attention_mask"][row].sum())
+        inputs = {k: v[row : row + 1, :length] for k, v in case.inputs.items()}
+        follow(case.model, inputs, length, lambda path, tensor, shares, into=pooled: into.update({path: shares}))
+        sizes = pooled["bert.pooler.activation"].hold().norm(dim=-1)[:, 0]
+        meets_golden(sizes, "decompx.default.pooler_norm", row)
+
+
+def follow(model: nn.Module, inputs: dict[str, Tensor], length: int, watch: Any) -> Decompose:
+    paths = [name for name, _ in model.named_modules() if name.endswith("attention.self")]
+    role = Decompose(module_names(model), Stack.of(model, paths), length, watch=watch)
+    with torch.no_grad(), role:
+        model(**inputs)
+    return role
+
+
+@pytest.mark.parametrize("name", COMPLETE)
+def test_shares_add_up_to_the_logit(name: str) -> None:
+    for found in explained(name, **METHOD):
+        assert found.scores.sum() == pytest.approx(found.value, abs=1e-4)
+        assert found.checks["completeness_error"] < 1e-4
+        assert found.base == 0
+
+
+def test_without_biases_they_do_not() -> None:
+    found = explained("bert", **METHOD, bias=None)[0]
+    assert found.checks["completeness_error"] > 0.01
+    assert found.checks["completeness_error"] == pytest.approx(abs(found.scores.sum() - found.value), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_every_hidden_state_is_the_sum_of_its_shares(name: str) -> None:
+    model = model_of(name, double=True)
+    inputs = {k: v[:1] for k, v in CASES[name].inputs().items()}
+    seen: list[tuple[str, Tensor, Tensor]] = []
+
+    def watch(path: str, tensor: Tensor, shares: Shares) -> None:
+        if tensor.ndim == 3 and tensor.shape[1] == 10 and not shares.lost:
+            whole = shares.hold().sum(0)
+            seen.append((path, tensor.clone(), whole if shares.offset is None else whole + shares.offset))
+
+    last = "self" if name == "bert" else "self_attn"
+    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] == last]
+    role = Decompose(module_names(model), Stack.of(model, paths), 10, watch=watch)
+    with torch.no_grad(), role:
+        model(**inputs)
+    assert len(seen) > 20
+    for path, tensor, whole in seen:
+        torch.testing.assert_close(whole, tensor, atol=1e-6, rtol=1e-5, msg=path)  # Llama computes norms in float32
+
+
+def test_a_contrast_is_the_difference_of_two_classes() -> None:
+    one, other, both = (explained("bert", target=t, **METHOD)[0].scores for t in (0, 2, (0, 2)))
+    close(both, one - other)
+
+
+def test_a_linear_model_is_input_times_weight() -> None:
+    """Identity attention and no nonlinearity: what a token adds is what it has, where it stands."""
+    model = Copying().eval()
+    x = torch.randn(1, 5, 8, generator=torch.Generator().manual_seed(0))
+    found = wf.explain(model, (x,), target=1, **METHOD)[0]
+    weight = model.head.weight[1].detach().numpy()
+    close(found.scores, [2 * float(x[0, 0].numpy() @ weight), 0, 0, 0, 0], 1e-4)
+
+
+class Copying(nn.Module):
+    """One layer in which every position all but exactly attends to itself, read at the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Mixer()
+        self.head = nn.Linear(8, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[:, 0])
+
+
+class Mixer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        scores = torch.cdist(x, x) * -1e4
+        return x + scores.softmax(-1) @ x
+
+
+def test_causal_shares_never_come_from_the_future() -> None:
+    for name in ("gpt2", "llama"):
+        for bias in BIAS_RULES:
+            found = explained(name, **METHOD, bias=bias, keep_layers=True)[0]
+            assert found.layers is not None
+            assert not np.triu(found.layers, 1).any()
+
+
+def test_memory_stays_below_the_wide_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 tokens: no tensor has N²·4d numbers, or more than the stream of hidden states, N²·d."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    model = BertForSequenceClassification(BertConfig(vocab_size=50, **sizes)).eval()
+    ids = torch.randint(5, 50, (1, 128), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    (whole,) = wf.explain(model, inputs, target=1, **METHOD)
+    monkeypatch.setattr(decompose_shares, "BUDGET", 2**15)
+    with Largest() as largest:
+        (found,) = wf.explain(model, inputs, target=1, **METHOD)
+    close(found.scores, whole.scores)
+    assert largest.numbers <= 128 * 128 * 32
+    assert found.checks["completeness_error"] < 1e-4
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that is made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and not out._is_view():
+            self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
+        return out
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
+def test_a_batch_is_its_rows(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("bias", BIAS_RULES)
+def test_padding_is_nothing(name: str, bias: str) -> None:
+    padding_is_nothing(name, **METHOD, bias=bias)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_token_gets_everything(name: str) -> None:
+    one_token_is_finite(name, **METHOD)
+    ids = CASES[name].inputs()["input_ids"][:1, :1]
+    (found,) = explained(name, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **METHOD)
+    assert found.scores[0] == pytest.approx(found.value, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_half_precision(name: str, dtype: torch.dtype) -> None:
+    full = explained(name, **METHOD)
+    for half, whole in zip(half_precision_is_finite(name, dtype, **METHOD), full, strict=True):
+        close(half.scores, whole.scores, 0.2 if dtype == torch.bfloat16 else 0.02)
+
+
+def test_what_cannot_be_followed_is_said() -> None:
+    with pytest.raises(NotOffered, match="came around the layers"):
+        explained("lucidrains_tab_transformer", **METHOD)
+    with pytest.raises(NotOffered, match="write into a hidden state"):
+        explained("wav2vec2", **METHOD)
+    with pytest.raises(NotOffered, match="scalar='logit'"):
+        explained("bert", scalar="probability", **METHOD)
+    with pytest.raises(UnknownName, match="cosine"):
+        explained("bert", bias="cosine", **METHOD)

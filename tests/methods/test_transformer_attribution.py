@@ -1,0 +1,166 @@
+"""transformer_attribution against its twin, the golden numbers, and the laws of relevance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    model_of,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.models import CASES
+from tests.models.case import randint
+from tests.references.eager_attention import one_input, reported
+from tests.references.transformer_attribution import transformer_attribution, walked
+from whyformer.errors import BadInput, NotOverUnits, UnknownName
+
+METHOD = {"method": "transformer_attribution"}
+OPTIONS = ({}, {"normalize": True}, {"start_layer": 1}, {"variant": "rollout"}, {"variant": "last_layer"})
+VARIANTS = ("full", "rollout", "last_layer", "lrp")
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, options: dict[str, object]) -> None:
+    inputs, variant = CASES[name].inputs(), options.get("variant", "full")
+    start = -1 if variant == "last_layer" else int(options.get("start_layer", 0))  # type: ignore[call-overload]
+    for row, found in enumerate(explained(name, double=True, **METHOD, **options)):
+        net, relevance = walked(name, model_of(name, True), one_input(inputs, row), TARGET)
+        whole = transformer_attribution(
+            [relevance[node].numpy() for node in net.attention][start:],
+            reported(name, row, TARGET).gradient[start:] if variant == "full" else None,
+            normalize=bool(options.get("normalize")),
+            identity=variant != "last_layer",
+        )
+        close(found.matrix, whole)
+        close(found.scores, whole[net.row])
+        assert found.value == pytest.approx(float(net.logits.value[TARGET]), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_relevance_at_the_tokens_agrees_with_its_twin(name: str) -> None:
+    inputs = CASES[name].inputs()
+    for row, found in enumerate(explained(name, double=True, **METHOD, variant="lrp")):
+        net, relevance = walked(name, model_of(name, True), one_input(inputs, row), TARGET)
+        close(found.scores, relevance[net.tokens].sum(-1).numpy())
+        close(found.detail[: len(found.scores)], relevance[net.tokens].numpy())
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_golden(row: int) -> None:
+    """The authors' BERT: rows normalised; of the map's own cell they make the row's minimum, or zero."""
+    case = golden()
+
+    def scores(**options: object) -> np.ndarray:
+        return wf.explain(case.model, case.inputs, target=case.target, **METHOD, **options)[row].scores.copy()
+
+    for start in (0, 2):
+        found = scores(normalize=True, start_layer=start)
+        found[0] = found.min()
+        meets_golden(found, f"te.transformer_attribution.start{start}", row)
+    for key, variant in (("te.partial_lrp", "last_layer"), ("te.full_lrp", "lrp")):
+        found = scores(variant=variant)
+        found[0] = 0
+        meets_golden(found, key, row)
+
+
+@pytest.mark.parametrize(
+    "name", [*FAMILY, "roberta", "modernbert", "qwen3", "gemma2", "dinov2", "einsum", "folded_heads", "looped_heads",
+             "nn_transformer_encoder_seq_first", "rtdl_ft_transformer"],
+)  # fmt: skip
+def test_relevance_is_conserved(name: str) -> None:
+    """Seeded with one, one arrives at the tokens, whatever biases the model has."""
+    for found in explained(name, **METHOD, variant="lrp"):
+        assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+        assert not found.warnings
+
+
+def test_attention_in_the_place_of_relevance_is_generic_attention() -> None:
+    for row, found in enumerate(explained("bert", double=True, method="generic_attention")):
+        own = reported("bert", row, TARGET)
+        close(found.matrix, transformer_attribution(own.attention, own.gradient))
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "llama"])
+def test_the_road_to_attention_does_not_matter(name: str) -> None:
+    inputs = CASES[name].inputs()
+    for variant in ("rollout", "lrp"):
+        fused, eager = (
+            wf.explain(CASES[name].build(a), inputs, **METHOD, target=TARGET, variant=variant)
+            for a in ("sdpa", "eager")
+        )
+        for one, other in zip(fused, eager, strict=True):
+            close(one.scores, other.scores, 1e-6)  # double precision: no amplified rounding
+
+
+def test_maps_are_causal_and_layers_add_up() -> None:
+    for name in FAMILY:
+        for found in explained(name, **METHOD, keep_layers=True):
+            assert found.matrix is not None and found.layers is not None
+            close(found.layers[-1], found.matrix)
+            assert (found.scores >= 0).all()
+            if name in {"gpt2", "llama"}:
+                assert not np.triu(found.matrix, 1).any()
+            assert found.cost.forwards == found.cost.backwards == 2
+
+
+def test_depends_on_the_target() -> None:
+    one, other = explained("bert", target=0, **METHOD), explained("bert", target=1, **METHOD)
+    assert not np.allclose(one[0].scores, other[0].scores, rtol=1e-3)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer", "deberta_v2", "nn_transformer_encoder_seq_first"])
+def test_a_batch_is_its_rows(name: str, variant: str) -> None:
+    batch_is_its_rows(name, **METHOD, variant=variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_as_many_inputs_as_positions(variant: str) -> None:
+    ids = randint(5, 100, 4, 4, seed=4)  # and as many as heads
+    together = explained("bert", {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, **METHOD, variant=variant)
+    for row, found in enumerate(together):
+        one = {"input_ids": ids[row : row + 1], "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+        close(found.scores, explained("bert", one, **METHOD, variant=variant)[0].scores)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str, variant: str) -> None:
+    padding_is_nothing(name, **METHOD, variant=variant)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_one_token(name: str) -> None:
+    for variant in VARIANTS:
+        one_token_is_finite(name, **METHOD, variant=variant)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """The relevance pass itself runs in double precision, so it sums to one all the same."""
+    for name in ("bert", "llama"):
+        half_precision_is_finite(name, dtype, **METHOD)
+        for found in half_precision_is_finite(name, dtype, **METHOD, variant="lrp"):
+            assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(UnknownName, match="partial"):
+        explained("bert", **METHOD, variant="partial")
+    with pytest.raises(BadInput, match="start_layer=7"):
+        explained("bert", **METHOD, start_layer=7)
+    with pytest.raises(NotOverUnits):
+        explained("t5_cls", **METHOD)

@@ -1,0 +1,235 @@
+"""value_norms against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    TARGET,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.methods.runs import running
+from tests.models import CASES
+from tests.references.blocks import blocks_of
+from tests.references.eager_attention import reported
+from tests.references.value_norms import layer_map, mixing_ratio, per_head, value_norms
+from whyformer.contributions import LEVELS, contributions
+from whyformer.errors import BadInput, UnknownName
+from whyformer.methods import value_norms as method
+
+METHOD = {"method": "value_norms"}
+GOLDEN = {
+    "attn": ("norm.kob20.summed", "norm.kob20.summed.rollout", "mixing_ratio.attn"),
+    "attn_res": ("norm.kob21.res", "norm.kob21.res.rollout", "mixing_ratio.attnres"),
+    "attn_res_ln": ("norm.kob21.resln", "norm.kob21.resln.rollout", "mixing_ratio.attnresln"),
+    "enc": ("norm.globenc.enc", "globenc.R", "mixing_ratio.enc"),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, level: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, level=level, keep_layers=True)):
+        blocks = blocks_of(name, row)
+        whole = value_norms(blocks, level)
+        read = 0 if CASES[name].readout == 0 else len(whole) - 1
+        close(found.layers, np.stack([layer_map(b, level) for b in blocks]))
+        close(found.matrix, whole)
+        close(found.scores, whole[read])
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_gradient_weight_agrees_with_its_twin(name: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, weight="gradient")):
+        own = reported(name, row, TARGET)
+        whole = value_norms(blocks_of(name, row), "enc", [torch.from_numpy(g) for g in own.gradient])
+        close(found.matrix, whole)
+        assert (found.cost.forwards, found.cost.backwards) == (2, 1)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_heads_and_mixing_ratio_agree_with_their_twins(name: str) -> None:
+    with running(name, double=True) as run:
+        heads = torch.stack(method.per_head(run), 1)
+        lengths_BLHK = torch.stack(method.transformed_norms(run), 1)
+        ratios = {level: method.mixing_ratio(run, level) for level in LEVELS}
+        keep = run.keep_BN
+    for row in range(2):
+        blocks = blocks_of(name, row)
+        real = keep[row]
+        close(heads[row][..., real, :][..., real], torch.stack([per_head(b) for b in blocks]))
+        own = torch.stack([torch.einsum("hnd,hde->hne", b.value, b.output).norm(dim=-1) for b in blocks])
+        close(lengths_BLHK[row][..., real], own)
+        for level, found in ratios.items():
+            close(found[row][:, real], torch.stack([mixing_ratio(b, level) for b in blocks]))
+            assert not found[row][:, ~real].any()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_meets_the_golden_numbers(level: str) -> None:
+    case = golden()
+    layers, rollout, ratio = GOLDEN[level]
+    found = wf.explain(case.model, case.inputs, target=case.target, **METHOD, level=level, keep_layers=True)
+    with running("bert", model=case.model, inputs=case.inputs) as run:
+        ratios = method.mixing_ratio(run, level)
+    for row, one in enumerate(found):
+        meets_golden(one.layers, layers, row)
+        meets_golden(one.matrix, rollout, row)
+        close(one.scores, np.asarray(one.matrix)[0])
+        meets_golden(ratios[row, :, : len(one.units)], ratio, row)
+
+
+def test_heads_meet_the_golden_numbers() -> None:
+    case = golden()
+    with running("bert", model=case.model, inputs=case.inputs) as run:
+        heads, lengths_BLHK = torch.stack(method.per_head(run), 1), torch.stack(method.transformed_norms(run), 1)
+    for row, n in enumerate((11, 8)):
+        meets_golden(heads[row, :, :, :n, :n], "norm.kob20.per_head", row)
+        meets_golden(lengths_BLHK[row, :, :, :n], "norm.kob20.fx", row)
+
+
+# What must hold on any model
+
+DECOMPOSED = [
+    *("roberta", "distilbert", "albert", "deberta_v2", "modernbert", "xlnet", "mistral", "qwen3", "gemma2", "phi3"),
+    *("gpt_neox", "opt", "deit", "beit", "dinov2", "wav2vec2", "nn_transformer_encoder", "einsum", "folded_heads"),
+    *("nn_transformer_encoder_seq_first", "nn_transformer_encoder_prenorm_seq_first", "timm_fused", "looped_heads"),
+    "rtdl_ft_transformer",
+]
+
+
+@pytest.mark.parametrize("name", [*FAMILY, *DECOMPOSED])
+def test_contributions_and_biases_add_up_to_the_attention_block(name: str) -> None:
+    with running(name, double=True) as run:
+        for site, block in run.anatomy().layers:
+            parts = contributions(site, block, "attn_res_ln")
+            total = parts.diagonal_BQE + parts.others_BQE
+            if block.bias_E is not None:
+                bias = block.attended.apply(block.before.apply(block.bias_E)).expand_as(total)
+                bias = block.before.scaled(bias)
+                total = total + block.attended.scaled(bias)
+            # What is left is the bias of the norm: the same at every position.
+            left = (block.attended_BQE - total)[run.keep_BN[:, site.first_query :][:, : total.shape[1]]]
+            # Gemma's norm, between W_O and the residual, computes in float32 whatever the model's precision.
+            noise = (1e-6 if name == "gemma2" else 1e-12) * block.attended_BQE.abs().max()
+            assert (left - left.mean(0)).abs().max() < noise
+            if not block.post_norm:
+                assert left.abs().max() < noise
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "gemma2", "rtdl_ft_transformer"])
+def test_gram_matrices_give_the_norms_of_the_vectors(name: str) -> None:
+    with running(name) as run:
+        for site, block in run.anatomy().layers:
+            for level in LEVELS:
+                parts = contributions(site, block, level)
+                direct = torch.cat([rows.norm(dim=-1) for _, rows in parts.rows()], 1)
+                close(parts.norms_BQK, direct, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["vit", "gpt2", "llama"])
+def test_prenorm_levels_after_the_residual_are_the_same(name: str) -> None:
+    res, ln, enc = (explained(name, **METHOD, level=level)[0] for level in LEVELS[1:])
+    assert np.array_equal(res.scores, ln.scores)
+    assert np.array_equal(res.scores, enc.scores)
+
+
+def test_aggregates() -> None:
+    layered = explained("bert", **METHOD, keep_layers=True)[0]
+    assert layered.layers is not None
+    close(explained("bert", **METHOD, aggregate="mean")[0].matrix, layered.layers.mean(0))
+    close(explained("bert", **METHOD, aggregate=-1)[0].matrix, layered.layers[-1])
+    close(explained("bert", **METHOD, aggregate=0)[0].matrix, layered.layers[0])
+    close(layered.matrix, layered.layers[1] @ layered.layers[0])
+
+
+def test_a_last_layer_with_one_row() -> None:
+    rolled, mean = (explained("rtdl_ft_transformer", **METHOD, aggregate=a)[0] for a in ("rollout", "mean"))
+    first, last = (explained("rtdl_ft_transformer", **METHOD, aggregate=i)[0] for i in (0, 1))
+    assert isinstance(first.matrix, np.ndarray) and isinstance(last.matrix, np.ndarray)
+    assert last.matrix.shape == (1, 8)
+    close(rolled.matrix, last.matrix @ first.matrix)
+    close(mean.scores, (last.scores + first.scores) / 2)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("options", [{}, {"level": "attn"}, {"weight": "gradient"}], ids=str)
+def test_batch_and_padding_change_nothing(name: str, options: dict[str, Any]) -> None:
+    batch_is_its_rows(name, **METHOD, **options)
+    padding_is_nothing(name, **METHOD, **options)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_causal_maps_are_lower_triangular(name: str) -> None:
+    matrix = explained(name, **METHOD)[0].matrix
+    assert isinstance(matrix, np.ndarray)
+    assert not np.triu(matrix, 1).any()
+
+
+def test_permuting_heads_changes_nothing() -> None:
+    with running("bert") as run:
+        for site, block in run.anatomy().layers:
+            order = [2, 0, 3, 1]
+            parts = contributions(site, block, "enc")
+            moved = type(parts)(
+                parts.attention_BHQK[:, order],
+                parts.vectors_BHKE[:, order],
+                parts.residual_BQE,
+                parts.scale_BQ,
+                parts.first_query,
+            )
+            close(moved.norms_BQK, parts.norms_BQK)
+
+
+def test_one_token() -> None:
+    for name in ("bert", "llama"):
+        one_token_is_finite(name, **METHOD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    for name in ("bert", "llama"):
+        half = half_precision_is_finite(name, dtype, **METHOD)
+        for found, whole in zip(half, explained(name, **METHOD), strict=True):
+            close(found.scores, whole.scores, 0.1)
+
+
+def test_a_layer_that_writes_nothing_gives_zeros_but_no_nan() -> None:
+    model = CASES["bert"].build("sdpa")
+    torch.nn.init.zeros_(model.bert.encoder.layer[0].attention.output.dense.weight)
+    found, _ = wf.explain(model, CASES["bert"].inputs(), **METHOD, level="attn")
+    assert not found.scores.any()
+    found, _ = wf.explain(model, CASES["bert"].inputs(), **METHOD, keep_layers=True)
+    assert found.layers is not None
+    assert np.count_nonzero(found.layers[0]) == len(found.units)  # the residual stream alone: each position is itself
+
+
+def test_a_product_beyond_float32_is_rescaled_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = explained("llama", **METHOD)[0]
+    monkeypatch.setattr(method, "LARGEST", 1.0)
+    found = explained("llama", **METHOD)[0]
+    assert np.asarray(found.matrix).max() == 1
+    close(found.scores / found.scores.max(), plain.scores / plain.scores.max())
+    assert any("float32" in w for w in found.warnings)
+    assert not plain.warnings
+
+
+def test_wrong_options_are_refused() -> None:
+    for wrong in ({"level": "output"}, {"weight": "grad"}, {"aggregate": "sum"}):
+        with pytest.raises(UnknownName):
+            explained("bert", **METHOD, **wrong)
+    with pytest.raises(BadInput, match="numbered 0 to 1"):
+        explained("bert", **METHOD, aggregate=7)

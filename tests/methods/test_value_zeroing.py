@@ -1,0 +1,201 @@
+"""value_zeroing against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.methods.runs import running
+from tests.models import CASES
+from tests.references.value_zeroing import cosine, euclidean, layer_map, normalised, value_zeroing
+from whyformer.capture.replay import Finish
+from whyformer.capture.site import OpenSite
+from whyformer.errors import NotOffered, UnknownName
+from whyformer.methods.value_zeroing import distances
+from whyformer.run import Run
+
+METHOD = {"method": "value_zeroing"}
+DISTANCES = {"cosine": cosine, "euclidean": euclidean}
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str, distance: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, distance=distance, keep_layers=True)):
+        layers = [normalised(layer_map(name, row, layer, DISTANCES[distance])) for layer in range(2)]
+        whole = value_zeroing(name, row, 2, DISTANCES[distance])
+        close(found.layers, np.stack(layers))
+        close(found.matrix, whole)
+        close(found.scores, whole[0 if CASES[name].readout == 0 else -1])
+
+
+def test_meets_the_golden_numbers() -> None:
+    case = golden()
+    found = wf.explain(case.model, case.inputs, target=case.target, **METHOD, keep_layers=True)
+    with running("bert", model=case.model, inputs=case.inputs) as run:
+        raw = torch.stack(distances(run), 1)
+    for row, one in enumerate(found):
+        n = len(one.units)
+        meets_golden(one.layers, "value_zeroing.layers", row)
+        meets_golden(one.matrix, "value_zeroing.rollout", row)
+        meets_golden(raw[row, :, :n, :n], "value_zeroing.layers_unnormalised", row)
+
+
+# Other spellings of a block: the whole model runs once per token and layer, that layer's values edited on the way
+
+BLOCKS = {
+    "distilbert": "distilbert.transformer.layer",
+    "deberta_v2": "deberta.encoder.layer",
+    "modernbert": "model.layers",
+    "xlnet": "transformer.layer",
+    "gemma2": "model.layers",
+    "phi3": "model.layers",
+    "gpt_neox": "gpt_neox.layers",
+    "opt": "model.decoder.layers",
+    "beit": "beit.layers",
+    "nn_transformer_encoder": "encoder.layers",
+    "nn_transformer_encoder_seq_first": "encoder.layers",
+    "nn_transformer_encoder_prenorm_seq_first": "encoder.layers",
+    "timm_fused": "blocks",
+    "einsum": "blocks",
+    "folded_heads": "blocks",
+}
+
+
+def brute_force(run: Run, blocks: str, layer: int) -> Tensor:
+    """(B, N, N) 1 - cos of a block's output, by running the model once per token."""
+    outputs: list[Tensor] = []
+
+    def see(module: nn.Module, args: Any, out: Any) -> None:
+        outputs.append(out if isinstance(out, Tensor) else out[0])
+
+    def edit_of(token: int | None) -> Any:
+        def edit(index: int, site: OpenSite) -> None:
+            if index == layer and token is not None:
+                value = site.value_BHKD.clone()
+                value[:, :, token] = 0
+                site.value_BHKD = value
+
+        return edit
+
+    hook = run.subject.model.get_submodule(blocks)[layer].register_forward_hook(see)
+    for token in (None, *range(run.length)):
+        run.rewritten(edit_of(token))
+    hook.remove()
+    rows = [o.transpose(0, 1) if o.shape[0] == run.length else o for o in outputs]  # sequence first
+    original, changed = rows[0], torch.stack(rows[1:], -2)
+    return 1 - torch.nn.functional.cosine_similarity(changed, original[..., None, :], dim=-1)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_agrees_with_running_the_model_once_per_token(name: str) -> None:
+    with running(name, double=True) as run:
+        found = distances(run)
+        keep = run.keep_BN
+        for layer, one in enumerate(found):
+            want = brute_force(run, BLOCKS[name], layer)
+            for row in range(len(keep)):
+                real = keep[row]
+                # Some norms compute in float32 whatever the model's precision.
+                close(one[row][real][:, real], want[row][real][:, real], 1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "phi3", "rtdl_ft_transformer"])
+def test_folding_the_first_matrix_of_the_mlp_changes_nothing(name: str) -> None:
+    with running(name, double=True) as run, torch.no_grad():
+        for site, block in run.anatomy().layers:
+            folded, plain = Finish(site, block, fold=True), Finish(site, block, fold=False)
+            assert bool(folded.folds) == (2 * site.heads <= site.attention_BHQK.shape[2])
+            assert not plain.folds
+            close(folded.unchanged(), block.output_BQE, 1e-9)
+            close(plain.unchanged(), block.output_BQE, 1e-9)
+            for token in range(site.attention_BHQK.shape[-1]):
+                close(folded.without(token), plain.without(token), 1e-6)
+
+
+def test_both_ways_to_fold_agree() -> None:
+    """Head vectors through the matrix, or the matrices multiplied first: which is shorter depends on sizes only."""
+    with running("bert", double=True) as run, torch.no_grad():
+        site, block = next(iter(run.anatomy().layers))
+        finish = Finish(site, block)
+        finish.unchanged()
+        finish._prepare(0)
+        number = finish.folds[0].call.outs[0]
+        assert number is not None
+        by_tokens = finish._written[number]
+        way = block.finished.steps[:2]
+        heads = type(block.finished)(way, None).apply(block.output_HDE) @ finish.folds[0].matrix
+        assert site.value_BHKD is not None
+        close(by_tokens, site.value_BHKD[:, :, : by_tokens.shape[2]] @ heads, 1e-9)
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer", "looped_heads"])
+def test_rows_are_shares(name: str) -> None:
+    for found in explained(name, **METHOD):
+        assert isinstance(found.matrix, np.ndarray)
+        assert found.matrix.min() >= 0
+        close(found.matrix.sum(-1), np.ones(len(found.matrix)))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_the_future_changes_nothing(name: str) -> None:
+    found = explained(name, **METHOD, keep_layers=True)[0]
+    assert found.layers is not None
+    for layer in found.layers:
+        assert not np.triu(layer, 1).any()
+        assert layer[0, 0] == 1
+
+
+def test_any_distance() -> None:
+    def city(changed: Tensor, original: Tensor) -> Tensor:
+        return (changed - original).abs().sum(-1)
+
+    for row, found in enumerate(explained("bert", double=True, **METHOD, distance=city)):
+        whole = value_zeroing("bert", row, 2, lambda a, b: (a - b).abs().sum())
+        close(found.matrix, whole)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_batch_and_padding_change_nothing(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+    padding_is_nothing(name, **METHOD)
+
+
+def test_one_token_is_all_there_is() -> None:
+    for name in ("bert", "llama"):
+        one_token_is_finite(name, **METHOD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    for name in ("bert", "llama"):
+        half_precision_is_finite(name, dtype, **METHOD)
+
+
+def test_a_layer_that_writes_nothing_is_an_error_not_a_uniform_map() -> None:
+    model = CASES["bert"].build("sdpa")
+    torch.nn.init.zeros_(model.bert.encoder.layer[0].attention.output.dense.weight)
+    for distance in ("cosine", "euclidean", lambda a, b: (a - b).norm(dim=-1)):
+        with pytest.raises(NotOffered, match=r"layer\.0.*no more than rounding"):
+            wf.explain(model, CASES["bert"].inputs(), **METHOD, distance=distance)
+
+
+def test_wrong_distance_is_refused() -> None:
+    with pytest.raises(UnknownName):
+        explained("bert", **METHOD, distance="manhattan")

@@ -1,0 +1,30 @@
+"""ALTI (Ferrando et al. 2022, section 3): a contribution counts by how near it alone comes to the block's output."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.references.blocks import Block
+from tests.references.value_norms import contribution
+
+
+def layer_map(block: Block, order: int = 1) -> Tensor:
+    n = len(block.stream)
+    shares = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        output = block.attended[i]
+        for j in range(n):
+            distance = torch.linalg.vector_norm(output - contribution(block, i, j, "attn_res_ln"), ord=order)
+            shares[i, j] = max(float(torch.linalg.vector_norm(output, ord=order) - distance), 0.0)  # eq. 10
+        total = shares[i].sum()
+        if total > 0:
+            shares[i] = shares[i] / total
+    return shares
+
+
+def alti(blocks: list[Block], order: int = 1) -> Tensor:
+    whole = torch.eye(len(blocks[0].stream), dtype=torch.float64)
+    for block in blocks:
+        whole = layer_map(block, order) @ whole
+    return whole

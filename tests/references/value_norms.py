@@ -1,0 +1,71 @@
+"""Value norms: Kobayashi 2020 (eq. 3), Kobayashi 2021 (eqs. 4-8), GlobEnc (Modarressi 2022, eqs. 6-11), vector by vector."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tests.references.blocks import Block, Norm
+
+
+def contribution(block: Block, i: int, j: int, level: str, gradient: Tensor | None = None) -> Tensor:
+    """T_ij: what token j adds to position i."""
+    vector = torch.zeros(block.stream.shape[1], dtype=torch.float64)
+    for h in range(len(block.attention)):
+        weight = block.attention[h, i, j]
+        if gradient is not None:
+            weight = weight * max(float(gradient[h, i, j]), 0.0)
+        vector = vector + weight * (block.value[h, j] @ block.output[h])
+    if level == "attn":
+        return vector
+    if i == j:
+        vector = vector + block.stream[i]
+    if level == "attn_res" or block.norms is None:  # pre-norm: no norm between attention and the block's end
+        return vector
+    vector = linearised(block.norms[0], vector, i)
+    return vector if level == "attn_res_ln" else linearised(block.norms[1], vector, i)
+
+
+def linearised(norm: Norm, vector: Tensor, i: int) -> Tensor:
+    """LayerNorm without its bias, divided by the standard deviation of what it really normalised."""
+    spread = torch.sqrt(norm.before[i].var(unbiased=False) + norm.eps)
+    return norm.gain * (vector - vector.mean()) / spread
+
+
+def layer_map(block: Block, level: str, gradient: Tensor | None = None) -> Tensor:
+    n = len(block.stream)
+    norms = torch.zeros(n, n, dtype=torch.float64)
+    for i in range(n):
+        for j in range(n):
+            norms[i, j] = contribution(block, i, j, level, gradient).norm()
+    return norms
+
+
+def per_head(block: Block) -> Tensor:
+    """(H, N, N) ‖α f(x)‖ of each head."""
+    heads, n, _ = block.attention.shape
+    norms = torch.zeros(heads, n, n, dtype=torch.float64)
+    for h in range(heads):
+        for j in range(n):
+            length = (block.value[h, j] @ block.output[h]).norm()
+            for i in range(n):
+                norms[h, i, j] = block.attention[h, i, j] * length
+    return norms
+
+
+def mixing_ratio(block: Block, level: str) -> Tensor:
+    n = len(block.stream)
+    ratios = torch.zeros(n, dtype=torch.float64)
+    for i in range(n):
+        others = sum(contribution(block, i, j, level) for j in range(n) if j != i)
+        mixing, keeping = torch.as_tensor(others).norm(), contribution(block, i, i, level).norm()
+        ratios[i] = mixing / (mixing + keeping)
+    return ratios
+
+
+def value_norms(blocks: list[Block], level: str = "enc", gradients: list[Tensor] | None = None) -> Tensor:
+    """C_L ··· C_1."""
+    whole = torch.eye(len(blocks[0].stream), dtype=torch.float64)
+    for layer, block in enumerate(blocks):
+        whole = layer_map(block, level, None if gradients is None else gradients[layer]) @ whole
+    return whole

@@ -1,0 +1,46 @@
+"""Value zeroing (Mohebbi et al. 2023, section 3): zero a token's value in one layer, run, compare the block's output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tests.references.blocks import with_value_zeroed
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+def cosine(changed: Tensor, original: Tensor) -> Tensor:
+    return 1 - torch.dot(changed, original) / (changed.norm() * original.norm())  # eq. 2
+
+
+def euclidean(changed: Tensor, original: Tensor) -> Tensor:
+    return (changed - original).norm()
+
+
+def layer_map(name: str, index: int, layer: int, distance: Distance = cosine) -> Tensor:
+    """(N, N) distances before normalisation."""
+    original = with_value_zeroed(name, index, layer, None)
+    n = len(original)
+    scores = torch.zeros(n, n, dtype=torch.float64)
+    for token in range(n):
+        changed = with_value_zeroed(name, index, layer, token)
+        for i in range(n):
+            scores[i, token] = distance(changed[i], original[i])
+    return scores
+
+
+def normalised(scores: Tensor) -> Tensor:
+    shares = scores.clone()
+    for i in range(len(scores)):
+        shares[i] = scores[i] / scores[i].sum()  # eq. 3
+    return shares
+
+
+def value_zeroing(name: str, index: int, layers: int, distance: Distance = cosine) -> Tensor:
+    whole = normalised(layer_map(name, index, 0, distance))
+    for layer in range(1, layers):
+        whole = normalised(layer_map(name, index, layer, distance)) @ whole
+    return whole
