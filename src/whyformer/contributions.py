@@ -1,11 +1,11 @@
 """What each token's value adds to each position, layer by layer: the vectors behind the norm-based methods.
 
-T_ij = s_i · (Σ_h α_ij^h F_jh + δ_ij X_i), where F_jh = steps(f_h(x_j)) with f_h(x_j) = (x_j W_V^h + b_V^h) W_O^h, X_i is
-the residual stream after the same steps, and the steps and s_i are the norms up to the level that is asked for, with
-the standard deviations that the model itself had. b_O and the biases of the norms belong to no token.
+T_ij = s_i · (Σ_h α_ij^h F_jh + δ_ij X_i), where F_jh = steps(f_h(x_j)) with f_h(x_j) = (x_j W_V^h + b_V^h) W_O^h, X_i
+is the residual stream after the same steps, and the steps and s_i are the norms up to the level that is asked for,
+with the standard deviations that the model itself had. b_O and the biases of the norms belong to no token.
 
-Nothing of size N²·E exists at once. ‖Σ_h α^h F_jh‖² = αᵀ G_j α needs only the Gram matrix G_j of the H vectors of token j
-(N²·H numbers); where the vectors themselves are needed, a few query rows at a time are made.
+Nothing of size N²·E exists at once. ‖Σ_h α^h F_jh‖² = αᵀ G_j α needs only the Gram matrix G_j of the H vectors of
+token j (N²·H numbers); where the vectors themselves are needed, a few query rows at a time are made.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Contributions:
     @property
     def norms_BQK(self) -> Tensor:
         """‖T_ij‖, by Gram matrices: in double precision, for a difference of large squares would lose single ones."""
-        grams = [v @ v.mT for v in map(wide, self.vectors_BHKE.transpose(1, 2).split(64, dim=1))]
-        gram_BKHH = torch.cat(grams, 1)
+        few_BKHE = torch.split(self.vectors_BHKE.transpose(1, 2), 64, dim=1)
+        gram_BKHH = torch.cat([v @ v.mT for v in map(wide, few_BKHE)], 1)
         parts = []
         for rows in self._chunks(self.attention_BHQK.shape[1]):
             weights_BKQH = wide(self.attention_BHQK[:, :, rows]).permute(0, 3, 2, 1)
@@ -68,8 +68,8 @@ class Contributions:
         norms = torch.cat(parts, 1).to(self.vectors_BHKE.dtype)
         if self.scale_BQ is not None:
             norms = norms * self.scale_BQ[..., None]
-        rows = torch.arange(norms.shape[1], device=norms.device)
-        norms[:, rows, rows + self.first_query] = self.diagonal_BQE.norm(dim=-1)
+        own = torch.arange(norms.shape[1], device=norms.device)
+        norms[:, own, own + self.first_query] = self.diagonal_BQE.norm(dim=-1)
         return norms
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:

@@ -1,0 +1,131 @@
+"""Value zeroing against running each block once per token, on a model of BERT-base's size.
+
+    python -m bench.value_zeroing [--layers 12] [--tokens 128] [--repeat 2]
+
+Prints seconds of both roads, their ratio beside the bound that counting multiplications gives, and how far the maps are
+apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import borrowed
+from whyformer.capture.replay import Finish
+from whyformer.explainer import Explainer
+from whyformer.methods.value_zeroing import cosine
+from whyformer.run import Run
+from whyformer.study import study_of
+
+
+def bert(layers: int) -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    return BertForSequenceClassification(BertConfig(num_hidden_layers=layers, num_labels=2)).eval()
+
+
+@torch.no_grad()
+def block_inputs(model: Any, inputs: dict[str, Tensor]) -> list[tuple[tuple[Any, ...], dict[str, Any], Tensor]]:
+    """What each block is called with, and what it returns."""
+    found: list[tuple[tuple[Any, ...], dict[str, Any], Tensor]] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        found.append((args, kwargs, out if isinstance(out, Tensor) else out[0]))
+
+    hooks = [block.register_forward_hook(keep, with_kwargs=True) for block in model.bert.encoder.layer]
+    model(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@torch.no_grad()
+def rerun(block: Any, call: tuple[tuple[Any, ...], dict[str, Any], Tensor]) -> Tensor:
+    """(N, N) 1 - cos of one block, by running it once per token with that token's value zeroed."""
+    args, kwargs, original = call
+    columns = []
+    for token in range(original.shape[1]):
+        hook = block.attention.self.value.register_forward_hook(lambda m, a, out, t=token: zeroed(out, t))
+        out = block(*args, **kwargs)
+        hook.remove()
+        columns.append(cosine(out if isinstance(out, Tensor) else out[0], original)[0])
+    return torch.stack(columns, -1)
+
+
+def zeroed(out: Tensor, token: int) -> Tensor:
+    changed = out.clone()
+    changed[:, token] = 0
+    return changed
+
+
+def finished(site: Any, block: Any, fold: bool) -> Tensor:
+    finish = Finish(site, block, fold=fold)
+    original = finish.unchanged()
+    columns = [cosine(finish.without(t), original)[0] for t in range(original.shape[1])]
+    return torch.stack(columns, -1)
+
+
+def flops(width: int, mlp: int, tokens: int, heads: int) -> dict[str, float]:
+    """Multiplications per (position, zeroed token) of one block."""
+    attention = 4 * width * width + 2 * tokens * width
+    return {
+        "rerun": attention + 2 * width * mlp,
+        "finish": heads * width + 2 * width * mlp,
+        # once per block: W_O times the folded matrix, once per token: its head vectors
+        "folded": heads * width + heads * mlp + width * mlp + width * mlp * (width + tokens) / tokens**2,
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--repeat", type=int, default=2)
+    options = parser.parse_args(argv)
+    model = bert(options.layers)
+    ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    explainer = Explainer(model)
+    subject, batch, _ = explainer.prepare(inputs)
+    with borrowed(model), torch.no_grad():
+        run = Run(subject, batch, study_of(subject, batch)[0])
+        anatomy = run.anatomy()
+        calls = block_inputs(model, inputs)
+        seconds = dict.fromkeys(("rerun", "finish", "folded"), 0.0)
+        worst = 0.0
+        blocks = list(zip(model.bert.encoder.layer, calls, anatomy.layers, strict=True))
+        for module, call, (site, block) in blocks:
+            maps, best = {}, {}
+            for _ in range(options.repeat):
+                for name, road in (
+                    ("rerun", lambda: rerun(module, call)),
+                    ("finish", lambda: finished(site, block, fold=False)),
+                    ("folded", lambda: finished(site, block, fold=True)),
+                ):
+                    started = time.perf_counter()
+                    maps[name] = road()
+                    best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
+            for name, spent in best.items():
+                seconds[name] += spent
+                worst = max(worst, float((maps[name] - maps["rerun"]).abs().max() / maps["rerun"].max()))
+    config = model.config
+    bound = flops(config.hidden_size, config.intermediate_size, options.tokens, config.num_attention_heads)
+    print(f"value zeroing, {options.layers} layers, {options.tokens} tokens, width {config.hidden_size}")
+    for name, text in (
+        ("rerun", "each block once per token"),
+        ("finish", "subtract and finish the block"),
+        ("folded", "the same, first MLP matrix folded in"),
+    ):
+        ratio, limit = seconds["rerun"] / seconds[name], bound["rerun"] / bound[name]
+        print(f"  {text:40s} {seconds[name]:7.2f} s   {ratio:4.2f} ×   (FLOP bound {limit:4.2f} ×)")
+    print(f"  largest difference between the maps, relative: {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""ALTI: how near each token's contribution alone comes to what the attention block really put out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whyformer.contributions import Contributions, contributions, lifted
+from whyformer.registry import constant, method, one_of
+from whyformer.relevance import product, read_row, real, row_normalized
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+
+ORDERS = {"l1": 1, "l2": 2}
+
+
+@method(
+    paper="Ferrando, Gállego & Costa-jussà 2022, arXiv:2203.04212",
+    needs={"attention", "values"},
+    cost=constant(1, 0),
+    cost_text="1 forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+)
+def alti(run: Run, *, norm: str = "l1") -> Attribution:
+    """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.
+
+    c_ij = max(0, ‖y_i‖ - ‖y_i - T_ij‖), divided by its sum over j; R = C_L ··· C_1, without added identity. T_ij holds
+    the residual and the norm after it (value_norms at level "attn_res_ln"), y_i is the output of the attention half
+    with all its biases. ``norm``: "l1" (the paper) or "l2".
+
+    Misleads when: the MLP, which is left out, changes the vectors much, and when no single contribution points the way
+    of the output: such rows are all zero and pass nothing on.
+    """
+    one_of("norm", norm, tuple(ORDERS))
+    anatomy = run.anatomy()
+    layers = []
+    for site, block in anatomy.layers:
+        parts = contributions(site, block, "attn_res_ln")
+        near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
+        layers.append(row_normalized(real(near, run.keep_BN, site)))
+    whole = product(layers)
+    last = anatomy.record.sites[-1]
+    square = layers[0].shape == layers[-1].shape
+    kept = torch.stack(layers, 1) if run.keep_layers and square else None
+    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=kept)
+
+
+def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
+    """max(0, ‖y_i‖ - ‖y_i - T_ij‖), a few query rows at a time.
+
+    NOTE[DIFF] the authors' distance adds 1e-6 to every difference (torch's pairwise_distance); ours does not.
+    """
+    found = []
+    for rows, vectors_BQKE in parts.rows():
+        output = output_BQE[:, rows, None]
+        distance = torch.linalg.vector_norm(output - vectors_BQKE, ord=order, dim=-1)
+        found.append((torch.linalg.vector_norm(output, ord=order, dim=-1) - distance).clamp(min=0))
+    return torch.cat(found, 1)

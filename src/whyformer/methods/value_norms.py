@@ -1,0 +1,133 @@
+"""Value norms: not how much attention a token gets, but how long the vector is that it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from whyformer.borrow import refuse_without_gradients
+from whyformer.contributions import LEVELS, Contributions, contributions, lifted, transformed, wide
+from whyformer.errors import UnknownName
+from whyformer.registry import Passes, method, one_of
+from whyformer.relevance import chosen_layers, product, read_row, real
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+from whyformer.types import Site
+
+LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
+
+
+def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes:
+    return (2, 1) if weight == "gradient" else (1, 0)
+
+
+@method(
+    paper="Kobayashi et al. 2020, arXiv:2004.10102; 2021, arXiv:2109.07152; GlobEnc: Modarressi et al. 2022, "
+    "arXiv:2205.03286",
+    needs={"attention", "values"},
+    cost=_cost,
+    cost_text='1 forward; weight="gradient": 2 forwards + 1 backward',
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+)
+def value_norms(
+    run: Run, *, level: str = "enc", aggregate: str | int = "rollout", weight: str | None = None
+) -> Attribution:
+    """How long the vector is that each token adds to each position, multiplied through the layers: C_L ··· C_1.
+
+    C[i, j] = ‖T_ij‖. ``level`` says what T_ij holds: "attn" Σ_h α_ij^h f_h(x_j), with f_h(x) = (x W_V^h + b_V^h) W_O^h;
+    "attn_res" the residual stream x_i on the diagonal, too; "attn_res_ln" the norm after that sum, with the standard
+    deviation it really had; "enc" the norm after the MLP as well, the MLP itself being skipped. Pre-norm blocks have no
+    norm there: the last three are the same. ``aggregate``: "rollout" is the plain product, without added identity or
+    row normalisation, "mean" the mean of the layers, a number one layer. ``weight="gradient"`` multiplies every α_ij^h
+    by max(0, ∂s/∂α_ij^h): what raised the explained score, and so different for each class.
+
+    Misleads when: contributions cancel (norms cannot), the MLP rewrites what attention brought (it is skipped), and at
+    level "attn_res_ln" on post-norm models, whose second norm undoes what the first one did.
+    """
+    one_of("level", level, LEVELS)
+    one_of("weight", weight, (None, "gradient"))
+    if isinstance(aggregate, str) and aggregate not in {"rollout", "mean"}:
+        raise UnknownName("value of aggregate", aggregate, ["rollout", "mean", "a layer number"])
+    if isinstance(aggregate, int):
+        chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
+    maps = [real(parts.norms_BQK, run.keep_BN, site) for site, parts in layers(run, level, weight)]
+    sites = run.anatomy().record.sites
+    square = len({m.shape for m in maps}) == 1
+    kept = torch.stack(maps, 1) if run.keep_layers and square else None
+    warnings: list[str] = []
+    if aggregate == "rollout":
+        whole, last = _product(maps, warnings), sites[-1]
+    elif aggregate == "mean" and square:
+        whole, last = torch.stack(maps).mean(0), sites[-1]
+    elif aggregate == "mean":  # a last layer with few rows: only the row that is read exists everywhere
+        rows = [read_row(m, run.readout_BN, s.first_query) for m, s in zip(maps, sites, strict=True)]
+        return Attribution(torch.stack(rows).mean(0))
+    else:
+        (index,) = chosen_layers(aggregate, len(maps))
+        whole, last = maps[index], sites[index]
+    scores = read_row(whole, run.readout_BN, last.first_query)
+    told = [list(warnings) for _ in range(run.batch.size)] if warnings else None
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept, warnings=told)
+
+
+def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Site, Contributions]]:
+    """The contributions of each layer in turn."""
+    gradients: Sequence[Tensor | None] = [None] * len(run.study.sites)
+    if weight == "gradient":
+        refuse_without_gradients(run.subject.model, 'value_norms(weight="gradient")')
+        gradients = [site.attention_grad_BHQK for site in run.record(grad=True).sites]
+    anatomy = run.anatomy()
+    if weight is None:
+        gradients = [None] * len(anatomy.blocks)
+    for (site, block), gradient in zip(anatomy.layers, gradients, strict=True):
+        weighted = None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
+        yield site, contributions(site, block, level, weighted)
+
+
+def _product(maps: list[BQK], warnings: list[str]) -> BQK:
+    """C_L ··· C_1, in double precision: entries grow with the number of layers."""
+    whole = product([wide(m) for m in maps])
+    largest = float(whole.amax())
+    if largest > LARGEST:
+        whole = whole / whole.amax((1, 2), keepdim=True)
+        warnings.append("the product of the layers left the range of float32 and was divided by its largest entry.")
+    return whole.to(maps[0].dtype)
+
+
+# What is behind the maps, for pictures and for a closer look
+
+
+def per_head(run: Run) -> list[Tensor]:
+    """Per layer (B, H, Q, K): ‖α_ij^h f_h(x_j)‖, each head by itself (Kobayashi 2020)."""
+    found = []
+    for site, parts in layers(run, "attn"):
+        maps = parts.attention_BHQK * parts.vectors_BHKE.norm(dim=-1)[:, :, None]
+        found.append(torch.stack([real(m, run.keep_BN, site) for m in maps.unbind(1)], 1))
+    return found
+
+
+def transformed_norms(run: Run) -> list[Tensor]:
+    """Per layer (B, H, K): ‖f_h(x_j)‖, how long a head's vector for a token is before attention weighs it."""
+    keep = run.keep_BN[:, None]
+    return [transformed(site, block).norm(dim=-1) * keep for site, block in run.anatomy().layers]
+
+
+def mixing_ratio(run: Run, level: str = "enc") -> Tensor:
+    """(B, L, N) how much of each position's new vector comes from others: ‖Σ_{j≠i} T_ij‖ / (‖Σ_{j≠i} T_ij‖ + ‖T_ii‖).
+
+    0 at padding and at positions that a layer does not compute.
+    """
+    one_of("level", level, LEVELS)
+    rows = []
+    for site, parts in layers(run, level):
+        others, own = parts.others_BQE.norm(dim=-1), parts.diagonal_BQE.norm(dim=-1)
+        total = others + own
+        ratio = torch.where(total > 0, others / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+        whole = ratio.new_zeros(run.keep_BN.shape)
+        whole[:, site.first_query : site.first_query + ratio.shape[1]] = ratio
+        rows.append(whole * run.keep_BN)
+    return torch.stack(rows, 1)

@@ -1,0 +1,101 @@
+"""Value zeroing: silence one token's value vector in one layer, and see how much each position changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.replay import Finish
+from whyformer.contributions import lifted
+from whyformer.errors import NotOffered, UnknownName
+from whyformer.registry import constant, method
+from whyformer.relevance import product, read_row, real, row_normalized
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+
+Distance = Callable[[Tensor, Tensor], Tensor]
+
+
+@method(
+    paper="Mohebbi et al. 2023, arXiv:2301.12971",
+    needs={"attention", "values"},
+    cost=constant(1, 0),
+    cost_text="1 forward; then per unit what follows attention in every block, a third to two thirds of a forward",
+    signed=False,
+    class_specific=False,
+    specificity="attention",
+)
+def value_zeroing(run: Run, *, distance: str | Distance = "cosine") -> Attribution:
+    """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
+
+    D_l[i, t] = distance between the output of block l at i as it was and with the value vectors of t zeroed in all
+    heads of that layer (after the softmax: attention stays as it is), divided by its sum over t. No identity is added.
+    ``distance``: "cosine" (1 - cos), "euclidean", or a function (changed, original) → distance over the last axis.
+    The output of a block is what the next block adds to: of a pre-norm model, the stream before the final norm.
+
+    Misleads when: tokens back each other up (silencing one of two changes little), and on deep models, where the
+    product of shares flattens out. It is the same for every class.
+    """
+    layers = [row_normalized(d) for d in distances(run, distance)]
+    whole = product(layers)
+    last = run.anatomy().record.sites[-1]
+    square = layers[0].shape == layers[-1].shape
+    kept = torch.stack(layers, 1) if run.keep_layers and square else None
+    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=kept)
+
+
+@torch.no_grad()
+def distances(run: Run, distance: str | Distance = "cosine") -> list[BQK]:
+    """D_l of every layer before its rows are divided by their sums."""
+    measure, tolerance = _measure(distance)
+    anatomy = run.anatomy()
+    finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
+    found = []
+    for (site, block), finish in zip(anatomy.layers, run.track(finishes, "value zeroing"), strict=True):
+        original = lifted(block.output_BQE)
+        changes = original.new_zeros(len(original), original.shape[1], site.attention_BHQK.shape[-1])
+        matters_K = (run.keep_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()).tolist()
+        original = lifted(finish.unchanged())
+        for token, matters in enumerate(matters_K):
+            if matters:
+                changes[:, :, token] = measure(lifted(finish.without(token)), original)
+        changes = real(changes, run.keep_BN, site)
+        _require_change(changes, tolerance, original, site.path)
+        found.append(changes)
+    return found
+
+
+def _measure(distance: str | Distance) -> tuple[Distance, float]:
+    """The distance, and what it may not stay below, in units of the vectors' length for "euclidean"."""
+    if callable(distance):
+        return distance, 0.0
+    if distance == "cosine":
+        return cosine, 1e-12
+    if distance == "euclidean":
+        return euclidean, 1e-7
+    raise UnknownName("value of distance", distance, ["cosine", "euclidean", "a function of two tensors"])
+
+
+def cosine(changed: Tensor, original: Tensor) -> Tensor:
+    """1 - cos, as half the squared distance of the unit vectors: small angles keep their digits."""
+    a, b = (torch.nn.functional.normalize(v, dim=-1) for v in (changed, original))
+    return (a - b).square().sum(-1) / 2
+
+
+def euclidean(changed: Tensor, original: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(changed - original, dim=-1)
+
+
+def _require_change(changes_BQK: BQK, tolerance: float, original: Tensor, path: str) -> None:
+    """A layer where nothing changes would become a uniform map of rounding errors once rows are normalised."""
+    if tolerance == 1e-7:
+        tolerance *= float(original.norm(dim=-1).amax())
+    still = (changes_BQK.amax((1, 2)) <= tolerance).nonzero()[:, 0].tolist()
+    if still:
+        raise NotOffered(
+            f"{path}: zeroing values changed the block's output by no more than rounding (input {still[0]}), so there "
+            "is nothing to share out. The attention of this layer writes nothing: its output projection or its values "
+            "are zero, or they drown in the residual stream in this precision. Try float32, or another method."
+        )
