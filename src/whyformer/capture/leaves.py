@@ -1,0 +1,127 @@
+"""The input as the leaf of a graph, and the vectors that enter a model's first block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from whyformer.errors import AmbiguousLayout, NotOffered
+
+ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "mark_attention"})
+
+
+def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return tensor.detach().to(dtype or tensor.dtype, copy=True).requires_grad_()
+
+
+class LookupLeaves(TorchFunctionMode):
+    """Every embedding that is looked up is replaced by ``leaf(embedding)``: the categorical columns of a table."""
+
+    def __init__(self, leaf: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.leaf = leaf
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return out if func.__name__ != "embedding" or out.requires_grad else self.leaf(out)
+
+
+class BeforeAttention(TorchFunctionMode):
+    """Keep every tensor with one vector per position that the model makes before its first attention."""
+
+    def __init__(self, batch: int, positions: int) -> None:
+        super().__init__()
+        self.shapes = ((batch, positions), (positions, batch))
+        self.vectors: list[Tensor] = []
+        self.over = False
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.__name__
+        self.over |= name in ATTENTION or (name == "softmax" and out.ndim > 2)
+        if not self.over and isinstance(out, Tensor):
+            self.add(out)
+        return out
+
+    def add(self, *tensors: Tensor) -> None:
+        self.vectors += [t for t in tensors if t.ndim == 3 and tuple(t.shape[:2]) in self.shapes and t.requires_grad]
+
+
+@dataclass
+class Traced:
+    """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept."""
+
+    value_B: Tensor
+    leaves: list[Tensor]
+    seen: BeforeAttention
+
+    def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if not self.value_B.requires_grad:
+            raise NotOffered(
+                "the explained output does not depend on the input by way of anything differentiable. If the model "
+                "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
+            )
+        try:
+            found = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
+        except torch.utils.checkpoint.CheckpointError as error:
+            raise NotOffered(
+                "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "
+                "follow. Turn it off for explaining: model.gradient_checkpointing_disable()."
+            ) from error
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+
+    def tokens(self) -> Tensor:
+        """The vectors that enter the first block: the last ones before any attention that nothing goes around.
+
+        On a model with residuals that is the block's input. A model without them can be cut further on, which is as
+        good.
+        """
+        if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
+            raise AmbiguousLayout(
+                f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."
+            )
+        for candidate in reversed(self.seen.vectors):
+            if _is_a_gate(candidate, self.value_B, self.leaves):
+                return candidate
+        raise NotOffered(
+            "the vectors that enter the first block were not found: no tensor with one vector per position carries all "
+            "of the input. Use at='input', or an attention method."
+        )
+
+    def batch_first(self, tokens: Tensor) -> Tensor:
+        """Tokens in the model's own order → (B, N, D)."""
+        return tokens if tuple(tokens.shape[:2]) == self.seen.shapes[0] else tokens.transpose(0, 1)
+
+
+def _is_a_gate(gate: Tensor, output: Tensor, leaves: list[Tensor]) -> bool:
+    """Do the leaves behind ``gate`` reach the output through it alone? Others (TabTransformer's numbers, which go
+    straight to its head) do not matter."""
+    ends = {id(leaf) for leaf in leaves}
+    entrance: Any = gate if gate.grad_fn is None else gate.grad_fn
+    behind = {id(gate)} & ends if gate.grad_fn is None else _ends(entrance, None, ends)
+    return bool(behind) and not behind & _ends(output.grad_fn, entrance, ends)
+
+
+def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
+    """Which of ``ends`` (leaves, by id) can be reached from a node of the graph without entering ``closed``."""
+    found: set[int] = set()
+    seen, waiting = {start}, [start]
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf is not closed and id(leaf) in ends:
+            found.add(id(leaf))
+        following = {n for n, _ in node.next_functions if n is not None and n is not closed} - seen
+        seen |= following
+        waiting += following
+    return found

@@ -1,0 +1,91 @@
+"""AttnLRP: layer-wise relevance propagation through attention."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.rules import GradientRules
+from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.registry import constant, method, one_of
+from whyformer.run import Attribution, Run
+from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.text import TextSubject
+
+PLACES = (None, "input", "tokens")
+
+
+@method(
+    paper="Achtibat et al. 2024 (ICML), arXiv:2402.05602",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=True,
+    class_specific=True,
+    specificity="gradient",
+)
+def attn_lrp(run: Run, *, at: str | None = None) -> Attribution:
+    """The score handed back layer by layer, each layer sharing it out among what it was made of.
+
+    Linear layers and sums share in proportion to what each term contributed; activations and normalisations pass on
+    what they got; a product (attention with values, queries with keys, a gate with what it gates) gives half to each
+    factor; softmax shares by its Taylor expansion. All of this is input × gradient under changed gradient rules,
+    r_i = Σ_d x_id · g_id. ``at="input"`` reads x at the word embeddings, pixels or floats: positions and biases take a
+    share of their own, which is not shown. ``at="tokens"`` reads it at the vectors that enter the first block,
+    position and type included; it is the default for tables with categories, audio, and text among other tokens.
+    What is missing from the sum of scores is in ``checks["conservation_error"]``, and as a share of the explained
+    value in ``checks["conservation_error_relative"]``.
+
+    Misleads when: the conservation error is large against the value (biases and positions took the rest), and on
+    models with an attention sink, whose first token collects what belongs to nobody.
+    """
+    return relevance(run, GradientRules(attention_is_constant=False), at)
+
+
+def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
+    """input × gradient under the rules, per attention position."""
+    one_of("at", at, PLACES)
+    _require_one_stream(run)
+    trace = run.traced(rules)
+    place = at or ("tokens" if _has_several_inputs(run, trace.leaves) else "input")
+    if place == "input" and not isinstance(run.subject, TextSubject) and len(trace.leaves) > 1:
+        raise NotOffered(
+            "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
+            "at='tokens'."
+        )
+    inputs = trace.leaves[0] if place == "input" else trace.tokens()
+    (gradient,) = run.differentiated(trace, [inputs])
+    detail = inputs.detach().float() * gradient.float()
+    detail = detail if place == "input" else trace.batch_first(detail)
+    scores = run.per_unit(detail) if place == "input" else detail.sum(2)
+    scores = scores * run.keep_BN
+    missing = (scores.sum(1) - run.value_B).abs()
+    warnings = [f"no relevance rule for {', '.join(sorted(rules.unruled))}: the plain gradient was used there."]
+    return Attribution(
+        scores,
+        detail=[d.cpu().numpy() for d in detail],
+        checks={
+            "conservation_error": missing,
+            "conservation_error_relative": missing / run.value_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
+        },
+        warnings=[warnings if rules.unruled else []] * run.batch.size,
+    )
+
+
+def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
+    """The input is no single tensor, or its entries are not the units (raw audio)."""
+    if isinstance(run.subject, TextSubject):
+        return run.study.extra > 0
+    if isinstance(run.subject, ImageSubject):
+        return False
+    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+
+
+def _require_one_stream(run: Run) -> None:
+    sites = run.study.sites
+    apart = isinstance(run.subject, TextSubject) and bool(sites) and not run.study.one_stream
+    if apart or any(site.kind == "cross" for site in sites):
+        raise NotOverUnits(
+            "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "
+            "Use a gradient or perturbation method (integrated_gradients, occlusion)."
+        )
