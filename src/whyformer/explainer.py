@@ -89,7 +89,7 @@ class Explainer:
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
-            batch = hidden_padding(subject, batch)
+            batch, target = subject.expanded(hidden_padding(subject, batch), target)
             study, new = study_of(subject, batch)
             step = batch_size or BATCH_SIZE
             track = tracker(progress)
@@ -101,7 +101,7 @@ class Explainer:
                 )
                 for name, found in runner.run(batch.select(chunk), part, chosen, settings).items():
                     results[name] += found
-        shaped = {name: found[0] if single else found for name, found in results.items()}
+        shaped = {name: _shaped(found, batch.groups, single) for name, found in results.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
@@ -149,6 +149,14 @@ def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> An
     """Why did the model say that? See ``Explainer.explain`` for the options."""
     attention_at = how.pop("attention_at", None)
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+def _shaped(found: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:
+    """One per input; a list of them where an input gives several (detections, generated tokens)."""
+    if not groups:
+        return found[0] if single else found
+    each = [[e for e, g in zip(found, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
+    return each[0] if single else each
 
 
 class _Runner:
@@ -223,7 +231,7 @@ def _explanation(
     prediction = int(run.logits[row].argmax())
     warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
     warnings += found.warnings[row] if found.warnings else []
-    warnings += _doubts(run, m, scores)
+    warnings += [*run.study.notes, *_doubts(run, m, scores)]
     return Explanation(
         scores=scores,
         units=run.units[row],
@@ -265,7 +273,8 @@ def _with_label(run: Run, target: Target) -> Target:
 
 def _readout(run: Run) -> str:
     if run.several:
-        return "; ".join(f"{stream}: {rule}" for stream, rule in run.study.readouts.items())
+        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
+        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
     return str(run.study.readout) if run.study.readout is not None else ""
 
 

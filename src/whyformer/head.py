@@ -43,6 +43,8 @@ class Head:
         own = self.subject.logits(output, batch, self.scalar)
         if own is not None:
             return own
+        if self.scalar == "cosine":
+            raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
         logits = logits_of(output)
         if logits.ndim == 1:
             logits = logits[:, None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Record, Target, Units
-
 
 NO_EMBEDDING = (
     "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use occlusion, or an "
@@ -250,17 +249,20 @@ class Run:
         self._require_one_input()
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         leaves: list[Tensor] = []
-        seen, lookups = BeforeAttention(self.batch.size, self.length), LookupLeaves(leaves, dtype)
+
+        def leaf(tensor: Tensor) -> Tensor:
+            leaves.append(as_leaf(tensor, dtype))
+            return leaves[-1]
+
+        seen = BeforeAttention(self.batch.size, self.length)
         with torch.enable_grad():
             if isinstance(self.subject, TextSubject):
-                swap = self._swapped(self.batch, lambda e: leaves.append(as_leaf(e, dtype)) or leaves[0])
-                with rules, swap, seen:
+                with rules, self._swapped(self.batch, leaf), seen:
                     logits = self.head.logits(self.batch)
             else:
-                floats = {k: as_leaf(v, dtype) for k, v in self.batch.tensors.items() if v.is_floating_point()}
-                leaves += floats.values()
+                floats = {k: leaf(v) for k, v in self.batch.tensors.items() if v.is_floating_point()}
                 seen.add(*leaves)
-                with rules, lookups, seen:
+                with rules, LookupLeaves(leaf), seen:
                     logits = self.head.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(NO_EMBEDDING)
@@ -285,7 +287,7 @@ class Run:
         self._require_one_input()
         if isinstance(self.subject, TextSubject):
             seen: list[Tensor] = []
-            with torch.no_grad(), self._swapped(self.batch, lambda e: seen.append(e.detach()) or e):
+            with torch.no_grad(), self._swapped(self.batch, partial(_keep, seen)):
                 self._see(self.head.logits(self.batch))
             np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
             if not seen:
@@ -309,7 +311,7 @@ class Run:
                 return table(ids)
         seen: list[Tensor] = []
         changed = self.batch.with_tensors(**{self.subject.main: ids})
-        with torch.no_grad(), self._swapped(changed, lambda e: seen.append(e.detach()) or e):
+        with torch.no_grad(), self._swapped(changed, partial(_keep, seen)):
             self.head.logits(changed)
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         return seen[0]
@@ -356,3 +358,8 @@ class Run:
             return scores
         front = missing if self.study.front is None else self.study.front
         return torch.nn.functional.pad(scores, (front, missing - front))
+
+
+def _keep(seen: list[Tensor], embedding: Tensor) -> Tensor:
+    seen.append(embedding.detach())
+    return embedding

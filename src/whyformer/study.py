@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ from whyformer.subjects.text import TextSubject
 from whyformer.types import Record
 
 
+UNFOLLOWED = (
+    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is placed "
+    "among the tokens of another stream. Scores are those of the tokens it became there."
+)
+
+
 @dataclass(frozen=True)
 class Study:
     """What is known about a model and a kind of input."""
@@ -43,6 +50,7 @@ class Study:
     trouble: CaptureError | None = field(default=None, compare=False)
     schedule: Schedule | None = None  # streams, and who asks whom
     readouts: dict[str, Readout] = field(default_factory=dict)  # per stream, for several
+    notes: tuple[str, ...] = ()  # what every explanation has to say about this model
 
     @property
     def several(self) -> bool:
@@ -144,7 +152,10 @@ def _several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> 
         return study
     try:
         require_steady(study.sites, schedule)
-        return replace(study, readouts=readouts_of(subject, one, schedule), forwards=2)
+        readouts = readouts_of(subject, one, schedule)
+        followed = schedule.reduced(readouts)
+        notes = tuple(UNFOLLOWED.format(stream=s) for s in schedule.streams if s not in followed.streams)
+        return replace(study, readouts=readouts, schedule=followed, notes=notes, forwards=2)
     except CaptureError as error:
         return replace(study, trouble=error)
 
@@ -166,7 +177,7 @@ def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
     for row in range(batch.size):
         one = batch.select([row])
         head = Head(subject, one)
-        rows, _, _ = readout_rows(lambda head=head, one=one: head.logits(one), names, len(study.sites) - 1)
+        rows, _, _ = readout_rows(partial(head.logits, one), names, len(study.sites) - 1)
         weights[row, rows] = 1 / len(rows)
     return weights
 
@@ -186,7 +197,8 @@ def hidden_padding(subject: Subject, batch: Batch) -> Batch:
     if "hides padding" not in facts:
         one = batch.select([rows[0]])
         found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
-        columns = [site.attention_BHQK[0, :, :, candidates[rows[0]]] for site in found.sites]
+        maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
+        columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
         facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
@@ -196,7 +208,7 @@ def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:
     tables = [m for m in subject.model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None]
     if not tables:
         return torch.zeros_like(ids_BN, dtype=torch.bool)
-    pad = (ids_BN == tables[0].padding_idx).int()
+    pad = torch.eq(ids_BN, int(tables[0].padding_idx or 0)).int()
     return (pad.cumprod(1) + pad.flip(1).cumprod(1).flip(1)).bool()
 
 

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput
+from whyformer.subjects.audio import AudioSubject
 from whyformer.subjects.base import Batch, Subject, signature_of
+from whyformer.subjects.detection import DetectionSubject
 from whyformer.subjects.families import BOX_FEATURES
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.pair import PairSubject
+from whyformer.subjects.seq2seq import Seq2SeqSubject
 from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
 
@@ -43,6 +46,13 @@ def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
 def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     main = getattr(model, "main_input_name", None)
     parameters = signature_of(model)
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    names = {main} if isinstance(main, str) else set()
+    if isinstance(first, (tuple, list)) and {"pixel_values", "input_ids"} <= set(parameters):
+        names |= {"pixel_values", "input_ids"}
+    several = _several(model, processor, names)
+    if several is not None:
+        return several
     if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
         return ImageSubject(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
@@ -79,6 +89,17 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | Non
     images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
     if "input_ids" in names and images:
         return PairSubject(model, processor, image=images[0])
+    for source, target in (("source", "target"), ("src", "tgt")):
+        if {source, target} <= names:
+            return Seq2SeqSubject(model, processor, source, target)
+    config = getattr(model, "config", None)
+    sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
+    if sources and (getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in names):
+        return Seq2SeqSubject(model, processor, sources[0])
+    if "pixel_values" in names and type(model).__name__.endswith("ForObjectDetection"):
+        return DetectionSubject(model, processor)
+    if sources and sources[0] != "input_ids":
+        return AudioSubject(model, processor, main=sources[0])
     return None
 
 

@@ -1,0 +1,151 @@
+"""Several streams of positions laid end to end, so that one row of scores covers them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.direct_readout import direct_rows
+from whyformer.capture.paths import module_names
+from whyformer.capture.probe import Readout, readout_of
+from whyformer.errors import CaptureError
+from whyformer.head import Head
+from whyformer.schedule import START, Schedule
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.text import TextSubject
+from whyformer.types import Units
+
+
+def lengths(subject: Subject, batch: Batch, schedule: Schedule) -> dict[str, int]:
+    """Positions of each stream in this batch: as studied, except for text, which has its own length."""
+    found = {}
+    for stream, studied in schedule.lengths.items():
+        part, view = subject.part(stream, batch)
+        found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextSubject) else studied
+    return found
+
+
+def slices(sizes: dict[str, int]) -> dict[str, slice]:
+    """Where each stream lies among all positions."""
+    found, start = {}, 0
+    for stream, size in sizes.items():
+        found[stream] = slice(start, start + size)
+        start += size
+    return found
+
+
+def keep_of(subject: Subject, batch: Batch, sizes: dict[str, int]) -> Tensor:
+    """(B, N) real positions of all streams."""
+    parts = []
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        parts.append(part.keep(view, size, None))
+    return torch.cat(parts, 1)
+
+
+def units_of(subject: Subject, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
+    each = []
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        own = part.units(view, size, None, grid)
+        # A part that is the subject itself (image tokens inside a text) knows better which stream a unit is of.
+        each.append(own if part is subject else [replace(u, stream=(stream,) * len(u)) for u in own])
+    return [joined(parts) for parts in zip(*each, strict=True)]
+
+
+def joined(parts: Sequence[Units]) -> Units:
+    """Units end to end. Words are numbered on; a grid, a text and its spans are kept where only one part has them."""
+    texts = [p for p in parts if p.text is not None]
+    grids = [p for p in parts if p.grid is not None]
+    text = texts[0] if len(texts) == 1 else None
+    grid = grids[0] if len(grids) == 1 else None
+    word: list[int] = []
+    for part in parts:
+        offset = max(word, default=-1) + 1
+        word += [w + offset if w >= 0 else -1 for w in part.word] if part.word else [-1] * len(part)
+    spans: list[tuple[int, int]] = []
+    for part in parts:
+        spans += list(part.spans) if part is text and part.spans else [(0, 0)] * len(part)
+    boxes: list[tuple[float, ...]] = []
+    for part in parts:
+        boxes += list(part.boxes) if part.boxes else [(0.0, 0.0, 0.0, 0.0)] * len(part)
+    return Units(
+        labels=tuple(label for p in parts for label in p.labels),
+        special=tuple(s for p in parts for s in p.special),
+        stream=tuple(s for p in parts for s in p.stream),
+        grid=None if grid is None else grid.grid,
+        image_size=None if grid is None else grid.image_size,
+        word=tuple(word) if any(p.word for p in parts) else None,
+        spans=tuple(spans) if text is not None and text.spans else None,
+        text=None if text is None else text.text,
+        boxes=tuple(boxes) if any(p.boxes for p in parts) else None,
+    )
+
+
+# Rows that feed the head
+
+
+def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:
+    """Rules for the rows of each stream that feed the head, learned on one input."""
+    sizes = lengths(subject, one, schedule)
+    found = {}
+    for stream, rows in _direct(subject, one, schedule).items():
+        part, view = subject.part(stream, one)
+        keep = part.keep(view, sizes[stream], None)[0].cpu()
+        rank = {int(p): i for i, p in enumerate(keep.nonzero()[:, 0])}
+        real = [rank[r] for r in rows if r in rank]
+        if real:
+            rule = readout_of(real, sizes[stream], len(rank), set())
+            if stream == subject.positioned:  # which row is read is the target's choice, not the model's
+                rule = Readout("rows", tuple(real))
+            guessed = rule.kind == "last" and not subject.generates and not any("mask" in n for n in one.tensors)
+            # Without a mask an end-of-text token may only happen to be last here: look at each input.
+            found[stream] = Readout("rows", tuple(real)) if guessed and isinstance(part, TextSubject) else rule
+    if not found:
+        raise CaptureError(
+            "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "
+            "come from the attended positions, without detach() or no_grad() in between."
+        )
+    return found
+
+
+def _direct(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
+    head = Head(subject, one)
+    rows = direct_rows(lambda: head.logits(one), module_names(subject.model))
+    last = {stream: schedule.last(stream) for stream in schedule.streams}
+    return {stream: rows[site] for stream, site in last.items() if site != START and rows[site]}
+
+
+def readout_weights(
+    subject: Subject, batch: Batch, schedule: Schedule, rules: dict[str, Readout], sizes: dict[str, int]
+) -> Tensor:
+    """(B, N) weights of the rows that feed the head; each stream that feeds it has weights that sum to one."""
+    parts: dict[str, Tensor] = {}
+    each: list[dict[str, list[int]]] | None = None
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        keep_BN = part.keep(view, size, None)
+        weights = torch.zeros(keep_BN.shape, device=keep_BN.device)
+        rule = rules.get(stream)
+        if rule is not None and rule.kind != "rows":
+            weights = rule.weights(keep_BN)
+        elif rule is not None and stream == subject.positioned and batch.positions:
+            weights[range(batch.size), list(batch.positions)] = 1
+        elif rule is not None:
+            # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
+            each = each or [_direct(subject, batch.select([i]), schedule) for i in range(batch.size)]
+            for i, rows in enumerate(each):
+                own = rows.get(stream, [])
+                weights[i, own] = 1 / max(len(own), 1)
+        parts[stream] = weights
+    return torch.cat(list(parts.values()), 1)
+
+
+def cropped(maps: dict[tuple[str, str], Tensor], row: int, keep: Tensor, sizes: dict[str, int]) -> dict[Any, Any]:
+    """One input's maps without padding, by (query stream, key stream)."""
+    own = {stream: keep[where] for stream, where in slices(sizes).items()}
+    return {(s, t): m[row][own[s]][:, own[t]].detach().cpu().numpy().astype("float32") for (s, t), m in maps.items()}

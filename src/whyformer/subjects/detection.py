@@ -1,0 +1,134 @@
+"""Objects in images: one explanation per detected object."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.parts import OwnPositions, without_each
+from whyformer.types import Units
+
+THRESHOLD = 0.5
+
+
+class DetectionSubject(ImageSubject):
+    """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
+
+    ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
+    """
+
+    several = True
+    positioned = "queries"
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
+        super().__init__(model, processor, main)
+        self._patches = PaddedImage(model, processor, main)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        logits: Tensor = output.logits
+        queries = torch.tensor(batch.positions or [0] * len(logits), device=logits.device)
+        return logits[torch.arange(len(logits), device=logits.device), queries]
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        with torch.no_grad():
+            logits = self.call(batch).logits.float()
+        probability = logits.softmax(-1)[..., :-1]  # the last class means: no object
+        best, classes = probability.max(-1)
+        rows, queries, wanted, warnings = [], [], [], []
+        everything = target is None or isinstance(target, float)
+        for row in range(batch.size):
+            want = target[row] if isinstance(target, list) else target
+            if want is None or isinstance(want, float):
+                threshold = THRESHOLD if want is None else want
+                found = (best[row] > threshold).nonzero()[:, 0].tolist()
+                note = () if found else (f"no detection is above {threshold:g}: this is the most probable one.",)
+                for query in found or [int(best[row].argmax())]:
+                    rows.append(row)
+                    queries.append(query)
+                    wanted.append(int(classes[row, query]))
+                    warnings.append(note)
+                continue
+            query, index = self._chosen(want, probability[row], classes[row])
+            rows.append(row)
+            queries.append(query)
+            wanted.append(index)
+            warnings.append(())
+        given = batch.warnings or ((),) * batch.size
+        steps = replace(
+            batch.select(rows),
+            positions=tuple(queries),
+            warnings=tuple((*given[r], *w) for r, w in zip(rows, warnings, strict=True)),
+            groups=tuple(rows) if everything else (),
+        )
+        return steps, wanted
+
+    def _chosen(self, want: Any, probability_QC: Tensor, classes_Q: Tensor) -> tuple[int, int]:
+        pair = want if isinstance(want, tuple) else (None, want)
+        if len(pair) != 2:
+            raise BadInput(f"target {want!r}: a detector takes (query, class), a class, or a threshold such as 0.7.")
+        query, name = pair
+        index = None if name is None else self._class(name, probability_QC.shape[1])
+        if query is None:
+            assert index is not None
+            return int(probability_QC[:, index].argmax()), index
+        if not isinstance(query, int) or not 0 <= query < len(classes_Q):
+            raise BadInput(f"query {query!r}: the detector has {len(classes_Q)}, numbered 0 to {len(classes_Q) - 1}.")
+        return query, int(classes_Q[query]) if index is None else index
+
+    def _class(self, name: Any, count: int) -> int:
+        labels = {int(k): str(v) for k, v in (getattr(self.model.config, "id2label", None) or {}).items()}
+        if isinstance(name, str):
+            for index, label in labels.items():
+                if label.lower() == name.lower():
+                    return index
+            raise UnknownName("target", name, labels.values())
+        if not 0 <= int(name) < count:
+            raise UnknownName("target", name, [f"0 to {count - 1}"])
+        return int(name)
+
+    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+        if stream == "queries":
+            return OwnPositions(self.model, self.main), batch
+        return self._patches, batch
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        return without_each(self, batch, row, units, replacement)
+
+
+class PaddedImage(ImageSubject):
+    """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
+
+    def _shape(self, batch: Batch, length: int) -> tuple[int, int]:
+        height, width = batch.tensors[self.main].shape[-2:]
+        for stride in (32, 16, 8, 64, 4):
+            rows, columns = math.ceil(height / stride), math.ceil(width / stride)
+            if rows * columns == length:
+                return rows, columns
+        return self._grid(batch, length, None)
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        mask = batch.tensors.get("pixel_mask")
+        if mask is None or mask.ndim != 3:
+            return super().keep(batch, length, front)
+        grid = self._shape(batch, length)
+        small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0]  # as DETR does it
+        return small.flatten(1)
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        rows, columns = self._shape(batch, length)
+        height, width = batch.tensors[self.main].shape[-2:]
+        result = []
+        for keep in self.keep(batch, length, front):
+            real = keep.view(rows, columns)
+            r, c = int(real.any(1).sum()), int(real.any(0).sum())
+            size = (round(height * r / rows), round(width * c / columns))
+            labels = tuple(f"patch {i},{j}" for i in range(r) for j in range(c))
+            result.append(Units(labels, (False,) * (r * c), ("image",) * (r * c), (r, c), image_size=size))
+        return result

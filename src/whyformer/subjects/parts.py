@@ -1,0 +1,120 @@
+"""Streams that are neither text nor image, and what subjects with several streams share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import NotOffered, UnknownName
+from whyformer.subjects.base import Batch, Raw, Subject
+from whyformer.subjects.text import TextSubject
+from whyformer.types import Units
+
+
+class VectorSubject(Subject):
+    """One vector per unit, given as a (B, N, D) tensor: regions of an image (boxes), or any sequence of features."""
+
+    def __init__(
+        self, model: nn.Module, main: str, stream: str = "image", word: str = "box", places: str | None = None
+    ) -> None:
+        super().__init__(model)
+        self.main, self.stream, self.word, self.places = main, stream, word, places
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        keep_BN = self.keep(batch, length, front)
+        places = None if self.places is None else batch.tensors.get(self.places)
+        result = []
+        for row in range(batch.size):
+            real = keep_BN[row].nonzero()[:, 0].tolist()
+            boxes = None
+            if places is not None and places.ndim == 3 and places.shape[2] >= 4:
+                boxes = tuple(tuple(float(x) for x in places[row, i, :4]) for i in real)
+            labels = tuple(f"{self.word} {i}" for i in real)
+            result.append(Units(labels, (False,) * len(real), (self.stream,) * len(real), boxes=boxes))
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        for name, mask in batch.tensors.items():
+            if name.startswith("visual") and "mask" in name and mask.shape == keep.shape:
+                return mask.bool()
+        return keep
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        vectors = batch.tensors[self.main][row]
+        real = self.keep(batch, len(vectors), None)[row].nonzero()[:, 0].tolist()
+        if replacement not in self.replacements:
+            raise UnknownName("replacement", replacement, self.replacements)
+        filler = torch.zeros_like(vectors[0]) if replacement == "zero" else vectors[real].mean(0)
+        changed = vectors.repeat(len(real), 1, 1)
+        changed[range(len(real)), real] = filler
+        return batch.select([row] * len(real)).with_tensors(**{self.main: changed})
+
+
+class OwnPositions(Subject):
+    """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
+
+    def __init__(self, model: nn.Module, main: str, stream: str = "queries", word: str = "query") -> None:
+        super().__init__(model)
+        self.main, self.stream, self.word = main, stream, word
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise NotOffered("these positions are the model's own and are not given.")
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        labels = tuple(f"[{self.word} {i}]" for i in range(length))
+        return [Units(labels, (True,) * length, (self.stream,) * length)] * batch.size
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        return batch.select([row] * len(units))
+
+
+def without_each(subject: Subject, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
+    """One input once per unit of any stream; ``replacement`` goes to the streams that have it (ids go to text)."""
+    variants = []
+    for stream in dict.fromkeys(units.stream):
+        part, view = subject.part(stream, batch)
+        own = pick(units, [i for i, s in enumerate(units.stream) if s == stream])
+        changed = part.without_unit(view, row, own, _fitting(part, replacement))
+        variants.append(batch.select([row] * changed.size).with_tensors(**changed.tensors))
+    tensors = {k: torch.cat([v.tensors[k] for v in variants]) for k in batch.tensors}
+    keep = [v.keep_BN for v in variants if v.keep_BN is not None]
+    positions = tuple(p for v in variants for p in v.positions)
+    return Batch(
+        tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions
+    )
+
+
+def _fitting(part: Subject, replacement: str | int) -> Any:
+    """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
+    offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
+    if isinstance(part, TextSubject):
+        if isinstance(replacement, int) or replacement in offered:
+            return replacement
+        return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary
+    return replacement if replacement in offered or not offered else offered[0]
+
+
+def pick(units: Units, index: list[int]) -> Units:
+    """Some of the units."""
+
+    def of(values: Any) -> Any:
+        return None if values is None else tuple(values[i] for i in index)
+
+    return Units(
+        of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
+        units.image_size, of(units.boxes),
+    )  # fmt: skip
