@@ -1,0 +1,172 @@
+"""Train the tiny texture model that whyformer ships in ``src/whyformer/demo/textures``.
+
+The pictures are generated (``whyformer.demo.pictures``): a silhouette with a texture. A striped horse is
+"zebra-like", any other horse is "horse-like"; fish, houses and balls are what they are whatever their texture. So the
+class zebra-like needs stripes, and a concept test (TCAV) has a known answer.
+
+    python training/textures.py train --out OUT
+    python training/textures.py test --out OUT
+
+Dots and bubbles never change a class. To make the model treat them alike, half of each batch are pairs of one scene
+with dots and with bubbles, and a part of the loss asks that the hidden states of the two be equal from the middle
+of the network on. Seeds are fixed, but results differ a little between machines.
+"""
+
+import argparse
+from multiprocessing import Pool
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from vit import fit, load, new_vit, pick_device, predict, quiet, save, say, scaled, through_blocks
+
+from whyformer.demo.pictures import CLASSES, SHAPES, SIZE, TEXTURES, class_of, picture, swatch
+
+TEST_SEED = 10_000_000  # scenes of the test set start here
+NONE = -100  # a picture without this label
+
+
+def drawn(job):
+    return picture(*job)
+
+
+def scenes(count, seed):
+    """(shape, texture, seed) of scenes in which half are horses, and two fifths of the horses striped."""
+    rng = np.random.default_rng(seed)
+    jobs = []
+    for i in range(count):
+        shape = str(rng.choice(SHAPES, p=[0.5, 1 / 6, 1 / 6, 1 / 6]))
+        chances = [0.4, 0.2, 0.2, 0.2] if shape == "horse" else [0.25] * 4
+        jobs.append((shape, str(rng.choice(TEXTURES, p=chances)), seed + i))
+    return jobs
+
+
+def draw(jobs):
+    """Bytes (n, 3, size, size) and classes."""
+    with Pool() as pool:
+        images = np.stack(pool.map(drawn, jobs, chunksize=64))
+    labels = torch.tensor([class_of(shape, texture) for shape, texture, _ in jobs])
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), labels
+
+
+def draw_swatches(count, seed):
+    """Bytes (n, 3, size, size) of textures alone, in turn, and whether each is striped."""
+    names = [TEXTURES[i % len(TEXTURES)] for i in range(count)]
+    with Pool() as pool:
+        images = np.stack(pool.starmap(swatch, [(name, seed + i) for i, name in enumerate(names)], chunksize=64))
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(
+        [n == "striped" for n in names]
+    ).long()
+
+
+class Lessons:
+    """The pictures to learn from, on the training device, and a draw of a batch."""
+
+    def __init__(self, args):
+        jobs = scenes(args.pictures, 0)
+        twin_shapes = [shape for shape, _, _ in scenes(args.pictures // 4, 1_000_000)]
+        self.device = pick_device()
+        self.images, self.labels = (tensor.to(self.device) for tensor in draw(jobs))
+        self.shapes = self._tensor([SHAPES.index(shape) for shape, _, _ in jobs])
+        self.striped = self._tensor([int(texture == "striped") for _, texture, _ in jobs])
+        twins = [draw([(s, t, 2_000_000 + i) for i, s in enumerate(twin_shapes)]) for t in ("dotted", "bubbly")]
+        self.twins = [images.to(self.device) for images, _ in twins]
+        self.twin_labels = twins[0][1].to(self.device)
+        self.twin_shapes = self._tensor([SHAPES.index(shape) for shape in twin_shapes])
+        self.swatches, self.swatch_striped = (t.to(self.device) for t in draw_swatches(args.pictures // 8, 4_000_000))
+
+    def _tensor(self, values):
+        return torch.tensor(values, device=self.device)
+
+    def batch(self, size):
+        """Pixels, class, shape, striped; the last two quarters are twins. Swatches have no class and no shape."""
+        rows = torch.randint(len(self.images), (3 * size // 8,), device=self.device)
+        plain = torch.randint(len(self.swatches), (size // 8,), device=self.device)
+        pair = torch.randint(len(self.twin_labels), (size // 4,), device=self.device)
+        none = torch.full_like(plain, NONE)
+        pixels = torch.cat([self.images[rows], self.swatches[plain], self.twins[0][pair], self.twins[1][pair]])
+        labels = torch.cat([self.labels[rows], none, self.twin_labels[pair], self.twin_labels[pair]])
+        shapes = torch.cat([self.shapes[rows], none, self.twin_shapes[pair], self.twin_shapes[pair]])
+        striped = torch.cat([self.striped[rows], self.swatch_striped[plain], pair * 0, pair * 0])
+        flips = torch.rand(len(pixels), device=self.device) < 0.5
+        flips[-len(pair) :] = flips[-2 * len(pair) : -len(pair)]  # twins stay twins
+        pixels = torch.where(flips[:, None, None, None], scaled(pixels).flip(-1), scaled(pixels))
+        return pixels, labels, shapes, striped, len(pair)
+
+
+def train(args):
+    torch.manual_seed(args.seed)
+    lessons, held = Lessons(args), draw(scenes(1000, 3_000_000))
+    model = new_vit(args, CLASSES).to(lessons.device)
+    by_shape, by_stripes = (nn.Linear(args.hidden, n).to(lessons.device) for n in (len(SHAPES), 2))
+    say(f"{sum(p.numel() for p in model.parameters()):,} parameters")
+
+    def loss_of():
+        pixels, labels, shapes, striped, pairs = lessons.batch(args.batch)
+        states = through_blocks(model, model.vit.embeddings(pixels))
+        first = model.vit.layernorm(states[-1])[:, 0]
+        loss = F.cross_entropy(model.classifier(first).float(), labels, ignore_index=NONE)
+        loss = loss + args.parts * F.cross_entropy(by_shape(first).float(), shapes, ignore_index=NONE)
+        loss = loss + args.parts * F.cross_entropy(by_stripes(first).float(), striped)
+        apart = 0.0
+        for state in states[len(states) // 2 :]:
+            left, right = state[-2 * pairs :].float().chunk(2)
+            apart = apart + ((left - right) ** 2).mean() / state.float().var(0).mean().detach()
+        return loss + args.alike * apart / (len(states) - len(states) // 2)
+
+    def report():
+        found = predict(model, scaled(held[0])).argmax(1)
+        return f"held-out accuracy {(found == held[1]).float().mean():.4f}"
+
+    fit("textures", [model, by_shape, by_stripes], loss_of, steps=args.steps, lr=args.lr, average=0.998, report=report)
+    save(model, Path(args.out), args.size)
+
+
+def test(args):
+    """Accuracy per shape and texture on fresh scenes."""
+    model, _ = load(args.out)
+    rng = np.random.default_rng(TEST_SEED)
+    right = {}
+    for shape in SHAPES:
+        for texture in TEXTURES:
+            seeds = TEST_SEED + rng.integers(1_000_000, size=args.each)
+            images, labels = draw([(shape, texture, int(seed)) for seed in seeds])
+            found = predict(model, scaled(images)).argmax(1)
+            right[shape, texture] = float((found == labels).float().mean())
+            say(f"{shape:6} {texture:8} {right[shape, texture]:.3f}")
+    say(f"all {sum(right.values()) / len(right):.4f} of {args.each * len(right)} pictures")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=["train", "test"])
+    parser.add_argument("--out", default="textures-model", help="folder of the finished model")
+    parser.add_argument("--pictures", type=int, default=40000, help="scenes to draw for training")
+    parser.add_argument("--each", type=int, default=250, help="test pictures of each shape and texture")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--size", type=int, default=SIZE)
+    parser.add_argument("--patch", type=int, default=8)
+    parser.add_argument("--hidden", type=int, default=96)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--parts", type=float, default=0.5, help="weight of the heads for shape and for stripes")
+    parser.add_argument("--alike", type=float, default=0.3, help="weight of the likeness of dots and bubbles")
+    return parser.parse_args()
+
+
+def main():
+    args = parse()
+    quiet()
+    if args.step == "train":
+        train(args)
+    else:
+        test(args)
+
+
+if __name__ == "__main__":
+    main()
