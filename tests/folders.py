@@ -9,7 +9,9 @@ from torch import nn
 
 from tests.models.case import seeded
 
-WORDS = "the a movie film book was is so not good bad great awful boring i like hate it you she he they we and but . ,".split()
+WORDS = (
+    "the a movie film book was is so not good bad great awful boring i like hate it you she he they we and but . ,"
+).split()
 PIECES = ["##s", "##ing", "##ed", "##ly"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *PIECES]
 

@@ -37,7 +37,7 @@ def test_reshape_keeps_what_axes_are_made_of() -> None:
     assert sizes(reshaped(fresh((3, 4)), (2, 6))) == [[2], [6]], "no shared boundary: nothing is known any more"
 
 
-def canonical(shape: tuple[int, ...], batch: int, axes: tuple | None = None, batch_axis: int | None = None):  # noqa: ANN201
+def canonical(shape: tuple[int, ...], batch: int, axes: tuple | None = None, batch_axis: int | None = None):
     n = len(shape)
     return layout_of(shape, axes or fresh(shape), n - 2, n - 1, batch, "here", batch_axis)
 

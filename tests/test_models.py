@@ -102,4 +102,4 @@ def test_leaky_models_mix_tokens_even_when_every_token_attends_to_itself(case: C
 def test_importing_the_models_is_light() -> None:
     heavy = "{'transformers', 'rtdl_revisiting_models', 'tab_transformer_pytorch'}"
     check = f"import sys, tests.models; sys.exit(bool({heavy} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", check], check=False, timeout=60).returncode == 0

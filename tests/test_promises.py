@@ -35,11 +35,11 @@ def state(model: nn.Module) -> dict[str, Any]:
 
 
 def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
-    for key in before:
+    for key, was in before.items():
         if key == "weights":
-            assert all(torch.equal(a, b) for a, b in zip(before[key], after[key], strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(was, after[key], strict=True))
         else:
-            assert before[key] == after[key], key
+            assert was == after[key], key
 
 
 def bert() -> tuple[nn.Module, dict[str, Tensor]]:

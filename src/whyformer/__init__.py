@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from whyformer.capture.marker import mark_attention as mark_attention
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
+    from whyformer.heads.importance import head_importance as head_importance
     from whyformer.io import load as load
     from whyformer.types import Explanation as Explanation
     from whyformer.types import Record as Record
@@ -26,6 +27,7 @@ _HOMES = {
     "Target": "whyformer.types",
     "Units": "whyformer.types",
     "explain": "whyformer.explainer",
+    "head_importance": "whyformer.heads.importance",
     "load": "whyformer.io",
     "mark_attention": "whyformer.capture.marker",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "Units",
     "__version__",
     "explain",
+    "head_importance",
     "load",
     "mark_attention",
     "methods",
@@ -45,6 +48,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("demo", "heads", "views"):
+        return import_module(f"whyformer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'whyformer' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -129,7 +129,7 @@ class Explanation:
         """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""
         if self.units.word is None:
             return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
-        combine = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
+        combine: Any = {"sum": np.sum, "max": np.max, "mean": np.mean}[reduce]
         groups: dict[int, list[int]] = {}
         for i, word in enumerate(self.units.word):
             if word >= 0:

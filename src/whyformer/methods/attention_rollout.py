@@ -87,5 +87,5 @@ def _over_streams(
             mixed = with_residual(plain[step.site], 0, residual, normalize)
             real_BN = keep[step.query].to(mixed.dtype)
             layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
-    whole = rollout_relevance(schedule, layers, cross)
+    whole = rollout_relevance(schedule, layers, cross, keep)
     return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from whyformer.registry import Passes, method
@@ -30,7 +32,7 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
     never seen such gaps.
     """
-    replacement = replace if replace is not None else run.subject.replacements[0]
+    replacement: Any = replace if replace is not None else run.subject.replacements[0]
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     values = run.value_B
     for row, units in enumerate(run.track(run.units, "occlusion")):
