@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -80,6 +81,7 @@ class Explainer:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
         subject, batch, single = self.prepare(inputs)
+        scalar = subject.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
         chosen = [get_method(n or DEFAULT_METHOD.get(subject.stream, "generic_attention")) for n in names]
         settings = _settings(chosen, options)
@@ -202,17 +204,20 @@ class _Runner:
             target=target,
             scalar=self.scalar,
             seed=self.seed,
-            batch_size=max(self.batch_size, BATCH_SIZE),
+            batch_size=self.batch_size,
             keep_layers=self.keep_layers,
             track=self.track,
         )
+        shared = time.perf_counter()
         if any("attention_gradients" in m.needs for m in chosen):
             run.record(grad=True, several=True)  # one record serves every method that follows
+        shared = time.perf_counter() - shared
         results = {}
         for m in chosen:
             started = time.perf_counter()
             attribution = m.run(run, **settings[m.name])
-            seconds = time.perf_counter() - started
+            seconds = time.perf_counter() - started + (shared if m.needs & {"attention", "attention_gradients"} else 0)
+            attribution = _with_pairs(run, attribution)
             results[m.name] = [
                 _explanation(run, m, settings[m.name], attribution, row, seconds, self.setup)
                 for row in range(batch.size)
@@ -269,6 +274,14 @@ def _explanation(
 def _with_label(run: Run, target: Target) -> Target:
     versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
     return Target(target.index, target.label or run.head.name(target.index), target.versus, versus, target.position)
+
+
+def _with_pairs(run: Run, found: Attribution) -> Attribution:
+    """Two compared inputs: what each pair of their units adds to the similarity, as one more map."""
+    if not isinstance(found.matrix_BQK, dict):
+        return found
+    between = run.pairs()
+    return found if between is None else replace(found, matrix_BQK=found.matrix_BQK | {("a", "b"): between})
 
 
 def _readout(run: Run) -> str:

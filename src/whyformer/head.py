@@ -72,6 +72,8 @@ class Head:
         return getattr(self.subject.processor, "tokenizer", self.subject.processor)
 
     def labels(self) -> dict[int, str]:
+        if self.subject.compares:
+            return {0: "similarity"}
         if self.speaks:
             return {}
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}

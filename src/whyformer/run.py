@@ -220,6 +220,15 @@ class Run:
             self._see(result.logits)
         return result
 
+    def pairs(self) -> Tensor | None:
+        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows."""
+        if not self.subject.compares:
+            return None
+        found = self.subject.pairs(self.batch)
+        if found is not None:
+            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        return found
+
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/anatomy.py); its one forward serves as a record, too."""
         if self._anatomy is None:

@@ -1,4 +1,4 @@
-"""AttnLRP with its rules spelled out (Achtibat et al. 2024), ε → 0: the twin of attn_lrp, which differentiates instead."""
+"""AttnLRP with its rules spelled out (Achtibat et al. 2024), ε → 0; the library differentiates instead."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def model_of(name: str) -> nn.Module:
     return CASES[name].build("eager").double()
 
 
+@cache
 def blocks_of(name: str, index: int) -> list[Block]:
     """The blocks of a case on one of its inputs, padding cut off."""
     names, model = FAMILIES[name], model_of(name)
@@ -111,6 +112,7 @@ def _norm(block: nn.Module, name: str, before: Tensor) -> Norm:
     return Norm(module.weight.detach(), module.eps, before)
 
 
+@cache
 def with_value_zeroed(name: str, index: int, layer: int, token: int | None) -> Tensor:
     """(N, E) output of one block when the whole model runs with a token's value zeroed in that layer's heads."""
     names, model = FAMILIES[name], model_of(name)

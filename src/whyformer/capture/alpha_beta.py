@@ -40,11 +40,17 @@ class AlphaBeta(Intercept):
     Only tensors that require a gradient carry relevance: parameters must be frozen and the input a leaf in ``dtype``.
     """
 
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, dtype: torch.dtype
+    def __init__(  # noqa: PLR0917  (what every interceptor knows, and two of its own)
+        self,
+        batch: int,
+        names: dict[int, str],
+        batch_axes: dict[int, int] | None = None,
+        *,
+        positions: int,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__(batch, names, batch_axes)
-        self.dtype = dtype
+        self.positions, self.dtype = positions, dtype
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
         self._handlers["scaled_dot_product_attention"] = self._written_out
@@ -127,13 +133,18 @@ class AlphaBeta(Intercept):
         if self.batch == 1:
             return lambda t: t.sum().expand([1] * len(shape))
         first, second = (*shape, 0)[:2]
-        batch_first = first == self.batch != second
-        if not batch_first and (second != self.batch or first % self.batch == 0):  # heads may be folded into the batch
+        if first == second == self.batch:  # as many heads as inputs: the maps say which comes first
+            axis = 0 if self.batch != self.positions and set(self.batch_axes.values()) == {0} else None
+        elif first == self.batch:
+            axis = 0
+        else:  # positions first, unless heads are folded into the batch
+            axis = 1 if second == self.batch and first % self.batch else None
+        if axis is None:
             raise AmbiguousLayout(
                 f"a sum of shape {tuple(shape)} for {self.batch} inputs: which entries belong to which input is not "
                 "known. Explain one input at a time (batch_size=1)."
             )
-        others = [i for i in range(len(shape)) if i != (0 if batch_first else 1)]
+        others = [i for i in range(len(shape)) if i != axis]
         return lambda t: t.sum(others, keepdim=True)
 
 

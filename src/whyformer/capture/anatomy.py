@@ -181,10 +181,10 @@ def _stations(tape: Tape, follow: Follow, join: Sum, sources: set[int], site_end
         first = follow.passes[0]
         norms = len(first.stream.divisors)
         end = _last_with(tape, follow, norms + 1, first.total) if norms else first.total
-        return Stations(first.number, end)
+        return Stations(_unscaled(tape, first.number), end)
     # No MLP after the sum: it ran beside the attention (a parallel block), or there is none.
     calls = tape.calls[:site_end]
-    between = descendants(calls, [join.origin]) & sources
+    between = descendants(calls, [join.origin]) & sources - {join.origin}
     pre_norm = any(
         between.intersection(c.outs) and c.name in {"layer_norm", "rms_norm", "rsqrt", "sqrt", "std", "var"}
         for c in calls
@@ -198,15 +198,27 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
 
     Without norms: nothing but constants (the MLP beside the attention) was added to it.
     """
-    makers = {n: c.name for c in tape.calls for n in c.outs}
+    makers = {n: c for c in tape.calls for n in c.outs}
     found = [
         n
         for n, s in follow.states.items()
         if isinstance(s, Stream)
         and (s.joined and len(s.divisors) == norms and (norms or not s.steps))
-        and makers[n] not in {*CASTS, *LAYOUTS, "mean"}
+        and not (makers[n].name in {*CASTS, *LAYOUTS, "mean"} or _scales(makers[n]))
     ]
     return found[-1] if found else default
+
+
+def _scales(call: Call) -> bool:
+    """A product with a plain number: how some models weigh the residual stream (DeepNet), no part of a norm."""
+    return call.name in MULS and len(call.inputs) == 1
+
+
+def _unscaled(tape: Tape, number: int) -> int:
+    makers = {n: c for c in tape.calls for n in c.outs}
+    while number in makers and _scales(makers[number]):
+        number = makers[number].inputs[0]
+    return number
 
 
 def _block(

@@ -156,9 +156,10 @@ class Follow:
         assert total is not None
         if not isinstance(other, Ref):
             return state
-        if isinstance(self.states.get(other.number), Opaque):
-            if state.joined:
-                self.passes.append(Sum(state, number, other.number, total, 0))
+        if isinstance(self.states.get(other.number), (Opaque, Heads)):
+            if not state.joined:  # another way from the heads to the sum (an adapter beside W_O): not followed
+                return OPAQUE
+            self.passes.append(Sum(state, number, other.number, total, 0))
             return state
         origin = None if state.joined else self.residual(other.number)
         if origin is None:

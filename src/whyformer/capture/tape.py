@@ -176,21 +176,22 @@ class Stretch:
 
 def stretch(tape: Tape, start: int, end: int) -> Stretch:
     """Cut the calls between two tensors out of the tape."""
-    live = descendants(tape.calls, [start])
-    needed = ancestors(tape.calls, [end])
-    between = tuple(c for c in tape.calls if live.intersection(c.inputs) and needed.intersection(c.outs))
-    made = {n for call in between for n in call.outs} | {start}
-    if any(c.name in DECIDES and made.intersection(c.inputs) for c in tape.calls):
-        raise NotOffered(
-            "what the block computes next depends on its own numbers (a mixture of experts, an if), so it cannot be "
-            "run again on other ones. Use value_norms or alti."
-        )
-    read = {n for call in between for n in call.inputs if n not in live}
-    if LOST in read or any(LOST in call.inputs for call in between):
+    first = next((i for i, c in enumerate(tape.calls) if start in c.inputs), len(tape.calls))
+    last = next((i for i, c in enumerate(tape.calls) if end in c.outs), first)
+    calls = tape.calls[first : last + 1]
+    live, needed = descendants(calls, [start]), ancestors(calls, [end])
+    if LOST in needed:
         raise NotOffered(
             "part of the block works on memory that was overwritten through another view, so it cannot be run again "
             "on other numbers. Use value_norms or alti, or rewrite that in-place operation."
         )
+    if any(c.name in DECIDES and live.intersection(c.inputs) for c in calls):
+        raise NotOffered(
+            "what the block computes next depends on its own numbers (a mixture of experts, an if), so it cannot be "
+            "run again on other ones. Use value_norms or alti."
+        )
+    between = tuple(c for c in calls if live.intersection(c.inputs) and needed.intersection(c.outs))
+    read = {n for call in between for n in call.inputs if n not in live}
     return Stretch(start, end, between, {n: tape.values[n] for n in read})
 
 

@@ -62,6 +62,7 @@ class Subject(ABC):
     stream: str
     main: str  # the argument whose positions are the units
     several = False  # several streams of units: no single tensor is "the" input
+    compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
 
@@ -110,6 +111,14 @@ class Subject(ABC):
     def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
         """The subject of one stream, and the batch as it sees it."""
         return self, batch
+
+    def scalar(self, scalar: str) -> str:
+        """What is explained when ``scalar`` is asked for."""
+        return scalar
+
+    def pairs(self, batch: Batch) -> Tensor | None:
+        """(B, N_a, N_b) what each pair of units of two compared inputs adds to their similarity, where it is known."""
+        return None
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         """(B, C) what is explained, where this subject reads the model's output in its own way."""

@@ -17,6 +17,7 @@ from whyformer.subjects.families import BOX_FEATURES
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.pair import PairSubject
 from whyformer.subjects.seq2seq import Seq2SeqSubject
+from whyformer.subjects.similarity import SimilaritySubject, compares_texts
 from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
 
@@ -38,6 +39,8 @@ def is_single(inputs: Any) -> bool:
 
 
 def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if compares_texts(model, inputs):
+        return SimilaritySubject(model, processor)
     if are_tensors(inputs):
         return _by_tensors(model, processor, inputs)
     return _by_model(model, processor, inputs)

@@ -33,6 +33,7 @@ class PairSubject(TextSubject):
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
         self.image = image
+        self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
         self.generates = type(model).__name__.endswith("ForConditionalGeneration")
         self._text = TextSubject(model, processor)
         self._image: Subject = (

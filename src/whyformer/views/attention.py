@@ -41,13 +41,13 @@ def heads_grid(record: Record, *, row: int = 0, sites: Sequence[int] | None = No
     """Every head of every layer, small, on one scale: layers down, heads across."""
     numbers = range(len(record.sites)) if sites is None else sites
     chosen = [(number % len(record.sites), _site(record, number)) for number in numbers]
-    maps = [_maps(site, row) for _, site in chosen]
-    scale = scale_of(maps, meaning="attention")
+    maps = [[shrunk(one, SMALL) for one in _maps(site, row)] for _, site in chosen]
+    scale = scale_of([one for heads in maps for one in heads], meaning="attention")
     columns = max(len(m) for m in maps)
     panels: list[Panel] = []
     for (number, _), heads in zip(chosen, maps, strict=True):
         for head, values in enumerate(heads):
-            panels.append(Panel((Matrix(shrunk(values, SMALL), scale, small=True),), f"{number}.{head}"))
+            panels.append(Panel((Matrix(values, scale, small=True),), f"{number}.{head}"))
         panels += [Panel(())] * (columns - len(heads))
     found = (Fact("sites", str(len(chosen))), Fact("titles", "site.head, in call order; one scale for all"))
     return View("Attention, every head", tuple(panels), found, caption=CAPTION, columns=columns, legend=scale)
