@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,8 @@ from bench.timing import machine
 from whyformer.demo import load_sentiment
 from whyformer.heads import PruningCurve, gate_curve, head_importance, pruning_curve
 
-POINTS = 9
-PENALTIES = (0.002, 0.005, 0.01, 0.02, 0.04)
+POINTS = 5
+PENALTIES = (0.005, 0.01, 0.02, 0.05)
 
 
 def sentences(path: Path, count: int | None = None, seed: int = 0) -> tuple[list[str], list[int]]:
@@ -30,11 +31,15 @@ def sentences(path: Path, count: int | None = None, seed: int = 0) -> tuple[list
     return [rows[i][0] for i in chosen], [int(rows[i][1]) for i in chosen]
 
 
+def row(name: str, values: Iterable[float], form: str = "{:.3f}") -> None:
+    print(f"| {name} | " + " | ".join(form.format(v) for v in values) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.tsv and dev.tsv")
     parser.add_argument("--train", type=int, default=512, help="training sentences that orders and gates are found on")
-    parser.add_argument("--steps", type=int, default=150, help="training steps of the gates")
+    parser.add_argument("--steps", type=int, default=100, help="training steps of the gates")
     parser.add_argument("--plot", type=Path, help="draw the curves")
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -55,28 +60,20 @@ def main() -> None:
     for name, order in orders.items():
         seeds = range(3) if order == "random" else range(1)
         found = [pruning_curve(model, dev, truth, order=order, points=POINTS, seed=seed, **how) for seed in seeds]
+        if not curves:
+            row("heads kept", found[0].kept, "{:.0f}")
+            print("|---" * (POINTS + 1) + "|")
         curves[name] = found[0]
-        if len(found) > 1:
-            print(
-                f"| {name} | "
-                + " | ".join(f"{np.mean([c.values[i] for c in found]):.3f}" for i in range(POINTS))
-                + " |"
-            )
-        else:
-            if len(curves) == 1:
-                print("| heads kept | " + " | ".join(str(k) for k in found[0].kept) + " |")
-                print("|---" * (POINTS + 1) + "|")
-            print(f"| {name} | " + " | ".join(f"{v:.3f}" for v in found[0].values) + " |")
+        row(name, np.mean([c.values for c in found], 0))
     whole = curves["gradient of the loss"]
-    print(
-        f"\n{len(dev)} dev sentences; whole model {whole.values[0]:.3f} (95 %: {whole.low[0]:.3f} to {whole.high[0]:.3f})"
-    )
-    gates = gate_curve(
-        model, train, labels, test=(dev, truth), penalties=PENALTIES, steps=arguments.steps, **how
-    )  # fmt: skip
-    print("\n| learned gates: heads kept | " + " | ".join(str(k) for k in gates.kept) + " |")
+    limits = f"{whole.low[0]:.3f} to {whole.high[0]:.3f}"
+    print(f"\n{len(dev)} dev sentences; 95 % limits of the whole model: {limits}")
+    how["batch_size"] = 32
+    gates = gate_curve(model, train, labels, test=(dev, truth), penalties=PENALTIES, steps=arguments.steps, **how)
+    print()
+    row("learned gates: heads kept", gates.kept, "{:.0f}")
     print("|---" * (len(gates.kept) + 1) + "|")
-    print("| accuracy | " + " | ".join(f"{v:.3f}" for v in gates.values) + " |")
+    row("accuracy", gates.values)
     print(f"\n{time.perf_counter() - started:.0f} s; {machine()}")
     if arguments.plot:
         whole.plot(arguments.plot, beside=[*list(curves.values())[1:], gates])

@@ -1,6 +1,6 @@
 """Value zeroing against running each block once per token, on a model of BERT-base's size.
 
-    python -m bench.value_zeroing [--layers 12] [--tokens 128] [--repeat 2]
+    python -m bench.value_zeroing [--layers 12] [--tokens 128]
 
 Prints seconds of both roads, their ratio beside the bound that counting multiplications gives, and how far the maps are
 apart.
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bench.timing import machine
 from whyformer.borrow import borrowed
 from whyformer.capture.replay import Finish
 from whyformer.explainer import Explainer
@@ -23,7 +24,14 @@ from whyformer.run import Run
 from whyformer.study import study_of
 
 
-def bert(layers: int) -> nn.Module:
+ROADS = {
+    "rerun": "each block once per token",
+    "finish": "subtract and finish the block",
+    "folded": "the same, first MLP matrix folded in",
+}
+
+
+def bert(layers: int) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
@@ -45,30 +53,19 @@ def block_inputs(model: Any, inputs: dict[str, Tensor]) -> list[tuple[tuple[Any,
     return found
 
 
-@torch.no_grad()
-def rerun(block: Any, call: tuple[tuple[Any, ...], dict[str, Any], Tensor]) -> Tensor:
-    """(N, N) 1 - cos of one block, by running it once per token with that token's value zeroed."""
+def rerun(block: Any, call: tuple[tuple[Any, ...], dict[str, Any], Tensor], token: int) -> Tensor:
+    """(N,) 1 - cos between a block's output and what it gives with that token's value zeroed."""
     args, kwargs, original = call
-    columns = []
-    for token in range(original.shape[1]):
-        hook = block.attention.self.value.register_forward_hook(lambda m, a, out, t=token: zeroed(out, t))
-        out = block(*args, **kwargs)
-        hook.remove()
-        columns.append(cosine(out if isinstance(out, Tensor) else out[0], original)[0])
-    return torch.stack(columns, -1)
 
+    def zeroed(module: nn.Module, args: Any, out: Tensor) -> Tensor:
+        changed = out.clone()
+        changed[:, token] = 0
+        return changed
 
-def zeroed(out: Tensor, token: int) -> Tensor:
-    changed = out.clone()
-    changed[:, token] = 0
-    return changed
-
-
-def finished(site: Any, block: Any, fold: bool) -> Tensor:
-    finish = Finish(site, block, fold=fold)
-    original = finish.unchanged()
-    columns = [cosine(finish.without(t), original)[0] for t in range(original.shape[1])]
-    return torch.stack(columns, -1)
+    hook = block.attention.self.value.register_forward_hook(zeroed)
+    out = block(*args, **kwargs)
+    hook.remove()
+    return cosine(out if isinstance(out, Tensor) else out[0], original)[0]
 
 
 def flops(width: int, mlp: int, tokens: int, heads: int) -> dict[str, float]:
@@ -86,7 +83,6 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--repeat", type=int, default=2)
     options = parser.parse_args(argv)
     model = bert(options.layers)
     ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0))
@@ -95,33 +91,31 @@ def main(argv: list[str] | None = None) -> None:
     subject, batch, _ = explainer.prepare(inputs)
     with borrowed(model), torch.no_grad():
         run = Run(subject, batch, study_of(subject, batch)[0])
-        anatomy = run.anatomy()
-        calls = block_inputs(model, inputs)
-        seconds = dict.fromkeys(("rerun", "finish", "folded"), 0.0)
+        seconds = dict.fromkeys(ROADS, 0.0)
         worst = 0.0
-        blocks = list(zip(model.bert.encoder.layer, calls, anatomy.layers, strict=True))
-        for module, call, (site, block) in blocks:
-            maps, best = {}, {}
-            for _ in range(options.repeat):
-                for name, road in (
-                    ("rerun", lambda: rerun(module, call)),
-                    ("finish", lambda: finished(site, block, fold=False)),
-                    ("folded", lambda: finished(site, block, fold=True)),
-                ):
+        calls = block_inputs(model, inputs)
+        for module, call, (site, block) in zip(model.bert.encoder.layer, calls, run.anatomy().layers, strict=True):
+            columns: dict[str, list[Tensor]] = {name: [] for name in ROADS}
+            plain, folded = Finish(site, block, fold=False), Finish(site, block, fold=True)
+            bases: dict[str, Tensor] = {}
+            # Token by token in turn, so that whatever else the machine does falls on all of them alike.
+            for token in range(options.tokens):
+                for name, finish in (("rerun", None), ("finish", plain), ("folded", folded)):
                     started = time.perf_counter()
-                    maps[name] = road()
-                    best[name] = min(best.get(name, 1e9), time.perf_counter() - started)
-            for name, spent in best.items():
-                seconds[name] += spent
-                worst = max(worst, float((maps[name] - maps["rerun"]).abs().max() / maps["rerun"].max()))
+                    if finish is None:
+                        column = rerun(module, call, token)
+                    else:
+                        if name not in bases:  # part of the work, once per block
+                            bases[name] = finish.unchanged()
+                        column = cosine(finish.without(token), bases[name])[0]
+                    seconds[name] += time.perf_counter() - started
+                    columns[name].append(column)
+            maps = {name: torch.stack(found, -1) for name, found in columns.items()}
+            worst = max(worst, *(float((m - maps["rerun"]).abs().max() / maps["rerun"].max()) for m in maps.values()))
     config = model.config
     bound = flops(config.hidden_size, config.intermediate_size, options.tokens, config.num_attention_heads)
-    print(f"value zeroing, {options.layers} layers, {options.tokens} tokens, width {config.hidden_size}")
-    for name, text in (
-        ("rerun", "each block once per token"),
-        ("finish", "subtract and finish the block"),
-        ("folded", "the same, first MLP matrix folded in"),
-    ):
+    print(f"value zeroing, {options.layers} layers, {options.tokens} tokens, width {config.hidden_size}; {machine()}")
+    for name, text in ROADS.items():
         ratio, limit = seconds["rerun"] / seconds[name], bound["rerun"] / bound[name]
         print(f"  {text:40s} {seconds[name]:7.2f} s   {ratio:4.2f} ×   (FLOP bound {limit:4.2f} ×)")
     print(f"  largest difference between the maps, relative: {worst:.1e}")

@@ -99,7 +99,7 @@ class Lessons:
 def train(args):
     torch.manual_seed(args.seed)
     lessons, held = Lessons(args), draw(scenes(1000, 3_000_000))
-    model = new_vit(args, CLASSES).to(lessons.device)
+    model = load(args.start)[0] if args.start else new_vit(args, CLASSES).to(lessons.device)
     by_shape, by_stripes = (nn.Linear(args.hidden, n).to(lessons.device) for n in (len(SHAPES), 2))
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 
@@ -120,7 +120,8 @@ def train(args):
         found = predict(model, scaled(held[0])).argmax(1)
         return f"held-out accuracy {(found == held[1]).float().mean():.4f}"
 
-    fit("textures", [model, by_shape, by_stripes], loss_of, steps=args.steps, lr=args.lr, average=0.998, report=report)
+    parts = [model, by_shape, by_stripes]
+    fit("textures", parts, loss_of, steps=args.steps, lr=args.lr, average=args.average, report=report)
     save(model, Path(args.out), args.size)
 
 
@@ -143,6 +144,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=["train", "test"])
     parser.add_argument("--out", default="textures-model", help="folder of the finished model")
+    parser.add_argument("--start", help="folder of a trained model to go on from")
     parser.add_argument("--pictures", type=int, default=40000, help="scenes to draw for training")
     parser.add_argument("--each", type=int, default=250, help="test pictures of each shape and texture")
     parser.add_argument("--seed", type=int, default=1)
@@ -154,6 +156,7 @@ def parse():
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--average", type=float, default=0.998, help="decay of the running mean of the weights")
     parser.add_argument("--parts", type=float, default=0.5, help="weight of the heads for shape and for stripes")
     parser.add_argument("--alike", type=float, default=0.3, help="weight of the likeness of dots and bubbles")
     return parser.parse_args()

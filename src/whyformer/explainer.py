@@ -208,26 +208,53 @@ class _Runner:
             keep_layers=self.keep_layers,
             track=self.track,
         )
-        shared = time.perf_counter()
+        shared = _Spent(run)
         if any("attention_gradients" in m.needs for m in chosen):
             run.record(grad=True, several=True)  # one record serves every method that follows
-        shared = time.perf_counter() - shared
+        shared.stop()
         results = {}
         for m in chosen:
-            started = time.perf_counter()
-            attribution = m.run(run, **settings[m.name])
-            seconds = time.perf_counter() - started + (shared if m.needs & {"attention", "attention_gradients"} else 0)
-            attribution = _with_pairs(run, attribution)
+            spent = _Spent(run)
+            attribution = _with_pairs(run, m.run(run, **settings[m.name]))
+            _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
+            spent.stop()
+            if m.needs & {"attention", "attention_gradients"}:
+                spent.add(shared)
             results[m.name] = [
-                _explanation(run, m, settings[m.name], attribution, row, seconds, self.setup)
+                _explanation(run, m, settings[m.name], attribution, row, spent.cost(row, self.setup))
                 for row in range(batch.size)
             ]
         return results
 
 
-def _explanation(
-    run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, seconds: float, setup: int
-) -> Explanation:
+class _Spent:
+    """Passes and seconds between making this and ``stop``, per input."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.started = run, time.perf_counter()
+        self.forwards_B, self.backwards_B = -run.forwards_B, -run.backwards_B
+        self.seconds = 0.0
+
+    def stop(self) -> None:
+        self.seconds = time.perf_counter() - self.started
+        self.forwards_B = self.forwards_B + self.run.forwards_B
+        self.backwards_B = self.backwards_B + self.run.backwards_B
+
+    def add(self, other: _Spent) -> None:
+        self.seconds += other.seconds
+        self.forwards_B = self.forwards_B + other.forwards_B
+        self.backwards_B = self.backwards_B + other.backwards_B
+
+    def cost(self, row: int, setup: int) -> Cost:
+        return Cost(
+            forwards=float(self.forwards_B[row]),
+            backwards=float(self.backwards_B[row]),
+            seconds=self.seconds / self.run.batch.size,
+            setup_forwards=setup,
+        )
+
+
+def _explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, cost: Cost) -> Explanation:
     keep = run.keep_BN[row]
     scores = found.scores_BN[row, keep].detach().cpu().numpy().astype(np.float32)
     if not np.isfinite(scores).all():
@@ -257,12 +284,7 @@ def _explanation(
         matrix=_matrix(run, found.matrix_BQK, row, keep),
         layers=_cropped(found.layers_BLQK, row, keep),
         detail=None if found.detail is None else found.detail[row],
-        cost=Cost(
-            forwards=float(run.forwards_B[row]),
-            backwards=float(run.backwards_B[row]),
-            seconds=seconds / run.batch.size,
-            setup_forwards=setup,
-        ),
+        cost=cost,
         checks={name: float(values[row]) for name, values in found.checks.items()},
         warnings=tuple(warnings),
         readout=_readout(run),

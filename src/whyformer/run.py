@@ -21,6 +21,7 @@ from whyformer.capture.embedding import SwapEmbedding
 from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
+from whyformer.capture.windows import Windows
 from whyformer.errors import NotOffered
 from whyformer.head import Head
 from whyformer.outputs import require_finite, resolve_targets, scalar_of
@@ -99,6 +100,16 @@ class Run:
         """Who asks whom (schedule.py)."""
         assert self.study.schedule is not None
         return self.study.schedule
+
+    @property
+    def windowed(self) -> bool:
+        """Attention inside windows (Swin), whose places in the image are known."""
+        return self.study.windows is not None
+
+    @property
+    def windows(self) -> Windows:
+        assert self.study.windows is not None
+        return self.study.windows
 
     @cached_property
     def stream_sizes(self) -> dict[str, int]:

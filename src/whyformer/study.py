@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from whyformer.borrow import memory_of
 from whyformer.capture.audit import Leak, audit
 from whyformer.capture.capture import observe
+from whyformer.capture.direct_readout import direct_rows
 from whyformer.capture.embedding import SwapEmbedding
 from whyformer.capture.lineage import trace
 from whyformer.capture.paths import module_names
 from whyformer.capture.probe import Readout, SiteFacts, readout_of, readout_rows
 from whyformer.capture.roles import Observe
+from whyformer.capture.windows import Windows, windows_of
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.head import Head
 from whyformer.schedule import Schedule, kind_of, require_steady, schedule_of
@@ -27,10 +29,9 @@ from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Record
 
-
 UNFOLLOWED = (
-    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is placed "
-    "among the tokens of another stream. Scores are those of the tokens it became there."
+    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
+    "placed among the tokens of another stream. Scores are those of the tokens it became there."
 )
 
 
@@ -50,6 +51,7 @@ class Study:
     trouble: CaptureError | None = field(default=None, compare=False)
     schedule: Schedule | None = None  # streams, and who asks whom
     readouts: dict[str, Readout] = field(default_factory=dict)  # per stream, for several
+    windows: Windows | None = None  # where the tokens stand, for attention inside windows
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
 
     @property
@@ -72,6 +74,8 @@ class Study:
     def length(self, subject: Subject, batch: Batch) -> int:
         if not self.sites:
             return input_length(subject, batch) if self.grid is None else self.grid[0] * self.grid[1]
+        if self.windows is not None:
+            return self.windows.sizes[0]
         if isinstance(subject, TextSubject):
             return input_length(subject, batch) + self.extra
         return self.sites[0].keys
@@ -148,6 +152,8 @@ def _study(subject: Subject, one: Batch) -> Study:
 
 def _several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> Study:
     """Several streams: which rows of each feed the head."""
+    if any(s.windows > 1 for s in study.sites):
+        return _windowed(subject, one, study)
     if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
         return study
     try:
@@ -158,6 +164,18 @@ def _several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> 
         return replace(study, readouts=readouts, schedule=followed, notes=notes, forwards=2)
     except CaptureError as error:
         return replace(study, trouble=error)
+
+
+def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
+    """Attention inside windows: which tokens they hold, if all of the last ones are pooled by the head."""
+    head, names = Head(subject, one), module_names(subject.model)
+    try:
+        windows = windows_of(lambda: head.logits(one), names)
+        rows = direct_rows(lambda: head.logits(one), names)[-1]
+    except CaptureError as error:
+        return replace(study, trouble=error)
+    pooled = len(rows) == windows.placements[-1].tokens_WN.shape[1]
+    return replace(study, windows=windows, readout=Readout("mean"), forwards=3) if pooled else study
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
@@ -287,10 +305,13 @@ def require_readable(study: Study, several: bool = False) -> None:
         return  # the record itself says what is missing
     if study.unclaimed:
         return
+    if several and study.windows is not None:
+        return
     if any(s.windows > 1 for s in study.sites):
         raise NotOverUnits(
-            "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use a "
-            "gradient or perturbation method."
+            "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use "
+            "generic_attention, attention_rollout, raw_attention or attention_gradcam, which lay them out over the "
+            "image, or a gradient or perturbation method."
         )
     if several and study.several:
         return

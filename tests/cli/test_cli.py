@@ -15,11 +15,12 @@ from typer.testing import CliRunner, Result
 
 import whyformer as wf
 from tests.snapshots import compare
+from whyformer import cli
 from whyformer.cli.demo import METHODS, SENTENCES
 from whyformer.cli.main import app
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-HELP = [(), ("demo",), ("explain",), ("explain", "text"), ("explain", "image"), ("methods",), ("capture",)]
+HELP = [("demo",), ("explain",), ("explain", "text"), ("explain", "image"), ("methods",), ("capture",)]
 
 
 def run(*arguments: object, stdin: str | None = None, code: int = 0) -> Result:
@@ -30,14 +31,23 @@ def run(*arguments: object, stdin: str | None = None, code: int = 0) -> Result:
     return result
 
 
-@pytest.mark.parametrize("command", HELP, ids=lambda c: "-".join(c) or "whyformer")
+@pytest.mark.parametrize("command", HELP, ids="-".join)
 def test_help_as_stored(command: tuple[str, ...]) -> None:
     shown = run(*command, "--help").stdout
-    compare(shown, SNAPSHOTS / f"help-{'-'.join(command) or 'whyformer'}.txt")
+    compare(shown, SNAPSHOTS / f"help-{'-'.join(command)}.txt")
     assert max(len(line) for line in shown.splitlines()) <= 80
 
 
-@pytest.mark.parametrize("command", [c for c in HELP if c not in ((), ("explain",))])
+def test_every_file_is_a_command_with_a_line_that_fits() -> None:
+    shown = run("--help").stdout
+    listed = dict(re.findall(r"^  (\w+)  +(.+)$", shown.split("Commands:")[1], flags=re.MULTILINE))
+    files = {p.stem for p in Path(cli.__file__).parent.glob("[!_]*.py")} - {"main"}
+    assert set(listed) == files
+    assert list(listed)[:2] == ["demo", "explain"]
+    assert not any(line.endswith("...") for line in listed.values())
+
+
+@pytest.mark.parametrize("command", [c for c in HELP if c != ("explain",)])
 def test_help_has_examples(command: tuple[str, ...]) -> None:
     assert f"whyformer {' '.join(command)}" in run(*command, "-h").stdout.split("Examples:")[1]
 

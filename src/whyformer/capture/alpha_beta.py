@@ -40,7 +40,7 @@ class AlphaBeta(Intercept):
     Only tensors that require a gradient carry relevance: parameters must be frozen and the input a leaf in ``dtype``.
     """
 
-    def __init__(  # noqa: PLR0917  (what every interceptor knows, and two of its own)
+    def __init__(
         self,
         batch: int,
         names: dict[int, str],

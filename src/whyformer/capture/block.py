@@ -45,14 +45,17 @@ class Places:
         self.batch, self.first = batch, site.first_query
         self.keys = site.attention.shape[site.contraction.key]
         self.queries = site.attention.shape[site.contraction.query]
+        self._in_order: dict[int, tuple[Tensor, bool]] = {}  # by id of rows, which are kept so that ids stay theirs
 
     def canonical_rows(self, device: torch.device) -> Tensor:
         starts = torch.arange(self.batch, device=device)[:, None] * self.keys + self.first
         return starts + torch.arange(self.queries, device=device)
 
     def in_order(self, rows: Tensor) -> bool:
-        wanted = self.canonical_rows(rows.device)
-        return rows.numel() == wanted.numel() and bool((rows.flatten() == wanted.flatten()).all())
+        if id(rows) not in self._in_order:
+            wanted = self.canonical_rows(rows.device).flatten()
+            self._in_order[id(rows)] = rows, rows.numel() == wanted.numel() and torch.equal(rows.flatten(), wanted)
+        return self._in_order[id(rows)][1]
 
     def read(self, tensor: Tensor, rows: Tensor) -> Tensor:
         """The model's tensor → (B, Q, width)."""

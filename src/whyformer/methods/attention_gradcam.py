@@ -11,6 +11,7 @@ from whyformer.errors import NotOffered, UnknownName
 from whyformer.registry import constant, method, one_of
 from whyformer.relevance import chosen_layers, read_row, real
 from whyformer.relevance_streams import layer_means, placed_maps, read_streams
+from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.types import Site
@@ -41,8 +42,15 @@ def attention_gradcam(run: Run, *, layer: str | int | Sequence[int] = "last", re
     one_of("region", region, REGIONS)
     if layer == "product":
         raise UnknownName("value of layer", layer, ["last", "mean", "a layer number", "a list of them"])
+    if (run.several or run.windowed) and region != "all":
+        raise NotOffered(
+            "with several streams of tokens, or attention inside windows, the gradient is averaged over the whole map: "
+            "region='all'."
+        )
+    if run.windowed:
+        return over_one_layer(run, True, lambda site: _window_cam(run, site), layer)
     if run.several:
-        return _over_streams(run, layer, region)
+        return _over_streams(run, layer)
     sites = run.record(grad=True).sites
     picked = [sites[i] for i in chosen_layers(layer, len(sites))]
     maps = [_cam(run, site, region) for site in picked]
@@ -80,10 +88,17 @@ def _cells(run: Run, site: Site, region: str) -> Tensor:
     return cells_BQK * units_BN[:, None, :]
 
 
-def _over_streams(run: Run, layer: str | int | Sequence[int], region: str) -> Attribution:
+def _window_cam(run: Run, site: Site) -> BQK:
+    """Heads are weighted by their mean gradient over all windows of an image."""
+    assert site.attention_grad_BHQK is not None
+    per_window_BH = site.attention_grad_BHQK.float().mean((2, 3))
+    per_image = per_window_BH.view(run.batch.size, -1, site.heads).mean(1, keepdim=True)
+    weight_BH = per_image.expand(-1, len(per_window_BH) // run.batch.size, -1).reshape_as(per_window_BH)
+    return (torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads).clamp(min=0)
+
+
+def _over_streams(run: Run, layer: str | int | Sequence[int]) -> Attribution:
     """One map per pair of streams, from the layers where the one asks the other."""
-    if region != "all":
-        raise NotOffered("with several streams of tokens the gradient is averaged over the whole map: region='all'.")
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     record = run.record(grad=True, several=True)
     weights = {}

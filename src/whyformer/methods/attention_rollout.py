@@ -19,6 +19,7 @@ from whyformer.relevance import (
     with_residual,
 )
 from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites
+from whyformer.relevance_windows import over_windows
 from whyformer.run import Attribution, Run
 
 
@@ -53,9 +54,17 @@ def attention_rollout(
     Misleads when: values and MLPs do more than mixing (they do), and on deep models, where the product flattens out.
     It is the same for every class.
     """
+    if (run.several or run.windowed) and discard:
+        raise NotOffered("discard is for one stream of plain self-attention: leave it at 0 on this model.")
+    if run.windowed:
+        return over_windows(
+            run,
+            False,
+            lambda site: over_heads(site.attention_BHQK.float(), heads),
+            lambda layer: with_residual(layer, 0, residual, normalize),
+            start_layer,
+        )
     if run.several:
-        if discard:
-            raise NotOffered("discard is for one stream of tokens: leave it at 0 on a model with several.")
         return _over_streams(run, heads, residual, normalize, start_layer)
     keep_BN = run.keep_BN
     sites = maps_of(run.record(), start_layer)

@@ -7,6 +7,7 @@ import torch
 from whyformer.registry import constant, method
 from whyformer.relevance import cumulative, identity, maps_of, product, read_row, real
 from whyformer.relevance_streams import generic_relevance, placed_maps, read_streams, start_sites
+from whyformer.relevance_windows import over_windows
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
 from whyformer.types import Site
@@ -40,6 +41,8 @@ def generic_attention(
     """
     if run.several:
         return _over_streams(run, start_layer, normalize_cross, self_in_rule_10)
+    if run.windowed:
+        return over_windows(run, True, _weighted, lambda layer: layer + identity(layer, 0), start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.keep_BN
     layers = []

@@ -10,6 +10,7 @@ from whyformer.errors import NotOffered
 from whyformer.registry import constant, method, one_of
 from whyformer.relevance import chosen_layers, over_heads, product, read_row, real
 from whyformer.relevance_streams import layer_means, placed_maps, read_streams
+from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.types import Site
@@ -45,8 +46,15 @@ def raw_attention(
     the word that stood there; and it is the same for every class.
     """
     one_of("read", read, READINGS)
+    if (run.several or run.windowed) and (read != "row" or layers == "product"):
+        raise NotOffered(
+            "with several streams of tokens, or attention inside windows, raw attention is read by row, layer by "
+            "layer: read='row' and layers='last', 'mean', a number or a list."
+        )
+    if run.windowed:
+        return over_one_layer(run, False, lambda site: over_heads(site.attention_BHQK.float(), heads), layers)
     if run.several:
-        return _over_streams(run, layers, heads, read)
+        return _over_streams(run, layers, heads)
     sites = run.record().sites
     keep_BN = run.keep_BN
     picked = chosen_layers(layers, len(sites))
@@ -89,12 +97,7 @@ def _read(run: Run, whole_BQK: BQK, site: Site, read: str) -> torch.Tensor:
     return total / run.keep_BN.sum(1, keepdim=True)
 
 
-def _over_streams(run: Run, layers: str | int | Sequence[int], heads: str | int | Sequence[int], read: str) -> Attribution:
-    if read != "row" or layers == "product":
-        raise NotOffered(
-            "with several streams of tokens raw attention is read by row, layer by layer: read='row' and layers='last', "
-            "'mean', a number or a list."
-        )
+def _over_streams(run: Run, layers: str | int | Sequence[int], heads: str | int | Sequence[int]) -> Attribution:
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     maps = placed_maps(
         run.record(several=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.borrow import refuse_without_gradients
+from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.contributions import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import UnknownName
 from whyformer.registry import Passes, method, one_of
 from whyformer.relevance import chosen_layers, product, read_row, real
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
-from whyformer.types import Site
+from whyformer.study import hidden_padding, study_of
+from whyformer.types import Array, Site, Units
 
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
 
@@ -131,3 +134,34 @@ def mixing_ratio(run: Run, level: str = "enc") -> Tensor:
         whole[:, site.first_query : site.first_query + ratio.shape[1]] = ratio
         rows.append(whole * run.keep_BN)
     return torch.stack(rows, 1)
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """One input: what each head attends to, and how long the vectors are that it weighs (views/norms.py draws it)."""
+
+    units: Units
+    attention: tuple[Array, ...]  # per layer (H, Q, K)
+    norms: tuple[Array, ...]  # per layer (H, K): ‖f_h(x_j)‖
+
+
+def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
+    """Attention weights and value norms of each input, for an ``Explainer`` and whatever it explains."""
+    subject, batch, _ = explainer.prepare(inputs)
+    with borrowed(explainer.model), torch.no_grad():
+        batch = hidden_padding(subject, batch)
+        run = Run(subject, batch, study_of(subject, batch)[0])
+        norms = transformed_norms(run)
+        maps = [site.attention_BHQK for site in run.anatomy().record.sites]
+        found = []
+        for row, units in enumerate(run.units):
+            keep = run.keep_BN[row]
+            own = [m[row][..., keep] for m in maps]
+            own = [m[:, keep] if m.shape[1] == len(keep) else m for m in own]
+            lengths = [n[row][:, keep] for n in norms]
+            found.append(Weighed(units, tuple(map(_array, own)), tuple(map(_array, lengths))))
+    return found
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.float().cpu().numpy()

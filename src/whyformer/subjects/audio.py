@@ -83,7 +83,7 @@ class AudioSubject(Subject):
         )  # fmt: skip
         if mask is None or reduce is None:
             return keep
-        reduced: Tensor = reduce(length, mask)
+        reduced: Tensor = reduce(length, mask)  # type: ignore[operator]
         return reduced.bool()
 
     @property

@@ -168,9 +168,7 @@ class Subject(ABC):
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model on a batch."""
         arguments = {**batch.tensors, **batch.constants, **extra}
-        positional = [
-            name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments
-        ]
+        positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
 
 

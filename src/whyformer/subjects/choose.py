@@ -111,9 +111,7 @@ def _ids(batch: Batch) -> str | None:
     if "input_ids" in batch.tensors:
         return "input_ids"
     integers = [
-        k
-        for k, v in batch.tensors.items()
-        if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k
+        k for k, v in batch.tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k
     ]
     floats = [k for k, v in batch.tensors.items() if v.is_floating_point()]
     return integers[0] if integers and not floats else None

@@ -130,6 +130,7 @@ class PairSubject(TextSubject):
             images = (ids[batch.keep_BN[row]] == token).tolist() if token is not None else [False] * len(units)
             fits = grid is not None and sum(images) == grid[0] * grid[1]
             numbers = iter(range(sum(images)))
+            height, width = batch.tensors[self.image].shape[-2:]
             labels = tuple(f"image {next(numbers)}" if i else lab for i, lab in zip(images, units.labels, strict=True))
             result.append(
                 replace(
@@ -138,7 +139,7 @@ class PairSubject(TextSubject):
                     special=tuple(s and not i for i, s in zip(images, units.special, strict=True)),
                     stream=tuple("image" if i else "text" for i in images),
                     grid=grid if fits else None,
-                    image_size=tuple(batch.tensors[self.image].shape[-2:]) if fits else None,
+                    image_size=(height, width) if fits else None,
                 )
             )
         return result

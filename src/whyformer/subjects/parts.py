@@ -93,9 +93,7 @@ def without_each(subject: Subject, batch: Batch, row: int, units: Units, replace
     tensors = {k: torch.cat([v.tensors[k] for v in variants]) for k in batch.tensors}
     keep = [v.keep_BN for v in variants if v.keep_BN is not None]
     positions = tuple(p for v in variants for p in v.positions)
-    return Batch(
-        tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions
-    )
+    return Batch(tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions)
 
 
 def _fitting(part: Subject, replacement: str | int) -> Any:

@@ -90,7 +90,9 @@ class Seq2SeqSubject(TextSubject):
         if "decoder_attention_mask" in self.parameters:
             steps = steps.with_tensors(decoder_attention_mask=self.move(mask))
         elif len({len(p) for p in prefixes}) > 1:
-            steps = replace(steps, encodings=tuple({**e, "written": len(p)} for e, p in zip(_facts(steps), prefixes, strict=True)))
+            steps = replace(
+                steps, encodings=tuple({**e, "written": len(p)} for e, p in zip(_facts(steps), prefixes, strict=True))
+            )
         return replace(steps, groups=tuple(rows) if target is None else ()), tokens
 
     def _given(self, facts: Any) -> list[int] | None:
@@ -113,9 +115,9 @@ class Seq2SeqSubject(TextSubject):
         ends = getattr(self.config, "eos_token_id", None)
         stop = set(ends) if isinstance(ends, (list, tuple)) else {ends}
         answers = []
-        for row in ids.tolist():
+        for tokens in ids.tolist():
             # Whisper's generate leaves the prompt out; others begin with the start token.
-            row = row if row[0] == self._start() else [self._start(), *row]
+            row = tokens if tokens[0] == self._start() else [self._start(), *tokens]
             end = next((i for i, token in enumerate(row[1:], 1) if token in stop), len(row) - 1)
             answers.append(row[: end + 1])
         return answers

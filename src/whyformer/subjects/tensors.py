@@ -52,9 +52,7 @@ class TensorSubject(Subject):
         labels = [f"{name}[{i}]" if many else str(i) for name, i in columns]
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
-        units = assemble(
-            labels, [False] * len(labels), self.stream, length - len(labels), front
-        )
+        units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
         return [units] * batch.size
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:

@@ -36,9 +36,7 @@ class TextSubject(Subject):
             length = len(encoding["input_ids"])
             if limit is not None and length > limit:
                 encodings[i] = tokenizer(*texts[i], truncation=True, max_length=limit)
-                warnings.append(
-                    (f"the text has {length} tokens and the model takes {limit}: the end was cut off.",)
-                )
+                warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
             else:
                 warnings.append(())
         batch = self._padded(encodings)
@@ -79,8 +77,7 @@ class TextSubject(Subject):
             left = getattr(tokenizer, "padding_side", "right") == "left"
             fill = {"input_ids": filler, "attention_mask": 0, "token_type_ids": 0}
             return {
-                k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings])
-                for k in encodings[0]
+                k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]
             }
         if tokenizer.pad_token_id is None:
             return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
