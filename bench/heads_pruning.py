@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ import numpy as np
 from bench.timing import machine
 from whyformer.demo import load_sentiment
 from whyformer.heads import PruningCurve, gate_curve, head_importance, pruning_curve
+from whyformer.heads.normalize import normalized
 
 POINTS = 5
-PENALTIES = (0.005, 0.01, 0.02, 0.05)
+PENALTIES = (0.01, 0.05, 0.2)
 
 
 def sentences(path: Path, count: int | None = None, seed: int = 0) -> tuple[list[str], list[int]]:
@@ -39,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with train.tsv and dev.tsv")
     parser.add_argument("--train", type=int, default=512, help="training sentences that orders and gates are found on")
-    parser.add_argument("--steps", type=int, default=100, help="training steps of the gates")
+    parser.add_argument("--steps", type=int, default=150, help="training steps of the gates")
     parser.add_argument("--plot", type=Path, help="draw the curves")
     arguments = parser.parse_args()
     started = time.perf_counter()
@@ -47,23 +49,25 @@ def main() -> None:
     train, labels = sentences(arguments.data / "train.tsv", arguments.train)
     dev, truth = sentences(arguments.data / "dev.tsv")
     how = {"processor": tokenizer, "batch_size": 64, "progress": False}
+    by_loss = {"labels": labels, "scalar": "loss"}
+    gradient = head_importance(model, train, **by_loss, **how)
+    first = {"labels": labels[:128], "scalar": "loss"}
     orders: dict[str, object] = {
-        "gradient of the loss": head_importance(model, train, labels=labels, scalar="loss", **how),
-        "ablation, loss": head_importance(
-            model, train[:128], labels=labels[:128], scalar="loss", kind="ablation", **how
-        ),
+        "gradient of the loss": gradient,
+        "the same, L2 per layer": normalized(gradient.scores, "l2"),
+        "ablation, loss": head_importance(model, train[:128], kind="ablation", **first, **how),
         "relevance (LRP)": head_importance(model, train, kind="relevance", **how),
         "confidence": head_importance(model, train, kind="confidence", **how),
         "random (mean of 3)": "random",
     }
     curves: dict[str, PruningCurve] = {}
     for name, order in orders.items():
-        seeds = range(3) if order == "random" else range(1)
+        seeds = range(3) if isinstance(order, str) else range(1)
         found = [pruning_curve(model, dev, truth, order=order, points=POINTS, seed=seed, **how) for seed in seeds]
         if not curves:
             row("heads kept", found[0].kept, "{:.0f}")
             print("|---" * (POINTS + 1) + "|")
-        curves[name] = found[0]
+        curves[name] = replace(found[0], name=name)
         row(name, np.mean([c.values for c in found], 0))
     whole = curves["gradient of the loss"]
     limits = f"{whole.low[0]:.3f} to {whole.high[0]:.3f}"

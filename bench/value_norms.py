@@ -72,15 +72,13 @@ def main(argv: list[str] | None = None) -> None:
             seconds[name] = time.perf_counter() - started
     config: Any = model.config
     whole = options.tokens**2 * config.num_attention_heads * config.hidden_size * 4 / 2**20
-    print(
-        f"value norms, {options.tokens} tokens, {config.num_attention_heads} heads, width {config.hidden_size}; {machine()}"
-    )
+    size = f"{options.tokens} tokens, {config.num_attention_heads} heads, width {config.hidden_size}"
+    print(f"value norms, {size}; {machine()}")
     print(f"  one layer's (heads, N, N, width) in float32: {whole:.0f} MB")
     for name in ("all vectors", "Gram matrices"):
         print(f"  {name:14s} peak {spent[name]:7.0f} MB   {seconds[name]:6.2f} s")
-    print(
-        f"  peak memory: 1/{spent['all vectors'] / max(spent['Gram matrices'], 1e-9):.0f} of the vectors' (wanted: below 1/10)"
-    )
+    part = spent["all vectors"] / max(spent["Gram matrices"], 1e-9)
+    print(f"  peak memory: 1/{part:.0f} of the vectors' (wanted: below 1/10)")
     pairs = zip(results["all vectors"], results["Gram matrices"], strict=True)
     print(f"  largest difference, relative: {max(float((a - b).abs().max() / a.max()) for a, b in pairs):.1e}")
 

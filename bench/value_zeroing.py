@@ -1,15 +1,16 @@
 """Value zeroing against running each block once per token, on a model of BERT-base's size.
 
-    python -m bench.value_zeroing [--layers 12] [--tokens 128]
+    python -m bench.value_zeroing [--layers 12] [--tokens 128] [--threads 1]
 
-Prints seconds of both roads, their ratio beside the bound that counting multiplications gives, and how far the maps are
-apart.
+Prints CPU seconds of each road, their ratio beside the bound that counting multiplications gives, and how far the maps
+are apart. CPU seconds of one thread are the same whatever else runs on the machine, more or less; wall seconds are not.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from whyformer.explainer import Explainer
 from whyformer.methods.value_zeroing import cosine
 from whyformer.run import Run
 from whyformer.study import study_of
-
 
 ROADS = {
     "rerun": "each block once per token",
@@ -53,19 +53,30 @@ def block_inputs(model: Any, inputs: dict[str, Tensor]) -> list[tuple[tuple[Any,
     return found
 
 
-def rerun(block: Any, call: tuple[tuple[Any, ...], dict[str, Any], Tensor], token: int) -> Tensor:
-    """(N,) 1 - cos between a block's output and what it gives with that token's value zeroed."""
+Columns = Iterator[tuple[list[int], Tensor]]
+
+
+def rerun(block: Any, call: tuple[tuple[Any, ...], dict[str, Any], Tensor]) -> Columns:
+    """1 - cos between a block's output and what it gives with a token's value zeroed, token by token."""
     args, kwargs, original = call
+    for token in range(original.shape[1]):
 
-    def zeroed(module: nn.Module, args: Any, out: Tensor) -> Tensor:
-        changed = out.clone()
-        changed[:, token] = 0
-        return changed
+        def zeroed(module: nn.Module, args: Any, out: Tensor, token: int = token) -> Tensor:
+            changed = out.clone()
+            changed[:, token] = 0
+            return changed
 
-    hook = block.attention.self.value.register_forward_hook(zeroed)
-    out = block(*args, **kwargs)
-    hook.remove()
-    return cosine(out if isinstance(out, Tensor) else out[0], original)[0]
+        hook = block.attention.self.value.register_forward_hook(zeroed)
+        out = block(*args, **kwargs)
+        hook.remove()
+        yield [token], cosine(out if isinstance(out, Tensor) else out[0], original)[0][:, None]
+
+
+def finished(site: Any, block: Any, fold: bool) -> Columns:
+    """The same by subtracting and finishing the block; what is done once per block is part of the first step."""
+    finish = Finish(site, block, fold=fold)
+    for tokens, changed, original in finish.without_each(list(range(site.attention_BHQK.shape[-1]))):
+        yield tokens, cosine(changed, original)[:, 0].T
 
 
 def flops(width: int, mlp: int, tokens: int, heads: int) -> dict[str, float]:
@@ -83,7 +94,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
     model = bert(options.layers)
     ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -95,22 +108,18 @@ def main(argv: list[str] | None = None) -> None:
         worst = 0.0
         calls = block_inputs(model, inputs)
         for module, call, (site, block) in zip(model.bert.encoder.layer, calls, run.anatomy().layers, strict=True):
-            columns: dict[str, list[Tensor]] = {name: [] for name in ROADS}
-            plain, folded = Finish(site, block, fold=False), Finish(site, block, fold=True)
-            bases: dict[str, Tensor] = {}
-            # Token by token in turn, so that whatever else the machine does falls on all of them alike.
-            for token in range(options.tokens):
-                for name, finish in (("rerun", None), ("finish", plain), ("folded", folded)):
-                    started = time.perf_counter()
-                    if finish is None:
-                        column = rerun(module, call, token)
-                    else:
-                        if name not in bases:  # part of the work, once per block
-                            bases[name] = finish.unchanged()
-                        column = cosine(finish.without(token), bases[name])[0]
-                    seconds[name] += time.perf_counter() - started
-                    columns[name].append(column)
-            maps = {name: torch.stack(found, -1) for name, found in columns.items()}
+            maps = {name: torch.zeros(options.tokens, options.tokens) for name in ROADS}
+            roads = {"rerun": rerun(module, call), "finish": finished(site, block, False)}
+            roads["folded"] = finished(site, block, True)
+            # A few tokens of each road in turn, so that whatever else the machine does falls on all of them alike.
+            done = dict.fromkeys(ROADS, 0)
+            while min(done.values()) < options.tokens:
+                name = min(done, key=lambda n: done[n])
+                started = time.process_time()
+                tokens, columns = next(roads[name])
+                seconds[name] += time.process_time() - started
+                maps[name][:, tokens] = columns
+                done[name] += len(tokens)
             worst = max(worst, *(float((m - maps["rerun"]).abs().max() / maps["rerun"].max()) for m in maps.values()))
     config = model.config
     bound = flops(config.hidden_size, config.intermediate_size, options.tokens, config.num_attention_heads)

@@ -348,7 +348,7 @@ def test_decisions_on_numbers_are_refused() -> None:
 
 def test_forgetting_keeps_what_later_calls_need() -> None:
     x = randn(3, 4, seed=1)
-    tape, out = recorded(lambda x: ((x * 2) + x).relu(), x)
+    tape, _ = recorded(lambda x: ((x * 2) + x).relu(), x)
     tape.forget(2)
     assert [c.name for c in tape.calls] == ["relu"]
     assert set(tape.values) == {n for c in tape.calls for n in (*c.inputs, *c.outs)}

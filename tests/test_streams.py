@@ -276,7 +276,7 @@ def test_occlusion_takes_units_of_every_stream_away(name: str) -> None:
     explanation = explained(name, CASES[name].inputs(), "occlusion")[0]
     for stream in dict.fromkeys(explanation.units.stream):
         own = [s for s, of in zip(explanation.scores, explanation.units.stream, strict=True) if of == stream]
-        assert any(own) == (stream != "queries")
+        assert (max(np.abs(own)) > 1e-5) == (stream != "queries")
 
 
 def test_vilt_patches_come_in_order() -> None:
@@ -297,7 +297,7 @@ def test_the_cosine_is_the_logit_without_its_scale() -> None:
     inputs = CASES["clip"].inputs()
     logit, cosine = explained("clip", inputs)[0], explained("clip", inputs, scalar="cosine")[0]
     assert cosine.scalar == "cosine" and -1 <= cosine.value <= 1
-    scale = float(CASES["clip"].build("sdpa").logit_scale.exp())
+    scale = float(model_of("clip").logit_scale.detach().exp())
     close(logit.value, cosine.value * scale, 1e-4)
     with pytest.raises(NotOffered, match="cosine"):
         wf.explain(CASES["bert"].build("sdpa"), CASES["bert"].inputs(), scalar="cosine")

@@ -288,7 +288,7 @@ def _explanation(run: Run, m: Method, options: dict[str, Any], found: Attributio
         checks={name: float(values[row]) for name, values in found.checks.items()},
         warnings=tuple(warnings),
         readout=_readout(run),
-        signed=m.signed,
+        signed=m.signed if found.signed is None else found.signed,
         model=type(run.subject.model).__name__,
     )
 

@@ -49,6 +49,7 @@ class Attribution:
     base_B: Tensor | None = None
     checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
     warnings: list[list[str]] | None = None
+    signed: bool | None = None  # where an option decides it; None: as registered
 
 
 class Run:

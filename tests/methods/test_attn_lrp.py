@@ -222,6 +222,15 @@ def test_one_token(name: str, method: str) -> None:
     one_token_is_finite(name, method=method, at="tokens")
 
 
+@pytest.mark.parametrize("method", [*sorted(TWINS), "transformer_attribution"])
+def test_a_token_whose_embedding_is_zero(method: str) -> None:
+    ids = torch.tensor([[11, 0, 12, 0, 13]])  # Llama's padding token, here as a word
+    (found,) = explained("llama", {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, method=method)
+    assert np.isfinite(found.scores).all() and found.scores.any()
+    if method in TWINS:
+        assert not found.scores[[1, 3]].any()
+
+
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype, method: str) -> None:

@@ -157,6 +157,19 @@ def test_attention_by_any_road(road: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(value, full[2])
 
 
+def test_a_query_that_may_look_nowhere_carries_nothing() -> None:
+    q, k, v = (randn(2, 3, 5, 4, seed=s).double().requires_grad_() for s in range(3))
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    mask[0, :, 2] = False
+    axes = {0: 0}
+    for rules in (GradientRules(False), AlphaBeta(2, {}, axes, positions=5, dtype=torch.float64)):
+        with rules:
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        found = torch.autograd.grad(out.sum(), (q, k, v))
+        assert all(torch.isfinite(t).all() for t in found)
+        assert not found[0][0, :, 2].any()
+
+
 @pytest.mark.parametrize("need_weights", [False, True])
 def test_multihead_attention_is_seen_through(need_weights: bool) -> None:
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""ALTI (Ferrando et al. 2022, section 3): a contribution counts by how near it alone comes to the block's output."""
+"""ALTI (Ferrando et al. 2022): a contribution counts by how near it alone comes to the block's output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def layer_map(block: Block, order: int = 1) -> Tensor:
         output = block.attended[i]
         for j in range(n):
             distance = torch.linalg.vector_norm(output - contribution(block, i, j, "attn_res_ln"), ord=order)
-            shares[i, j] = max(float(torch.linalg.vector_norm(output, ord=order) - distance), 0.0)  # eq. 10
+            shares[i, j] = max(float(torch.linalg.vector_norm(output, ord=order) - distance), 0.0)
         total = shares[i].sum()
         if total > 0:
             shares[i] = shares[i] / total

@@ -1,4 +1,4 @@
-"""Value norms: Kobayashi 2020 (eq. 3), Kobayashi 2021 (eqs. 4-8), GlobEnc (Modarressi 2022, eqs. 6-11), vector by vector."""
+"""Value norms vector by vector: Kobayashi et al. 2020 and 2021; GlobEnc (Modarressi et al. 2022) for level "enc"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Value zeroing (Mohebbi et al. 2023, section 3): zero a token's value in one layer, run, compare the block's output."""
+"""Value zeroing (Mohebbi et al. 2023): zero a token's value in one layer, run the model, compare the block's output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def cosine(changed: Tensor, original: Tensor) -> Tensor:
-    return 1 - torch.dot(changed, original) / (changed.norm() * original.norm())  # eq. 2
+    return 1 - torch.dot(changed, original) / (changed.norm() * original.norm())
 
 
 def euclidean(changed: Tensor, original: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def layer_map(name: str, index: int, layer: int, distance: Distance = cosine) ->
 def normalised(scores: Tensor) -> Tensor:
     shares = scores.clone()
     for i in range(len(scores)):
-        shares[i] = scores[i] / scores[i].sum()  # eq. 3
+        shares[i] = scores[i] / scores[i].sum()
     return shares
 
 

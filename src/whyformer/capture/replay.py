@@ -9,7 +9,7 @@ of H vectors per token that are computed once, and s_it, one number, is a by-pro
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,13 +20,17 @@ from whyformer.capture.residual import Divisor, Stream
 from whyformer.capture.tape import Call, Env, Ref
 from whyformer.types import Site
 
-TOKENS = 16  # whose head vectors go through the MLP's first matrix at once
+# Several tokens at a time make the matrices tall enough for the machine; more would only take memory.
+TOKENS, ROWS, ROWS_ON_DEVICE = 16, 128, 8192
+GROUP = 16  # steps whose tokens go through the folded matrices at once
+Instead = dict[int, Callable[[Env], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Fold:
+class Fold:
     """A projection that reads the normed stream: W·(s · M z) + const."""
 
+    number: int  # of its result
     call: Call
     stream: Stream
     matrix: Tensor  # (in, out)
@@ -35,83 +39,93 @@ class _Fold:
 
 
 class Finish:
-    """One block, ready to be finished with the value of a token zeroed."""
+    """One block, ready to be finished with the value of any token zeroed."""
 
     def __init__(self, site: Site, block: Block, fold: bool = True) -> None:
         assert site.value_BHKD is not None
         self.block, self.rest, self.places = block, block.rest, block.places
-        self.start, self.end = block.streams[self.rest.start].rows, block.streams[self.rest.end].rows
-        self.weights_BHQK = site.attention_BHQK
-        self.value_BHKD = site.value_BHKD
-        self.values_BHKE = torch.matmul(site.value_BHKD, block.output_HDE.to(site.value_BHKD.dtype))
-        few = 2 * site.heads <= site.attention_BHQK.shape[2]  # otherwise H vectors per token are no saving
-        self.folds = _folds(block) if fold and few else []
+        self.weights_BHQK, self.value_BHKD = site.attention_BHQK, site.value_BHKD
+        self.written_BHKE = torch.matmul(site.value_BHKD, block.output_HDE.to(site.value_BHKD.dtype))
+        batch, heads, queries, keys = site.attention_BHQK.shape
+        # H vectors per token are a saving only where there are more positions to write to.
+        self.folds = _folds(block) if fold and 2 * heads <= queries else []
+        rows = ROWS if site.value_BHKD.device.type == "cpu" else ROWS_ON_DEVICE
+        self.step = max(1, min(TOKENS, keys, rows // (batch * queries)))
         self._scales: dict[int, Tensor] = {}
-        self._bases: dict[int, Tensor] = {}  # out number -> (B, Q, width) W·M·z
-        self._heads: dict[
-            int, Tensor
-        ] = {}  # out number -> (H, D, width) W·M·W_O by head, where that is the shorter way
-        self._written: dict[int, Tensor] = {}  # out number -> (B, H, tokens, width) W·M·f_h(x_t)
-        self._first = 0  # the first token of those
-
-    def unchanged(self) -> Tensor:
-        """(B, Q, E) the block's output as it was, by the same arithmetic: what changes nothing differs by exactly 0."""
+        self._bases: dict[int, Tensor] = {}  # by fold: (B, Q, out) W·M·z
+        self._heads: dict[int, Tensor] = {}  # by fold: (H, D, out) W·M·W_O, where that is the shorter way
         if self.folds:
-            watch = self._watching() | {f.call.outs[0] or 0: self._based(f) for f in self.folds}
-            self.rest.run(self.places.write(self.block.projected_BQE, self.start), watch)
-        return self._finished(0, torch.zeros_like(self.weights_BHQK[:, :, :, 0]))
+            instead = self._watching() | {f.number: self._based(f) for f in self.folds}
+            self.rest.run(self._written(block.projected_BQE), instead)
 
-    def without(self, token: int) -> Tensor:
-        """(B, Q, E) the block's output with the value of ``token`` zeroed in all heads; after ``unchanged``."""
-        return self._finished(token, self.weights_BHQK[:, :, :, token])
+    def without_each(self, tokens: list[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """A few tokens, (tokens, B, Q, E) the block's output with each one's value zeroed in all heads, and as it was.
 
-    def _finished(self, token: int, weights_BHQ: Tensor) -> Tensor:
-        weights_BQH = weights_BHQ.transpose(1, 2)
-        changed = torch.baddbmm(self.block.projected_BQE, weights_BQH, self.values_BHKE[:, :, token], alpha=-1)
-        instead = {}
-        if self.folds:
-            self._prepare(token)
-            written = {f: self._written[f.call.outs[0] or 0][:, :, token - self._first] for f in self.folds}
-            folded = {f.call.outs[0] or 0: self._folded(f, weights_BQH, w) for f, w in written.items()}
-            instead = self._watching() | folded
-        out = self.rest.run(self.places.write(changed, self.start), instead)
-        return self.places.read(out, self.end)
+        Both by the same arithmetic: where zeroing changes nothing they are equal to the last bit.
+        """
+        if not tokens:
+            return
+        nothing = torch.zeros_like(self.weights_BHQK[..., :1]).expand(*self.weights_BHQK.shape[:-1], self.step)
+        original = self._finished(nothing, self._parts([tokens[0]] * self.step))
+        for first in range(0, len(tokens), GROUP * self.step):
+            group = tokens[first : first + GROUP * self.step]
+            missing = -len(group) % self.step  # the last few are filled up with a token that is thrown away again
+            parts = self._parts(group + group[-1:] * missing)
+            for start in range(0, len(group), self.step):
+                some = group[start : start + self.step]
+                weights = self.weights_BHQK[..., some + some[-1:] * (self.step - len(some))]
+                own = {n: v[start : start + self.step] for n, v in parts.items()}
+                yield some, self._finished(weights, own)[: len(some)], original[: len(some)]
+
+    def _parts(self, tokens: list[int]) -> dict[int, Tensor]:
+        """What these tokens write, (tokens, B, H, …) before the norm (0) and after each folded projection."""
+        found = {0: self.written_BHKE[:, :, tokens]} | {f.number: self._through(f, tokens) for f in self.folds}
+        return {n: v.permute(2, 0, 1, 3) for n, v in found.items()}
+
+    def _finished(self, weights_BHQT: Tensor, parts: dict[int, Tensor]) -> Tensor:
+        weights_TBQH = weights_BHQT.permute(3, 0, 2, 1)
+        if len(weights_TBQH) == 1:
+            return self._one(weights_TBQH[0], {n: v[0] for n, v in parts.items()})[None]
+        finished: Tensor = torch.vmap(self._one)(weights_TBQH, parts)
+        return finished
+
+    def _one(self, weights_BQH: Tensor, parts: dict[int, Tensor]) -> Tensor:
+        """The block's output without one token; under vmap, without several."""
+        changed = self.block.projected_BQE - weights_BQH @ parts[0]
+        instead = self._watching() | {f.number: self._folded(f, weights_BQH @ parts[f.number]) for f in self.folds}
+        out = self.rest.run(self._written(changed), instead)
+        return self.places.read(out, self.block.streams[self.rest.end].rows)
+
+    def _written(self, projected_BQE: Tensor) -> Tensor:
+        return self.places.write(projected_BQE, self.block.streams[self.rest.start].rows)
 
     # The folded projections
 
-    def _prepare(self, token: int) -> None:
-        """What the next few tokens' values are after W_O, the norm's steps, and the folded matrix."""
-        if self._written and self._first <= token < self._first + TOKENS:
-            return
-        self._first = token
-        some = slice(token, token + TOKENS)
-        _, heads, keys, width = self.values_BHKE.shape
-        for fold in self.folds:
-            number = fold.call.outs[0] or 0
-            if keys * heads <= keys + width:
-                vectors = Linear(fold.stream.steps, None).apply(self.block.before.apply(self.values_BHKE[:, :, some]))
-                self._written[number] = vectors @ fold.matrix
-                continue
-            if number not in self._heads:  # one product of matrices, then only D numbers per head and token
-                way = Linear(fold.stream.steps, None).apply(self.block.before.apply(self.block.output_HDE))
-                self._heads[number] = way.to(fold.matrix.dtype) @ fold.matrix
-            self._written[number] = self.value_BHKD[:, :, some] @ self._heads[number]
+    def _through(self, fold: Fold, tokens: list[int]) -> Tensor:
+        """(B, H, tokens, out) W·M·f_h(x_t)."""
+        _, heads, keys, width = self.written_BHKE.shape
+        way = Linear(fold.stream.steps, None)
+        if keys * heads <= keys + width:
+            return way.apply(self.block.before.apply(self.written_BHKE[:, :, tokens])) @ fold.matrix
+        if fold.number not in self._heads:  # one product of matrices, then only D numbers per head and token
+            output_HDE = way.apply(self.block.before.apply(self.block.output_HDE))
+            self._heads[fold.number] = output_HDE.to(fold.matrix.dtype) @ fold.matrix
+        return self.value_BHKD[:, :, tokens] @ self._heads[fold.number]
 
-    def _watching(self) -> dict[int, Callable[[Env], Tensor]]:
-        """Norms that a folded projection reads tell their divisor."""
+    def _watching(self) -> Instead:
+        """Norms that a folded projection reads tell what they multiply by."""
         makers = {n: c for c in self.rest.calls for n in c.outs}
-        numbers = {fold.divisor.number: fold.divisor for fold in self.folds}
-        return {n: self._divided(d, makers[n]) for n, d in numbers.items()}
+        divisors = {fold.divisor.number: fold.divisor for fold in self.folds}
+        return {n: self._divided(d, makers[n]) for n, d in divisors.items()}
 
     def _divided(self, divisor: Divisor, call: Call) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
             if divisor.how == "layer_norm":
-                stream = env[call.inputs[0]]
+                stream, eps = env[call.inputs[0]], call.argument(4, "eps", 1e-5)
                 weight, bias = (
                     self.rest.constants[a.number] if isinstance(a, Ref) else None
                     for a in (call.argument(2, "weight"), call.argument(3, "bias"))
                 )
-                eps = call.argument(4, "eps", 1e-5)
                 out, _, scale = torch.native_layer_norm(stream, [stream.shape[-1]], weight, bias, eps)
             else:
                 out = call.run(ChainMap(env, self.rest.constants))[0]
@@ -127,31 +141,32 @@ class Finish:
 
         return run
 
-    def _based(self, fold: _Fold) -> Callable[[Env], Tensor]:
+    def _based(self, fold: Fold) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
             out: Tensor = fold.call.run(ChainMap(env, self.rest.constants))[0]
             base = out if fold.constant is None else out - fold.constant
             scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows)
-            self._bases[fold.call.outs[0] or 0] = (self.places.read(base, fold.stream.rows) / scale).to(out.dtype)
+            self._bases[fold.number] = (self.places.read(base, fold.stream.rows) / scale).to(out.dtype)
             return out
 
         return run
 
-    def _folded(self, fold: _Fold, weights_BQH: Tensor, written_BHO: Tensor) -> Callable[[Env], Tensor]:
+    def _folded(self, fold: Fold, gone_BQO: Tensor) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
-            out = torch.baddbmm(self._bases[fold.call.outs[0] or 0], weights_BQH, written_BHO, alpha=-1)
-            scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows).to(out.dtype)
-            out = out.mul_(scale) if fold.constant is None else torch.addcmul(fold.constant, out, scale)
+            scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows).to(gone_BQO.dtype)
+            out = self._bases[fold.number] - gone_BQO
+            out = out * scale if fold.constant is None else torch.addcmul(fold.constant, out, scale)
             return self.places.write(out, fold.stream.rows)
 
         return run
 
 
-def _folds(block: Block) -> list[_Fold]:
+def _folds(block: Block) -> list[Fold]:
     """Projections after the sum that read it through exactly one norm, and that norm's bias."""
     if block.before.scale_BQ is not None:
         return []
     found = []
+    constants = block.rest.constants
     for call in block.rest.calls:
         position = {"linear": 0, "addmm": 1}.get(call.name)
         if position is None or {"alpha", "beta"} & set(call.kwargs):
@@ -159,7 +174,6 @@ def _folds(block: Block) -> list[_Fold]:
         operand, weight = call.args[position], call.argument(position + 1, "weight")
         bias = call.argument(2, "bias") if call.name == "linear" else call.args[0]
         stream = block.streams.get(operand.number) if isinstance(operand, Ref) else None
-        constants = block.rest.constants
         if stream is None or not isinstance(weight, Ref) or weight.number not in constants:
             continue
         if not stream.joined or stream.shifted or stream.mean or len(stream.divisors) != 1:
@@ -170,5 +184,6 @@ def _folds(block: Block) -> list[_Fold]:
         shift = stream.divisors[0].shift
         if shift is not None:
             constant = shift @ matrix if constant is None else shift @ matrix + constant
-        found.append(_Fold(call, stream, matrix, constant, stream.divisors[0]))
+        assert call.outs[0] is not None
+        found.append(Fold(call.outs[0], call, stream, matrix, constant, stream.divisors[0]))
     return found

@@ -21,8 +21,8 @@ from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOverUnits
 
 MOVES = frozenset(
-    "view reshape transpose permute contiguous roll flatten unflatten unsqueeze squeeze __getitem__ cat clone to expand "
-    "chunk split movedim narrow swapaxes stack".split()
+    "view reshape transpose permute contiguous roll flatten unflatten unsqueeze squeeze __getitem__ cat clone to "
+    "expand chunk split movedim narrow swapaxes stack".split()
 )
 PADDING = -1
 

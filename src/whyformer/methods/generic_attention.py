@@ -69,7 +69,5 @@ def _over_streams(run: Run, start_layer: int, normalize_cross: bool, self_in_rul
     maps = placed_maps(record, schedule, keep, _weighted)
     chosen = start_sites(schedule, start_layer)
     maps = {site: m for site, m in maps.items() if site in chosen}
-    whole = generic_relevance(
-        schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10
-    )
+    whole = generic_relevance(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
     return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.places import Place, place_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
+
+Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
 
 
 def _cost(units: int, steps: int = 50, **options: object) -> Passes:
@@ -27,81 +33,131 @@ def _cost(units: int, steps: int = 50, **options: object) -> Passes:
     specificity="gradient",
 )
 def integrated_gradients(
-    run: Run, *, baseline: str | int | None = None, steps: int = 50, keep_special: bool = False
+    run: Run,
+    *,
+    baseline: Baseline = None,
+    steps: int = 50,
+    at: str | None = None,
+    keep_special: bool | Sequence[int] = False,
+    memory_mb: float = 1024,
 ) -> Attribution:
     """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
 
-    r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points, on word embeddings, pixels or
-    floats. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for images "zero" (default),
-    "mean" or "blur"; for floats "zero" or "mean". ``keep_special`` leaves special tokens as they are. The error of
-    the sum is in ``checks["completeness_error"]``.
+    r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
+    embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
+    block, with positions and types. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for
+    images "zero" (default), "mean" or "blur"; for floats "zero" or "mean" (of the batch); or a tensor of your own that
+    fits x of one input (for text: vectors). ``keep_special`` leaves special tokens as they are; a list of token ids
+    says which those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the sum is in
+    ``checks["completeness_error"]``, as a share of the change in score in ``checks["completeness_error_relative"]``.
 
     Misleads when: the baseline means something to the model (a [PAD] sentence has its own prediction), or the error
     is not small against the change in score: raise ``steps``.
     """
     if not isinstance(steps, int) or steps < 1:
         raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
-    inputs = run.embedding()
-    start = _baseline(run, inputs, baseline, keep_special)
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
-    total = torch.zeros_like(inputs, dtype=torch.float32)
-    size = run.batch.size
-    points = [(row, step) for step in range(steps) for row in range(size)]
-    chunks = [points[i : i + run.batch_size] for i in range(0, len(points), run.batch_size)]
-    for chunk in run.track(chunks, "integrated_gradients"):
-        rows = [row for row, _ in chunk]
-        times = torch.tensor([(nodes[step] + 1) / 2 for _, step in chunk]).to(inputs)
-        shares = torch.tensor([weights[step] / 2 for _, step in chunk], device=inputs.device, dtype=torch.float32)
-        shape = (-1, *[1] * (inputs.ndim - 1))
-        at = start[rows] + times.view(shape) * (inputs[rows] - start[rows])
-        gradient, _ = run.input_gradient(at, rows)
-        total.index_add_(0, torch.tensor(rows, device=inputs.device), gradient.float() * shares.view(shape))
-    detail = (inputs - start).float() * total
-    base_B = _value_at(run, start)
-    scores = run.per_unit(detail)
-    error = (run.value_B - base_B - scores.sum(1)).abs()
+    place = place_of(run, at)
+    start, base_B = _baseline(run, place, baseline, keep_special)
+    total = _integral(run, place, start, steps, memory_mb)
+    detail = (place.inputs - start) * total
+    scores = place.per_unit(detail)
+    change_B = run.value_B - base_B
+    error_B = (change_B - scores.sum(1)).abs().float()
     return Attribution(
         scores,
-        detail=[d.cpu().numpy() for d in detail],
+        detail=[d.cpu().numpy() for d in detail.float()],
         base_B=base_B,
-        checks={"completeness_error": error},
+        checks={
+            "completeness_error": error_B,
+            "completeness_error_relative": error_B / change_B.abs().clamp_min(torch.finfo(torch.float32).tiny).float(),
+        },
     )
 
 
-def _value_at(run: Run, inputs: Tensor) -> Tensor:
-    from whyformer.outputs import scalar_of
+def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: float) -> Tensor:
+    """(B, …) the mean gradient along the way, all inputs' points in common batches."""
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    inputs = place.inputs
+    total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
+    points = [(row, step) for step in range(steps) for row in range(run.batch.size)]
+    shape = (-1, *[1] * (inputs.ndim - 1))
+    for chunk in place.in_batches(points, "integrated_gradients", memory_mb):
+        rows, taken = [row for row, _ in chunk], [step for _, step in chunk]
+        times = torch.tensor((nodes[taken] + 1) / 2).to(inputs).view(shape)
+        shares = torch.tensor(weights[taken] / 2).to(total).view(shape)
+        gradient = place.gradient_at(torch.lerp(start[rows], inputs[rows], times), rows)
+        total.index_add_(0, torch.tensor(rows, device=inputs.device), gradient.to(total.dtype) * shares)
+    return total
 
-    with torch.no_grad():
-        logits = run.logits_at(run.batch, inputs)
-    run.forwards_B += 1
-    return scalar_of(logits.float(), run.targets, run.scalar)
 
-
-def _baseline(run: Run, inputs: Tensor, baseline: str | int | None, keep_special: bool) -> Tensor:
-    subject = run.subject
+def _baseline(run: Run, place: Place, baseline: Baseline, keep_special: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
+    """(B, …) where the line starts, and the explained values there."""
+    subject, inputs = run.subject, place.inputs
+    free = _free(run, place, keep_special)
+    if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
+        return _started(place, _own(baseline, inputs), free)
     if isinstance(subject, TextSubject):
-        start = _text_baseline(run, subject, inputs, baseline)
-    elif isinstance(subject, ImageSubject):
-        start = subject.background(inputs, str(baseline or "zero"))
-    elif baseline in {None, "zero"}:
-        start = torch.zeros_like(inputs)
-    elif baseline == "mean":
-        start = inputs.mean(0, keepdim=True).expand_as(inputs)
-    else:
-        raise UnknownName("baseline", baseline, ("zero", "mean"))
-    if keep_special and inputs.ndim == 3:
-        kept = run.special_BN[:, : inputs.shape[1], None]
-        start = torch.where(kept, inputs, start)
-    return start
+        name = baseline if baseline is not None else "pad" if "pad" in subject.replacements else "zero"
+        if name == "zero":
+            return _started(place, torch.zeros_like(inputs), free)
+        return place.seen(_other_tokens(run, subject, subject.replacement_id(name), keep_special))
+    if isinstance(subject, ImageSubject):
+        pixels = run.batch.tensors[subject.main]
+        background = subject.background(pixels, "zero" if baseline is None else str(baseline))
+        return place.seen(run.batch.with_tensors(**{subject.main: background}))
+    if baseline in {None, "zero"}:
+        return _started(place, torch.zeros_like(inputs), free)
+    if baseline == "mean":
+        return _started(place, inputs.mean(0, keepdim=True).expand_as(inputs), free)
+    raise UnknownName("baseline", baseline, ("zero", "mean", "a tensor"))
 
 
-def _text_baseline(run: Run, subject: TextSubject, inputs: Tensor, baseline: str | int | None) -> Tensor:
-    if baseline is None:
-        baseline = "pad" if "pad" in subject.replacements else "zero"
-    if baseline == "zero":
-        return torch.zeros_like(inputs)
-    ids = torch.full_like(run.batch.tensors[subject.main], subject.replacement_id(baseline))
-    start = run.embed_ids(ids)
-    keep = run.batch.keep_BN
-    assert keep is not None
-    return torch.where(keep[:, :, None], start, inputs)  # padding stays padding
+def _started(place: Place, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions that are not free (padding, special tokens to be kept) stay what they are."""
+    start = torch.where(free, start, place.inputs)
+    return start, place.values(start)
+
+
+def _own(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
+    tensor = torch.as_tensor(baseline).to(inputs)
+    try:
+        return tensor.expand(inputs.shape[1:]).expand_as(inputs)
+    except RuntimeError:
+        raise BadInput(
+            f"baseline has shape {tuple(tensor.shape)}; what it replaces has {tuple(inputs.shape[1:])} in every input. "
+            "Give one of that shape, or one that expands to it."
+        ) from None
+
+
+def _free(run: Run, place: Place, keep_special: bool | Sequence[int]) -> Tensor:
+    """True where the baseline may stand, in a shape that expands to the inputs."""
+    inputs = place.inputs
+    if inputs.ndim != 3:
+        if keep_special:
+            raise NotOffered("keep_special is for tokens; this input has none that are special.")
+        return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
+    if isinstance(run.subject, TextSubject) and place.entrance is None:
+        return _open_tokens(run, run.subject, keep_special)[:, :, None]
+    free_BN = run.keep_BN
+    if keep_special is True:
+        free_BN = free_BN & ~run.special_BN
+    return free_BN[:, : inputs.shape[1], None]
+
+
+def _open_tokens(run: Run, subject: TextSubject, keep_special: bool | Sequence[int]) -> Tensor:
+    """(B, N) tokens of the input that are neither padding nor kept."""
+    keep_BN = run.batch.keep_BN
+    assert keep_BN is not None
+    if keep_special is False:
+        return keep_BN
+    kept = sorted(subject.special_ids()) if keep_special is True else list(keep_special)
+    ids_BN = run.batch.tensors[subject.main]
+    return keep_BN & ~torch.isin(ids_BN, torch.tensor(kept, dtype=ids_BN.dtype, device=ids_BN.device))
+
+
+def _other_tokens(run: Run, subject: TextSubject, other: int, keep_special: bool | Sequence[int]) -> Any:
+    """The batch with another token in place of every one that is neither padding nor kept."""
+    ids_BN = run.batch.tensors[subject.main]
+    return run.batch.with_tensors(
+        **{subject.main: torch.where(_open_tokens(run, subject, keep_special), other, ids_BN)}
+    )

@@ -53,16 +53,16 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[BQK]:
     anatomy = run.anatomy()
     finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
     found = []
-    for (site, block), finish in zip(anatomy.layers, run.track(finishes, "value zeroing"), strict=True):
-        original = lifted(block.output_BQE)
-        changes = original.new_zeros(len(original), original.shape[1], site.attention_BHQK.shape[-1])
-        matters_K = (run.keep_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()).tolist()
-        original = lifted(finish.unchanged())
-        for token, matters in enumerate(matters_K):
-            if matters:
-                changes[:, :, token] = measure(lifted(finish.without(token)), original)
+    for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
+        changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
+        length = 0.0
+        matters_K = run.keep_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()
+        for tokens, changed, original in finish.without_each(matters_K.nonzero()[:, 0].tolist()):
+            changed, original = lifted(changed), lifted(original)
+            changes[:, :, tokens] = measure(changed, original).movedim(0, -1).to(changes.dtype)
+            length = length or float(original.norm(dim=-1).amax())
         changes = real(changes, run.keep_BN, site)
-        _require_change(changes, tolerance, original, site.path)
+        _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
         found.append(changes)
     return found
 
@@ -88,10 +88,8 @@ def euclidean(changed: Tensor, original: Tensor) -> Tensor:
     return torch.linalg.vector_norm(changed - original, dim=-1)
 
 
-def _require_change(changes_BQK: BQK, tolerance: float, original: Tensor, path: str) -> None:
+def _require_change(changes_BQK: BQK, tolerance: float, path: str) -> None:
     """A layer where nothing changes would become a uniform map of rounding errors once rows are normalised."""
-    if tolerance == 1e-7:
-        tolerance *= float(original.norm(dim=-1).amax())
     still = (changes_BQK.amax((1, 2)) <= tolerance).nonzero()[:, 0].tolist()
     if still:
         raise NotOffered(

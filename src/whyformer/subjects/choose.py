@@ -32,9 +32,9 @@ def are_tensors(inputs: Any) -> bool:
 
 
 def is_single(inputs: Any) -> bool:
-    """One raw input: a string, a pair of strings, an image, a path, an image with a text."""
+    """One raw input: a string, a pair of strings, an image, a path, an image with a text, samples with their rate."""
     if isinstance(inputs, tuple):
-        return any(isinstance(p, str) for p in inputs)
+        return any(isinstance(p, (str, int)) for p in inputs)
     return not isinstance(inputs, (list, Mapping))
 
 

@@ -1,0 +1,55 @@
+"""Could these scores come from random concepts? Welch's test, corrected for asking several times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def welch(scores: Array, others: Array) -> float:
+    """Two-sided p of equal means; variances may differ. Without any spread: 1 for equal means, else 0."""
+    from scipy.stats import ttest_ind
+
+    if min(len(scores), len(others)) < 2:
+        return float("nan")
+    if np.ptp(scores) == 0 and np.ptp(others) == 0:
+        return 1.0 if scores[0] == others[0] else 0.0
+    return float(ttest_ind(scores, others, equal_var=False).pvalue)
+
+
+def beyond(mean: float, others: Array) -> float:
+    """Two-sided p that one more draw of ``others`` lies as far out as ``mean`` (t prediction interval)."""
+    from scipy.stats import t
+
+    count = len(others)
+    if count < 2:
+        return float("nan")
+    spread = float(others.std(ddof=1)) * (1 + 1 / count) ** 0.5
+    gap = abs(mean - float(others.mean()))
+    if spread == 0:
+        return 1.0 if gap == 0 else 0.0
+    return float(2 * t.sf(gap / spread, count - 1))
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Holm's step-down correction; NaN stays NaN and does not count."""
+    corrected = [float("nan")] * len(p_values)
+    known = sorted((p, i) for i, p in enumerate(p_values) if not np.isnan(p))
+    highest = 0.0
+    for rank, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        corrected[i] = highest
+    return corrected
+
+
+def interval(scores: Array) -> tuple[float, float]:
+    """95 % limits of the mean, kept inside 0 to 1; NaN for a single score."""
+    from scipy.stats import t
+
+    if len(scores) < 2:
+        return float("nan"), float("nan")
+    half = float(t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / len(scores) ** 0.5)
+    return max(0.0, float(scores.mean()) - half), min(1.0, float(scores.mean()) + half)

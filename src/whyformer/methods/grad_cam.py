@@ -1,0 +1,52 @@
+"""Grad-CAM on the patches of a vision transformer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whyformer.features import feature_map
+from whyformer.registry import constant, method
+from whyformer.run import Attribution, Run
+
+
+@method(
+    paper="Selvaraju et al. 2017, arXiv:1610.02391; on ViT: Gildenblat 2021, github.com/jacobgil/pytorch-grad-cam",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="gradient",
+)
+def grad_cam(run: Run, *, layer: int | str | None = None) -> Attribution:
+    """Feature maps of one layer, each weighted by how much the score gains from it on average over the image.
+
+    map = ReLU(Σ_c w_c F_c), w_c = mean over the patches of ∂s/∂F_c; special tokens are left out. ``layer``: None is
+    the input of the last attention (the norm before it included), the last place whose patches can still reach a
+    [CLS] token; a number is the input of that attention; a name is the output of that module. Where the layer's grid
+    is coarser than the patches (Swin), the map is interpolated.
+
+    Misleads when: one weight per channel is too little, since a channel can help in one place and harm in another; and
+    where all the evidence is negative the map is empty.
+    """
+    features = feature_map(run, layer, grad=True, method="grad_cam")
+    assert features.gradient_BPD is not None
+    weight_BD = features.gradient_BPD.mean(1)
+    # NOTE[DIFF] pytorch-grad-cam scales the map to [0, 1], twice; the ranking is the same, and so is the shape.
+    map_BP = torch.einsum("bd,bpd->bp", weight_BD, features.values_BPD).clamp(min=0)
+    return Attribution(over_units(run, map_BP, features.grid))
+
+
+def over_units(run: Run, map_BP: Tensor, grid: tuple[int, int]) -> Tensor:
+    """(B, N) a map over some grid of the image as scores of the units; 0 for special tokens."""
+    special = torch.tensor(run.units[0].special, device=map_BP.device)
+    own = run.units[0].grid
+    assert own is not None
+    if grid != own:
+        image = map_BP.unflatten(1, grid)[:, None]
+        image = torch.nn.functional.interpolate(image, size=own, mode="bilinear", align_corners=False)
+        map_BP = image.flatten(1)
+    scores = map_BP.new_zeros(len(map_BP), len(special))
+    scores[:, ~special] = map_BP
+    return scores

@@ -1,0 +1,34 @@
+"""Saliency: the size of the gradient."""
+
+from __future__ import annotations
+
+from whyformer.places import place_of
+from whyformer.registry import constant, method
+from whyformer.run import Attribution, Run
+
+
+@method(
+    paper="Simonyan, Vedaldi & Zisserman 2014, arXiv:1312.6034; on text: Li et al. 2016, arXiv:1506.01066",
+    needs={"input_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="gradient",
+)
+def saliency(run: Run, *, norm: str = "l2", at: str | None = None) -> Attribution:
+    """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
+
+    r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.
+    ``norm``: "l2", "l1", "max" (the largest entry, in absolute value) or "sum" (the signed sum of the entries).
+    ``at="input"``: x is the word embedding, the pixels or the floats; ``at="embeddings"``: the vectors that enter
+    the first block, positions and types included (the default for tables with categories). The gradient itself is
+    in ``detail``.
+
+    Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
+    sensitive, not in which direction, nor how much of the score is there.
+    """
+    place = place_of(run, at, gradient=True)
+    assert place.gradient is not None
+    scores = place.norm(place.gradient, norm)
+    return Attribution(scores, detail=[g.cpu().numpy() for g in place.gradient.float()], signed=norm == "sum")

@@ -1,0 +1,65 @@
+"""Image and text together where the image is given as boxes: the boxes drawn by their weight, the words beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whyformer.errors import BadInput
+from whyformer.types import Explanation
+from whyformer.views.color import colours
+from whyformer.views.facts import doubts, facts
+from whyformer.views.pixels import to_pixels
+from whyformer.views.scale import scale_of
+from whyformer.views.text import bars, ranking, token_run
+from whyformer.views.view import Panel, Picture, Scale, View
+
+Array = np.ndarray[Any, Any]
+MOST = 20
+CANVAS = 256  # side of the empty canvas, where no image is given
+
+
+def boxes_view(explanation: Explanation, image: Any = None, *, most: int = MOST) -> View:
+    """Weighted boxes on the image, token bars beside it. Without an image they are drawn on an empty canvas."""
+    units = explanation.units
+    if units.boxes is None:
+        raise BadInput("this explanation has no boxes: boxes_view is for models that read regions of an image.")
+    regions = [i for i, stream in enumerate(units.stream) if stream == "image"]
+    words = [i for i, stream in enumerate(units.stream) if stream != "image"]
+    pixels = np.full((CANVAS, CANVAS, 3), 255, np.uint8) if image is None else to_pixels(image)
+    scores = explanation.scores[regions]
+    scale = scale_of([scores], explanation.signed)
+    drawn = boxes_drawn(pixels, [units.boxes[i] for i in regions], scores, scale)
+    panels = [Panel((Picture(drawn),), "boxes (image)")]
+    if words:
+        panels.append(Panel((token_run(explanation, members=words), bars(explanation, members=words)), "text"))
+    panels.append(Panel((ranking(explanation, most=most),), "ranked"))
+    return View(
+        f"{explanation.method}: {explanation.target}",
+        tuple(panels),
+        facts(explanation),
+        doubts(explanation),
+        "Boxes are coloured by their score; the strongest is drawn last.",
+        columns=2,
+        legend=scale,
+    )
+
+
+def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, scale: Scale) -> Array:
+    """Frames in the colour of their score, thicker and less see-through the more they weigh; the strongest on top."""
+    canvas = pixels.astype(np.float32)
+    height, width = canvas.shape[:2]
+    for index in np.argsort(np.abs(scores), kind="stable"):
+        left, top, right, bottom = (float(np.clip(x, 0, 1)) for x in boxes[index][:4])
+        rows = sorted((round(top * (height - 1)), round(bottom * (height - 1))))
+        columns = sorted((round(left * (width - 1)), round(right * (width - 1))))
+        strength = abs(scale.length(float(scores[index])))
+        colour = colours(scale, scores[[index]])[0].astype(np.float32)
+        frame = np.zeros((height, width), bool)
+        frame[rows[0] : rows[1] + 1, columns[0] : columns[1] + 1] = True
+        thick = 1 + round(strength * max(2, min(height, width) // 60))
+        frame[rows[0] + thick : rows[1] + 1 - thick, columns[0] + thick : columns[1] + 1 - thick] = False
+        alpha = 0.25 + 0.75 * strength
+        canvas[frame] = canvas[frame] * (1 - alpha) + colour * alpha
+    return np.rint(canvas).clip(0, 255).astype(np.uint8)
