@@ -135,16 +135,16 @@ def main(folder: Path, clip: Path, page: Path | None) -> None:
     ids = transcribed(model, features)
     print("heard:", processor.tokenizer.decode([i for i in ids if i < END]).strip())
     explainer = wf.Explainer(model, processor)
+    frames = round(len(sound) / 16000 / 0.02)  # the rest of the 30 seconds is silence
     steps = []
     for position in range(2, len(ids) - 1):
         inputs = {"input_features": features, "decoder_input_ids": torch.tensor([ids[:position]])}
-        steps += explainer.explain(inputs, target=ids[position])
-    frames = round(len(sound) / 16000 / 0.02)  # the rest of the 30 seconds is silence
-    for step in steps:
-        own = step.scores[: len([s for s in step.units.stream if s == "source"])]
-        peak = int(own[:frames].argmax())
-        inside = float(own[:frames].sum() / own.sum())
-        print(f"{step.target.label!r:16} strongest at {peak * 0.02:5.2f}s; {inside:.0%} of the score inside the clip")
+        (step,) = explainer.explain(inputs, target=ids[position])
+        own = step.scores[: step.units.stream.count("source")]
+        peak, inside = int(own[:frames].argmax()), float(own[:frames].sum() / own.sum())
+        shown = f"strongest at {peak * 0.02:5.2f}s; {inside:.0%} of the score inside the clip"
+        print(f"{step.target.label!r:16} {shown} ({step.cost.seconds:.1f}s)", flush=True)
+        steps.append(step)
     if page is not None:
         print("written:", steps_view(steps).save(page))
 

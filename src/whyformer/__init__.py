@@ -10,6 +10,8 @@ from whyformer.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from whyformer.capture.marker import mark_attention as mark_attention
+    from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
+    from whyformer.concepts.tcav import tcav as tcav
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
@@ -26,10 +28,12 @@ _HOMES = {
     "Record": "whyformer.types",
     "Target": "whyformer.types",
     "Units": "whyformer.types",
+    "activation_maximization": "whyformer.concepts.activation_maximization",
     "explain": "whyformer.explainer",
     "head_importance": "whyformer.heads.importance",
     "load": "whyformer.io",
     "mark_attention": "whyformer.capture.marker",
+    "tcav": "whyformer.concepts.tcav",
 }
 
 __all__ = [
@@ -39,11 +43,13 @@ __all__ = [
     "Target",
     "Units",
     "__version__",
+    "activation_maximization",
     "explain",
     "head_importance",
     "load",
     "mark_attention",
     "methods",
+    "tcav",
 ]
 
 

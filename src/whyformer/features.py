@@ -94,7 +94,8 @@ def _chosen(
     path, found = intercept.inputs[number]
     if found is None:
         raise NotOffered(
-            f"what the attention {path} reads could not be followed to its source. Name a module: layer='path.of.module'."
+            f"what the attention {path} reads could not be followed to its source. Name a module instead: "
+            "layer='path.of.module'."
         )
     return f"the input of {path}", found, number % count
 

@@ -32,6 +32,7 @@ class Method:
     scope: str  # "local" or "global"
     specificity: str  # "attention", "gradient" or "black box"
     idea: str  # first sentence of the docstring
+    at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -61,6 +62,7 @@ def method(
     class_specific: bool,
     specificity: str,
     scope: str = "local",
+    at_most: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a method under its function's name."""
 
@@ -78,6 +80,7 @@ def method(
             scope=scope,
             specificity=specificity,
             idea=" ".join(doc.split("\n\n")[0].split()),
+            at_most=at_most,
         )
         return function
 

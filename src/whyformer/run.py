@@ -263,11 +263,11 @@ class Run:
             return self.head.logits(self.batch)
 
     def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
-        """One forward under a function mode, with the input as the leaf of the graph; see :meth:`differentiated`.
+        """One forward under a function mode, with the input as leaves of the graph; see :meth:`differentiated`.
 
-        Leaves are the word embeddings, or the floats and the columns that are looked up, in ``dtype`` if one is given.
+        Leaves, in ``dtype`` if one is given, are the word embeddings of ids, the columns of a table that are looked
+        up, and whatever comes as floats.
         """
-        self._require_one_input()
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         leaves: list[Tensor] = []
 
@@ -275,16 +275,14 @@ class Run:
             leaves.append(as_leaf(tensor, dtype))
             return leaves[-1]
 
+        named = self.batch.tensors.items()
+        floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
         seen = BeforeAttention(self.batch.size, self.length)
+        seen.add(*leaves)
+        is_text = isinstance(self.subject, TextSubject)
         with torch.enable_grad():
-            if isinstance(self.subject, TextSubject):
-                with rules, self._swapped(self.batch, leaf), seen:
-                    logits = self.head.logits(self.batch)
-            else:
-                floats = {k: leaf(v) for k, v in self.batch.tensors.items() if v.is_floating_point()}
-                seen.add(*leaves)
-                with rules, LookupLeaves(leaf), seen:
-                    logits = self.head.logits(self.batch.with_tensors(**floats))
+            with rules, self._swapped(self.batch, leaf) if is_text else LookupLeaves(leaf), seen:
+                logits = self.head.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(NO_EMBEDDING)
             return Traced(self.scalars(logits), leaves, seen)

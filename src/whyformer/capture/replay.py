@@ -53,7 +53,7 @@ class Finish:
         self.step = max(1, min(TOKENS, keys, rows // (batch * queries)))
         self._scales: dict[int, Tensor] = {}
         self._bases: dict[int, Tensor] = {}  # by fold: (B, Q, out) W·M·z
-        self._heads: dict[int, Tensor] = {}  # by fold: (H, D, out) W·M·W_O, where that is the shorter way
+        self._heads: dict[int, Tensor] = {}  # by fold: (H, D, out) -W·M·W_O, where that is the shorter way
         if self.folds:
             instead = self._watching() | {f.number: self._based(f) for f in self.folds}
             self.rest.run(self._written(block.projected_BQE), instead)
@@ -102,14 +102,14 @@ class Finish:
     # The folded projections
 
     def _through(self, fold: Fold, tokens: list[int]) -> Tensor:
-        """(B, H, tokens, out) W·M·f_h(x_t)."""
+        """(B, H, tokens, out) -W·M·f_h(x_t)."""
         _, heads, keys, width = self.written_BHKE.shape
         way = Linear(fold.stream.steps, None)
         if keys * heads <= keys + width:
-            return way.apply(self.block.before.apply(self.written_BHKE[:, :, tokens])) @ fold.matrix
+            return way.apply(self.block.before.apply(self.written_BHKE[:, :, tokens])) @ -fold.matrix
         if fold.number not in self._heads:  # one product of matrices, then only D numbers per head and token
             output_HDE = way.apply(self.block.before.apply(self.block.output_HDE))
-            self._heads[fold.number] = output_HDE.to(fold.matrix.dtype) @ fold.matrix
+            self._heads[fold.number] = -output_HDE.to(fold.matrix.dtype) @ fold.matrix
         return self.value_BHKD[:, :, tokens] @ self._heads[fold.number]
 
     def _watching(self) -> Instead:
@@ -152,11 +152,12 @@ class Finish:
         return run
 
     def _folded(self, fold: Fold, gone_BQO: Tensor) -> Callable[[Env], Tensor]:
+        """(W·M·z - what is gone) · s + const, in the memory of what is gone."""
+
         def run(env: Env) -> Tensor:
             scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows).to(gone_BQO.dtype)
-            out = self._bases[fold.number] - gone_BQO
-            out = out * scale if fold.constant is None else torch.addcmul(fold.constant, out, scale)
-            return self.places.write(out, fold.stream.rows)
+            out = gone_BQO.add_(self._bases[fold.number]).mul_(scale)
+            return self.places.write(out if fold.constant is None else out.add_(fold.constant), fold.stream.rows)
 
         return run
 

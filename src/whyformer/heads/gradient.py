@@ -66,5 +66,5 @@ def token_counts(run: Run, layers: int) -> Tensor:
     for other readouts (mean pooling) that becomes the number of rows that are read.
     """
     counts = run.keep_BN.sum(1)[:, None].repeat(1, layers).float()
-    pass
+    counts[:, -1] = (run.readout_BN > 0).sum(1).float()
     return counts

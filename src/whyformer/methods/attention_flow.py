@@ -68,7 +68,8 @@ def attention_flow(
     real_BN = keep_BN.cpu().numpy()
     wanted_BQ = real_BN[:, last.first_query : last.first_query + queries] if rows == "all" else weights_BQ > 0
     error_B = np.zeros(len(keep_BN))
-    for b, i in run.track(np.argwhere(wanted_BQ).tolist(), "attention_flow"):
+    wanted = np.argwhere(wanted_BQ).tolist()
+    for b, i in run.track(wanted, "attention_flow"):
         own = np.flatnonzero(real_BN[b])
         between = [layer[b][np.ix_(own, own)] for layer in pipes[:-1]]
         top_K = pipes[-1][b, i, own]
@@ -76,7 +77,8 @@ def attention_flow(
             flow_BQK[b, i, own], error = joint_flow_from(top_K, between, orders, run.seed)
             error_B[b] = max(error_B[b], error)
         else:
-            flow_BQK[b, i, own] = flow_from(top_K, between)
+            inputs = run.track(range(len(own)), "attention_flow") if len(wanted) == 1 else None
+            flow_BQK[b, i, own] = flow_from(top_K, between, inputs)
     if normalize:
         total = flow_BQK.sum(2, keepdims=True)
         flow_BQK = np.divide(flow_BQK, total, out=np.zeros_like(flow_BQK), where=total > 0)
@@ -86,14 +88,13 @@ def attention_flow(
     return Attribution(scores, matrix_BQK=matrix if rows == "all" else None, checks=checks)
 
 
-def flow_from(top_K: Array, layers: list[Array]) -> Array:
-    """(K,) maximum flow from one output to each input: ``top_K`` are its own pipes, ``layers`` the ones below.
+def flow_from(top_K: Array, layers: list[Array], inputs: Iterable[int] | None = None) -> Array:
+    """Maximum flow from one output to each input: ``top_K`` are its own pipes, ``layers`` (K, K) those below.
 
-    ``layers`` are square, first layer first.
+    The first layer comes first; ``inputs`` are all of them if not given.
     """
     network = Network.of(top_K, layers)
-    inputs = network.last_EK.shape[1]
-    return np.array([network.flow_into([j]) for j in range(inputs)])
+    return np.array([network.flow_into([j]) for j in (range(len(top_K)) if inputs is None else inputs)])
 
 
 def joint_flow_from(top_K: Array, layers: list[Array], orders: int, seed: int) -> tuple[Array, float]:

@@ -47,12 +47,13 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     one_of("at", at, PLACES)
     _require_one_stream(run)
     trace = run.traced(rules)
-    place = at or ("tokens" if _has_several_inputs(run, trace.leaves) else "input")
-    if place == "input" and not isinstance(run.subject, TextSubject) and len(trace.leaves) > 1:
+    scattered = _is_scattered(run, trace.leaves)
+    if scattered and at == "input":
         raise NotOffered(
-            "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
-            "at='tokens'."
+            "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), which this input does "
+            "not have. Use at='tokens'."
         )
+    place = at or ("tokens" if scattered else "input")
     inputs = trace.leaves[0] if place == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
     detail = inputs.detach().float() * gradient.float()
@@ -72,13 +73,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     )
 
 
-def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
-    """The input is no single tensor, or its entries are not the units (raw audio)."""
-    if isinstance(run.subject, TextSubject):
-        return run.study.extra > 0
-    if isinstance(run.subject, ImageSubject):
+def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
+    """The input is no single tensor (a table with categories, a picture with its text), or its entries are not the
+    units (raw audio)."""
+    if run.subject.several or len(leaves) > 1:
+        return True
+    if isinstance(run.subject, (TextSubject, ImageSubject)):
         return False
-    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+    return leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
 
 
 def _require_one_stream(run: Run) -> None:

@@ -1,0 +1,68 @@
+"""Explanations as other libraries' objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.types import Explanation
+
+
+def to_shap(explanations: Explanation | Sequence[Explanation]) -> Any:
+    """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
+
+    values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
+    the units' labels. Rows may differ in length.
+    """
+    try:
+        import shap
+    except ImportError:
+        raise MissingExtra("shap", "shap", "to_shap") from None
+    if isinstance(explanations, Explanation):
+        labels = _labels(explanations)
+        return shap.Explanation(
+            values=explanations.scores.astype(np.float64),
+            base_values=_base(explanations),
+            data=np.array(labels, dtype=object),
+            feature_names=labels,
+            output_names=None,
+        )
+    rows = list(explanations)
+    if not rows or not all(isinstance(e, Explanation) for e in rows):
+        raise BadInput("to_shap takes an Explanation or a list of them, and at least one.")
+    return shap.Explanation(
+        values=_ragged([e.scores.astype(np.float64) for e in rows]),
+        base_values=np.array([_base(e) for e in rows]),
+        data=_ragged([np.array(_labels(e), dtype=object) for e in rows]),
+        feature_names=[_labels(e) for e in rows],
+    )
+
+
+def _base(explanation: Explanation) -> float:
+    return 0.0 if explanation.base is None else float(explanation.base)
+
+
+def _labels(explanation: Explanation) -> list[str]:
+    """Tokens with the space that stood before them, so that shap's text plot reads as the text did."""
+    units = explanation.units
+    if units.spans is None or units.text is None:
+        return [str(label) for label in units.labels]
+    labels = []
+    for label, special, (start, end) in zip(units.labels, units.special, units.spans, strict=True):
+        if special or end <= start:
+            labels.append(label)
+            continue
+        space = " " if start > 0 and units.text[start - 1].isspace() else ""
+        labels.append(space + units.text[start:end])
+    return labels
+
+
+def _ragged(rows: list[Any]) -> Any:
+    if len({len(r) for r in rows}) == 1:
+        return np.stack(rows)
+    result = np.empty(len(rows), dtype=object)
+    result[:] = rows
+    return result

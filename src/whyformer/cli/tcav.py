@@ -1,0 +1,184 @@
+"""whyformer tcav: does the model's answer depend on a concept?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+OUTPUTS = (".json", ".png", ".svg", ".pdf")
+
+
+def tcav(
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped texture model"),
+    ] = None,
+    concept: Annotated[
+        list[str] | None,
+        typer.Option("--concept", "-c", metavar="NAME=PATH", help="A concept: folder of images, or file of texts."),
+    ] = None,
+    random: Annotated[
+        list[Path] | None,
+        typer.Option("--random", "-r", exists=True, metavar="PATH", help="A random set, or a folder of such sets."),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option("--inputs", "-i", exists=True, metavar="PATH", help="Inputs of the class that is asked about."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", metavar="CLASS", help="Class, by name or index.")
+    ] = None,
+    layer: Annotated[
+        str | None,
+        typer.Option("--layer", "-l", metavar="LAYER", help="Attention block by number, or module name."),
+    ] = None,
+    relative: Annotated[bool, typer.Option("--relative", help="Compare the concepts with each other.")] = False,
+    pooling: Annotated[str, typer.Option("--pooling", metavar="HOW", help="cls, mean or flat.")] = "mean",
+    classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of what is drawn at random.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Test whether a model's answer depends on concepts.
+
+    Without options: stripes, dots and bubbles in a small model of shapes and textures.
+
+    \b
+    Examples:
+      whyformer tcav
+      whyformer tcav --relative --out concepts.png
+      whyformer tcav --model my-vit/ -c striped=stripes/ -c dotted=dots/ \\
+          --random random/ --inputs zebras/ --target zebra --layer 8
+      whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
+          --inputs reviews.txt --target positive --layer 3
+    """
+    _check_out(out)
+    own = (model, concept, random, inputs)
+    if any(own) and not all(own):
+        raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
+    if model is not None and (target is None or layer is None):
+        raise typer.BadParameter("your own model needs --target and --layer")
+    from whyformer.cli._input import target_from
+    from whyformer.concepts.tcav import tcav as measure
+
+    found = _shipped(seed) if model is None else _own(model, concept or [], random or [], inputs)
+    place = found.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
+    found.pop("layer", None)
+    aim = found.pop("target", None)
+    aim = aim if target is None else target_from(target, None)
+    loaded = found.pop("model")
+    result = measure(
+        loaded,
+        place,
+        target=aim,
+        relative=relative,
+        pooling=pooling,
+        classifier=classifier,
+        batch_size=batch_size,
+        seed=seed,
+        **found,
+    )
+    if json:
+        import json as json_text
+
+        typer.echo(json_text.dumps(result.to_dict(), ensure_ascii=False, indent=1))
+    else:
+        result.show()
+    if out is not None:
+        result.save(out)
+        typer.echo(f"wrote {out}", err=True)
+
+
+def _check_out(out: Path | None) -> None:
+    """Asked before long work."""
+    if out is None:
+        return
+    if out.suffix not in OUTPUTS:
+        raise typer.BadParameter(f"{out.name!r}: use {', '.join(OUTPUTS)}", param_hint="--out")
+    if not out.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+
+
+def _own(model: str, concepts: list[str], random: list[Path], inputs: Path | None) -> dict[str, Any]:
+    named = {}
+    for given in concepts:
+        name, sign, path = given.partition("=")
+        if not sign or not name or not Path(path).exists():
+            raise typer.BadParameter(f"{given!r} is not NAME=PATH of a folder or file", param_hint="--concept")
+        named[name] = Path(path)
+    from whyformer.cli._model import load_any
+
+    loaded, processor, modality = load_any(model)
+    assert inputs is not None
+    return {
+        "model": loaded,
+        "processor": processor,
+        "concepts": {name: _read(path, modality) for name, path in named.items()},
+        "random_sets": [_read(path, modality) for each in random for path in _sets(each, modality)],
+        "class_inputs": _read(inputs, modality),
+    }
+
+
+def _sets(path: Path, modality: str) -> list[Path]:
+    """The sets inside a folder of sets, else the path itself."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(p for p in path.iterdir() if (p.is_file() and p.suffix == ".txt" if modality == "text" else p.is_dir()))
+    return inside or [path]
+
+
+def _read(path: Path, modality: str) -> list[Any]:
+    from whyformer.cli._input import texts_from
+    from whyformer.errors import BadInput
+
+    if modality == "text":
+        if path.is_dir():
+            raise BadInput(f"{str(path)!r} is a folder: texts are read from files, one per line.")
+        return list(texts_from([], path))
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURES) if path.is_dir() else []
+    if not files:
+        raise BadInput(f"there are no images in {str(path)!r} ({', '.join(PICTURES)}).")
+    return list(files)
+
+
+def _shipped(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any]:
+    """Generated pictures for the shipped model of textures."""
+    import numpy as np
+
+    from whyformer.cli._model import load_image
+    from whyformer.demo import pictures as drawn
+    from whyformer.errors import MissingExtra
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("Pillow", "hf", "reading images") from None
+    model, processor = load_image(str(Path(drawn.__file__).parent / "textures"))
+    rng = np.random.default_rng(seed)
+
+    def mixed() -> Any:
+        shape, texture = rng.choice(drawn.SHAPES), rng.choice(drawn.TEXTURES)
+        return Image.fromarray(drawn.picture(str(shape), str(texture), int(rng.integers(2**31))))
+
+    start = 1000 * seed
+    return {
+        "model": model,
+        "processor": processor,
+        "layer": 2,
+        "target": "zebra-like",
+        "concepts": {
+            texture: [Image.fromarray(drawn.swatch(texture, start + i)) for i in range(3 * size)]
+            for texture in ("striped", "dotted", "bubbly")
+        },
+        "random_sets": [[mixed() for _ in range(size)] for _ in range(sets)],
+        "class_inputs": [Image.fromarray(drawn.picture("horse", "striped", start + i)) for i in range(40)],
+    }

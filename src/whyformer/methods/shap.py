@@ -1,0 +1,155 @@
+"""Shapley and Owen values, by the shap package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from whyformer.coalitions import Coalitions
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.players import BY, Players, players_of
+from whyformer.registry import Passes, method, one_of
+from whyformer.run import Attribution, Run
+
+ALGORITHMS = ("auto", "exact", "partition", "permutation")
+QUEUE = 32  # groups that the partition algorithm opens at a time; part of its result, so it is fixed
+
+
+def _cost(units: int, evaluations: int = 512, **options: object) -> Passes:
+    return evaluations + 2, 0
+
+
+@method(
+    paper="Shapley 1953; Lundberg & Lee 2017, arXiv:1705.07874; partition: Owen 1977, as in the shap package",
+    needs={"perturbation"},
+    cost=_cost,
+    at_most=True,
+    cost_text="2^players forwards where that is within ``evaluations``, else at most evaluations + 2",
+    signed=True,
+    class_specific=True,
+    specificity="black box",
+)
+def shap(
+    run: Run,
+    *,
+    by: str | None = None,
+    algorithm: str = "auto",
+    evaluations: int = 512,
+    replace: str | int | None = None,
+    keep_special: bool | Sequence[int] = True,
+    superpixels: int = 32,
+) -> Attribution:
+    """A fair share of the score for every part of the input: its mean contribution over all orders of joining.
+
+    φ_i = Σ_S |S|!(n-|S|-1)!/n! · (s(S ∪ i) - s(S)); they add up to s(all) - s(none), which is ``base``. ``by``: what
+    joins: None is the unit itself (token, patch, column), "word" whole words, "superpixel" about ``superpixels``
+    groups of patches of like colour; a group's share is split evenly among its units. ``replace``: what stands for the
+    absent, as for ``occlusion``. ``keep_special``: special tokens are always there (True), join too (False), or a list
+    of the token ids to keep. ``algorithm``: "exact" (all 2^n sets), "partition" (Owen values over a tree of
+    neighbours), "permutation" (sampled orders, with ``checks["standard_error"]``, root mean square over the players);
+    "auto" is exact where ``evaluations`` allow, else partition for text and images, permutation for columns.
+
+    Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
+    so parts that work together from afar share it with their surroundings.
+    """
+    one_of("algorithm", algorithm, ALGORITHMS)
+    one_of("by", by, BY)
+    if not isinstance(evaluations, int) or evaluations < 4:
+        raise BadInput(f"evaluations={evaluations!r}: a whole number of at least 4.")
+    replacement = replace if replace is not None else next(r for r in run.subject.replacements if r != "delete")
+    scores = torch.zeros(run.keep_BN.shape)
+    base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
+    for row in run.track(range(run.batch.size), "shap"):
+        players = players_of(run, row, by, keep_special, superpixels)
+        if not players.members:  # nothing but special tokens
+            continue
+        game = Coalitions(run, row, players.members, replacement)
+        values, base_B[row], errors_B[row] = _values(game, players, algorithm, evaluations, run.seed)
+        scores[row, run.keep_BN[row].cpu()] = players.per_unit(values)
+    error_B = (run.value_B.cpu() - base_B.float() - scores.sum(1)).abs()
+    checks = {"additivity_error": error_B}
+    if not errors_B.isnan().all():
+        checks["standard_error"] = errors_B.nan_to_num(0.0)
+    return Attribution(scores.to(run.keep_BN.device), base_B=base_B.float(), checks=checks)
+
+
+def _values(
+    game: Coalitions, players: Players, algorithm: str, evaluations: int, seed: int
+) -> tuple[Any, float, float]:
+    """Shapley values of the players, the value of none of them, and the standard error (nan: nothing was sampled)."""
+    count = game.count
+    if algorithm == "auto":
+        algorithm = "exact" if count <= 40 and 2**count <= evaluations else players.fallback
+    if count == 1:
+        base = float(game.scores(np.zeros((1, 1)))[0])
+        return np.array([float(game.scores(np.ones((1, 1)))[0]) - base]), base, np.nan
+    _require_enough(algorithm, count, evaluations)
+    package = _package()
+    masker = _Masker(count, players.tree() if algorithm == "partition" else None)
+    explainers = package.explainers
+    everyone = np.ones((1, count))
+    with _seeded(seed):
+        if algorithm == "exact":
+            found = explainers.ExactExplainer(game.scores, masker)(everyone, max_evals=2**count, silent=True)
+        elif algorithm == "partition":
+            explainer = explainers.PartitionExplainer(game.scores, masker)
+            found = explainer(everyone, max_evals=evaluations, batch_size=QUEUE, silent=True)
+        else:
+            explainer = explainers.PermutationExplainer(game.scores, masker, seed=seed)
+            found = explainer(everyone, max_evals=evaluations, error_bounds=True, silent=True)
+    error = np.nan
+    if algorithm == "permutation":
+        orders = 2 * (evaluations // (2 * count + 1))
+        error = float(np.sqrt((found.error_std[0] ** 2 / orders).mean()))
+    return found.values[0], float(np.ravel(found.base_values)[0]), error
+
+
+def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
+    if algorithm == "exact" and (count > 40 or 2**count > evaluations):
+        raise BadInput(
+            f"exact Shapley values of {count} parts need 2^{count} evaluations, and evaluations={evaluations}. Raise it, "
+            "or use algorithm='partition' or 'permutation', or fewer parts (by='word', by='superpixel')."
+        )
+    if algorithm == "permutation" and evaluations < 2 * count + 1:
+        raise BadInput(
+            f"one order of {count} parts, forwards and backwards, needs {2 * count + 1} evaluations, and "
+            f"evaluations={evaluations}. Raise it, or use algorithm='partition'."
+        )
+
+
+def _package() -> Any:
+    try:
+        import shap as package
+    except ImportError:
+        raise MissingExtra("shap", "shap", "the method shap") from None
+    return package
+
+
+class _Masker:
+    """To shap a player is present or not; what that means for the input is for Coalitions to say."""
+
+    immutable_outputs = True
+
+    def __init__(self, count: int, clustering: Any) -> None:
+        self.shape = (1, count)
+        self.clustering = clustering
+
+    def __call__(self, mask: Any, everyone: Any) -> Any:
+        return np.asarray(mask, bool)[None]
+
+
+class _seeded:  # noqa: N801  (reads as a statement)
+    """shap draws from numpy's global state: seed it, and put the caller's back."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def __enter__(self) -> None:
+        self.before = np.random.get_state()
+        np.random.seed(self.seed)
+
+    def __exit__(self, *exc: object) -> None:
+        np.random.set_state(self.before)

@@ -1,0 +1,177 @@
+"""ViT-CX: causal masks from the features of a vision transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.features import FeatureMap, feature_map
+from whyformer.outputs import scalar_of
+from whyformer.registry import Passes, method, one_of
+from whyformer.run import Attribution, Run
+
+
+def _cost(units: int, masks: int = 128, draws: int = 1, **options: object) -> Passes:
+    return 1 + 2 * masks * draws, 0
+
+
+@method(
+    paper="Xie et al. 2023 (IJCAI), arXiv:2211.03064",
+    needs={"perturbation"},
+    cost=_cost,
+    at_most=True,
+    cost_text="1 + 2·clusters·draws forwards, at most 1 + 2·masks·draws",
+    signed=True,
+    class_specific=True,
+    specificity="black box",
+)
+def vit_cx(
+    run: Run,
+    *,
+    noise: float = 0.1,
+    threshold: float = 0.1,
+    masks: int = 128,
+    layer: int | str | None = None,
+    draws: int = 1,
+    score: str = "probability",
+) -> Attribution:
+    """What the score becomes when only the image parts that a group of features marks are left, spread over them.
+
+    Features of one layer, upsampled and scaled to [0, 1], are masks; alike ones (cosine distance below ``threshold``,
+    complete linkage) are added up and scaled again. With noise Z_i ~ N(0, noise²), for mask M_i:
+    score_i = s(x∘M_i + Z_i∘(1-M_i)) - s(x + Z_i∘(1-M_i)) + s(x), and S = 1/n Σ_i score_i·M_i / Σ_k M_k at each pixel
+    (in ``detail``; a patch's score is the sum over its pixels). ``masks`` bounds the number of clusters;
+    ``layer``: as for ``grad_cam``; ``draws``: noise per mask, from 2 on with ``checks["standard_error"]`` (root mean
+    square over the patches). ``score``: "probability", as published, or "explained": the scalar asked for.
+
+    Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
+    noise is a picture the model has never seen.
+    """
+    _check(noise, threshold, masks, draws)
+    one_of("score", score, ("probability", "explained"))
+    scalar = run.scalar if score == "explained" else "probability"
+    features = feature_map(run, layer, grad=False, method="vit_cx")
+    pixels = run.batch.tensors[run.subject.main]
+    value_B = scalar_of(run.logits, run.targets, scalar)
+    found, errors, counts = [], [], []
+    for row in run.track(range(run.batch.size), "vit_cx"):
+        own = cluster_masks(features, row, tuple(pixels.shape[-2:]), threshold, masks)
+        effects = _effects(run, row, pixels[row], own, noise, draws, scalar)
+        maps = _spread(effects + value_B[row], own)  # (draws, H, W)
+        found.append(maps.mean(0))
+        errors.append(_standard_error(run, maps))
+        counts.append(len(own))
+    saliency_BHW = torch.stack(found)
+    checks = {"masks": torch.tensor(counts, dtype=torch.float32)}
+    if draws > 1:
+        checks["standard_error"] = torch.stack(errors)
+    return Attribution(
+        run.per_unit(saliency_BHW[:, None]), detail=[s.cpu().numpy() for s in saliency_BHW], checks=checks
+    )
+
+
+def _check(noise: float, threshold: float, masks: int, draws: int) -> None:
+    for name, value in (("masks", masks), ("draws", draws)):
+        if not isinstance(value, int) or value < 1:
+            raise BadInput(f"{name}={value!r}: a whole number of at least 1.")
+    if noise < 0:
+        raise BadInput(f"noise={noise!r}: a standard deviation in the model's input space, at least 0.")
+    if not 0 <= threshold <= 1:
+        raise BadInput(f"threshold={threshold!r}: a cosine distance between 0 (join nothing) and 1.")
+
+
+def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:
+    """(n, height, width) masks in [0, 1] of one input, the widest first."""
+    maps_DP = features.values_BPD[row].T
+    maps = F.interpolate(maps_DP.unflatten(1, features.grid)[None], size=size, mode="bilinear", align_corners=False)[0]
+    scaled = _scaled(maps.flatten(1))
+    if not len(scaled):
+        raise BadInput(
+            f"{features.name} is the same everywhere in the image, so it makes no masks: choose another layer."
+        )
+    labels = _clusters(scaled, threshold, limit)
+    summed = torch.stack([scaled[labels == i].sum(0) for i in range(int(labels.max()) + 1)])
+    masks = _scaled(summed)
+    if not len(masks):  # all features together mark everything alike
+        masks = torch.ones_like(summed[:1])
+    # An order of their own, so that the noise a mask meets does not depend on how channels are numbered.
+    return masks[masks.sum(1).argsort(descending=True, stable=True)].unflatten(1, size)
+
+
+def _scaled(rows: Tensor) -> Tensor:
+    """Each row brought to [0, 1]; constant rows are left out."""
+    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+    varies = (high > low)[:, 0]
+    return ((rows - low) / torch.where(high > low, high - low, 1.0))[varies]
+
+
+def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
+    """(masks,) the cluster of each."""
+    try:
+        from sklearn.cluster import AgglomerativeClustering
+    except ImportError:
+        raise MissingExtra("scikit-learn", "eval", "vit_cx") from None
+    count = len(scaled)
+    if count == 1:
+        return torch.zeros(1, dtype=torch.long)
+    unit = F.normalize(scaled.double(), dim=1)
+    distance = (1 - unit @ unit.T).clamp(min=0).cpu().numpy()
+    np.fill_diagonal(distance, 0)
+
+    def grouped(**cut: Any) -> Any:
+        return AgglomerativeClustering(metric="precomputed", linkage="complete", **cut).fit_predict(distance)
+
+    labels = grouped(n_clusters=None, distance_threshold=threshold) if threshold > 0 else np.arange(count)
+    if labels.max() + 1 > limit:
+        labels = grouped(n_clusters=limit)
+    return torch.from_numpy(np.asarray(labels, np.int64))
+
+
+def _effects(run: Run, row: int, image: Tensor, masks: Tensor, noise: float, draws: int, scalar: str) -> Tensor:
+    """(draws, n) s(x∘M + Z∘(1-M)) - s(x + Z∘(1-M)) for every mask, all pictures in common batches."""
+    values = []
+    target = run.targets[row]
+    for chunk in _pictures(run, image, masks, noise, draws):
+        logits = run.forward(
+            run.batch.select([row] * len(chunk)).with_tensors(**{run.subject.main: chunk}), [row] * len(chunk)
+        )
+        values.append(scalar_of(logits.float(), [target] * len(chunk), scalar))
+    left, noisy = torch.cat(values).view(-1, 2).T
+    return (left - noisy).view(draws, len(masks))
+
+
+def _pictures(run: Run, image: Tensor, masks: Tensor, noise: float, draws: int) -> Iterator[Tensor]:
+    """Batches of pictures: for each draw and mask what is left of the image, then the image with the noise alone."""
+    source = torch.Generator().manual_seed(run.seed)  # its own for each input, so that the batch changes nothing
+    waiting: list[Tensor] = []
+    for _ in range(draws):
+        for mask in masks:
+            drawn = (noise * torch.randn(image.shape, generator=source)).to(image)
+            weight = mask.to(image)
+            rest = drawn * (1 - weight)
+            waiting += [image * weight + rest, image + rest]
+            while len(waiting) >= run.batch_size:
+                yield torch.stack(waiting[: run.batch_size])
+                waiting = waiting[run.batch_size :]
+    if waiting:
+        yield torch.stack(waiting)
+
+
+def _spread(scores: Tensor, masks: Tensor) -> Tensor:
+    """(draws, H, W) the mean of the masks, weighted by their scores, over what covers each pixel."""
+    cover = masks.sum(0)
+    total = torch.einsum("ri,ihw->rhw", scores.to(masks.dtype), masks) / len(masks)
+    return torch.where(cover > 0, total / torch.where(cover > 0, cover, 1.0), 0.0)
+
+
+def _standard_error(run: Run, maps: Tensor) -> Tensor:
+    if len(maps) < 2:
+        return maps.new_zeros(())
+    scores = torch.stack([run.per_unit(m.expand(run.batch.size, 1, *m.shape))[0] for m in maps])
+    return (scores.var(0) / len(maps)).mean().sqrt().float()
