@@ -67,8 +67,9 @@ def main() -> None:
         if not curves:
             row("heads kept", found[0].kept, "{:.0f}")
             print("|---" * (POINTS + 1) + "|")
-        curves[name] = replace(found[0], name=name)
-        row(name, np.mean([c.values for c in found], 0))
+        values, low, high = (np.mean([getattr(c, part) for c in found], 0) for part in ("values", "low", "high"))
+        curves[name] = replace(found[0], name=name, values=values, low=low, high=high)
+        row(name, values)
     whole = curves["gradient of the loss"]
     limits = f"{whole.low[0]:.3f} to {whole.high[0]:.3f}"
     print(f"\n{len(dev)} dev sentences; 95 % limits of the whole model: {limits}")

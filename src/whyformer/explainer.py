@@ -194,6 +194,13 @@ class _Runner:
                 results[name] += found
         return results
 
+    def _cost(self, run: Run, m: Method, settings: dict[str, dict[str, Any]], row: int, seconds: float) -> Cost:
+        """Counted for a single method; where several share passes, what this one takes by itself."""
+        passes = float(run.forwards_B[row]), float(run.backwards_B[row])
+        if len(settings) > 1:
+            passes = m.cost(len(run.units[row]), **settings[m.name])
+        return Cost(*passes, seconds=seconds / run.batch.size, setup_forwards=self.setup)
+
     def _run(
         self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
     ) -> dict[str, list[Explanation]]:
@@ -208,50 +215,23 @@ class _Runner:
             keep_layers=self.keep_layers,
             track=self.track,
         )
-        shared = _Spent(run)
+        started = time.perf_counter()
         if any("attention_gradients" in m.needs for m in chosen):
             run.record(grad=True, several=True)  # one record serves every method that follows
-        shared.stop()
+        shared = time.perf_counter() - started
         results = {}
         for m in chosen:
-            spent = _Spent(run)
+            started = time.perf_counter()
             attribution = _with_pairs(run, m.run(run, **settings[m.name]))
             _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
-            spent.stop()
+            seconds = time.perf_counter() - started
             if m.needs & {"attention", "attention_gradients"}:
-                spent.add(shared)
+                seconds += shared
             results[m.name] = [
-                _explanation(run, m, settings[m.name], attribution, row, spent.cost(row, self.setup))
+                _explanation(run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds))
                 for row in range(batch.size)
             ]
         return results
-
-
-class _Spent:
-    """Passes and seconds between making this and ``stop``, per input."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.started = run, time.perf_counter()
-        self.forwards_B, self.backwards_B = -run.forwards_B, -run.backwards_B
-        self.seconds = 0.0
-
-    def stop(self) -> None:
-        self.seconds = time.perf_counter() - self.started
-        self.forwards_B = self.forwards_B + self.run.forwards_B
-        self.backwards_B = self.backwards_B + self.run.backwards_B
-
-    def add(self, other: _Spent) -> None:
-        self.seconds += other.seconds
-        self.forwards_B = self.forwards_B + other.forwards_B
-        self.backwards_B = self.backwards_B + other.backwards_B
-
-    def cost(self, row: int, setup: int) -> Cost:
-        return Cost(
-            forwards=float(self.forwards_B[row]),
-            backwards=float(self.backwards_B[row]),
-            seconds=self.seconds / self.run.batch.size,
-            setup_forwards=setup,
-        )
 
 
 def _explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, cost: Cost) -> Explanation:

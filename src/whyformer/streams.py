@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from whyformer.errors import CaptureError
 from whyformer.head import Head
 from whyformer.schedule import START, Schedule
 from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.joined import joined
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Units
 
@@ -55,38 +55,6 @@ def units_of(subject: Subject, batch: Batch, sizes: dict[str, int], grid: tuple[
         # A part that is the subject itself (image tokens inside a text) knows better which stream a unit is of.
         each.append(own if part is subject else [replace(u, stream=(stream,) * len(u)) for u in own])
     return [joined(parts) for parts in zip(*each, strict=True)]
-
-
-def joined(parts: Sequence[Units]) -> Units:
-    """Units end to end. Words are numbered on; a grid, a text and its spans are kept where only one part has them."""
-    texts = [p for p in parts if p.text is not None]
-    grids = [p for p in parts if p.grid is not None]
-    text = texts[0] if len(texts) == 1 else None
-    grid = grids[0] if len(grids) == 1 else None
-    word: list[int] = []
-    for part in parts:
-        offset = max(word, default=-1) + 1
-        word += [w + offset if w >= 0 else -1 for w in part.word] if part.word else [-1] * len(part)
-    spans: list[tuple[int, int]] = []
-    for part in parts:
-        spans += list(part.spans) if part is text and part.spans else [(0, 0)] * len(part)
-    boxes: list[tuple[float, ...]] = []
-    for part in parts:
-        boxes += list(part.boxes) if part.boxes else [(0.0, 0.0, 0.0, 0.0)] * len(part)
-    return Units(
-        labels=tuple(label for p in parts for label in p.labels),
-        special=tuple(s for p in parts for s in p.special),
-        stream=tuple(s for p in parts for s in p.stream),
-        grid=None if grid is None else grid.grid,
-        image_size=None if grid is None else grid.image_size,
-        word=tuple(word) if any(p.word for p in parts) else None,
-        spans=tuple(spans) if text is not None and text.spans else None,
-        text=None if text is None else text.text,
-        boxes=tuple(boxes) if any(p.boxes for p in parts) else None,
-    )
-
-
-# Rows that feed the head
 
 
 def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:

@@ -40,6 +40,8 @@ class Patterned(nn.Module):
         same = ids[:, :, None] == ids[:, None, :]
         if name == "previous":
             return (back == 1).expand(len(ids), n, n)
+        if name == "self":
+            return (back == 0).expand(len(ids), n, n)
         if name == "next":
             return (back == -1).expand(len(ids), n, n)
         if name == "first":

@@ -90,6 +90,12 @@ def test_a_head_that_looks_at_the_next_word_finds_determiners(told: tuple[Any, A
     assert list(found.to_frame().columns)[:2] == ["relation", "direction"]
 
 
+def test_a_word_does_not_choose_itself(tmp_path: Path) -> None:
+    model = seeded(lambda: Patterned(("self", "next"), causal=False)).eval()
+    found = syntactic(model, folders.tokenizer(tmp_path), TOY, relations=["det"])
+    assert found.share["det", "to head"][0, 0] == 1  # of the others, which get the same, the first
+
+
 def test_relations_can_be_chosen_and_kept_apart(told: tuple[Any, Any]) -> None:
     found = syntactic(*told, TOY, relations=["aux:pass", "punct"], subtypes=True)
     assert {relation for relation, _ in found.share} == {"aux:pass", "punct"}

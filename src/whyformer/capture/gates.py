@@ -30,6 +30,6 @@ class Gate(Intercept):
             self.layer, self.first = self.layer + 1, 0
         own_BH = self.gates[:, self.layer, self.first : self.first + heads]
         if len(own_BH) > 1:
-            own_BH = own_BH.repeat(site.layout.windows, 1)
+            own_BH = own_BH.repeat_interleave(site.layout.windows, 0)
         weights = site.attention_BHQK
         site.attention_BHQK = weights * own_BH.to(weights.dtype)[:, :, None, None]

@@ -16,6 +16,7 @@ from whyformer.outputs import logits_of
 from whyformer.subjects.base import Batch, Raw, Subject
 from whyformer.subjects.families import BOX_FEATURES
 from whyformer.subjects.image import ImageSubject, open_image
+from whyformer.subjects.joined import joined
 from whyformer.subjects.parts import OwnPositions, VectorSubject, without_each
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Units
@@ -111,8 +112,6 @@ class PairSubject(TextSubject):
         return None
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        from whyformer.streams import joined
-
         tokens = batch.tensors[self.main].shape[1]
         texts = self._text.units(batch, tokens, 0, None)
         if length == tokens:
