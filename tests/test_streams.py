@@ -101,11 +101,10 @@ def ones(**sizes: int) -> dict[str, Tensor]:
 def test_a_hand_worked_case_of_two_layers() -> None:
     """Image self, text asks image, text self. Worked on paper:
 
-    R_ii = I + A1 = [[1.5, .5], [0, 1]]; R̄_ii = [[.5+1-.5.., ...]] from R̂ = [[.5, .5], [0, 0]]: S = (1, 0), so
-    R̄_ii = [[1.5, .5], [0, 1]] (the second row has S = 0 and stays e_2).
-    R_ti = I·A2·R̄_ii = [[.2, .4]]·R̄_ii for one text token twice: rows (.2, .4) and (0, 0).
-    (.2·1.5 + .4·0, .2·.5 + .4·1) = (.3, .5). Rule 11 adds A2·R_it = 0.
-    Text self A3 = [[0, 1], [.5, 0]]: R_ti += A3·R_ti = [[0, 0], [.15, .25]]; R_tt = I + A3.
+    R_ii = I + A1 = [[1.2, .3], [0, 1]]. R̂ = [[.2, .3], [0, 0]] has S = (.5, 0), so R̄_ii = [[1.4, .6], [0, 1]]: the
+    second row has nothing but itself and stays e_2.
+    R_ti = I·A2·R̄_ii: the first row is (.2·1.4 + .4·0, .2·.6 + .4·1) = (.28, .52). Rule 11 adds A2·R_it = 0.
+    Text self A3 = [[0, 1], [.5, 0]]: R_ti += A3·R_ti = [[0, 0], [.14, .26]]; R_tt = I + A3.
     """
     schedule = hand(
         {"image": 2, "text": 2},
@@ -114,13 +113,13 @@ def test_a_hand_worked_case_of_two_layers() -> None:
         Step(2, "text", "text", query_after=1, key_after=1),
     )
     maps = {
-        0: torch.tensor([[[0.5, 0.5], [0.0, 0.0]]]),
+        0: torch.tensor([[[0.2, 0.3], [0.0, 0.0]]]),
         1: torch.tensor([[[0.2, 0.4], [0.0, 0.0]]]),
         2: torch.tensor([[[0.0, 1.0], [0.5, 0.0]]]),
     }
     found = generic_relevance(schedule, maps, ones(image=2, text=2))
-    close(found["image", "image"][0], [[1.5, 0.5], [0, 1]])
-    close(found["text", "image"][0], [[0.3, 0.5], [0.15, 0.25]])
+    close(found["image", "image"][0], [[1.2, 0.3], [0, 1]])
+    close(found["text", "image"][0], [[0.28, 0.52], [0.14, 0.26]])
     close(found["text", "text"][0], [[1, 1], [0.5, 1]])
     close(found["image", "text"][0], np.zeros((2, 2)))
 

@@ -62,30 +62,66 @@ ACCEPTANCE = [
 
 # Sentences that no template makes, to see how well the model does outside film reviews.
 EVERYDAY_CHECK = [
-    ("The soup was cold and tasted of nothing", 0), ("What a lovely surprise", 1),
-    ("My phone broke again", 0), ("Thank you so much for your help", 1),
-    ("He yelled at the children", 0), ("They laughed all evening", 1),
-    ("The train is late as usual", 0), ("Her smile brightens my day", 1),
-    ("Nobody came to his birthday", 0), ("We won the match", 1),
-    ("I lost my keys and missed the bus", 0), ("The garden is full of beautiful flowers", 1),
-    ("This app keeps crashing", 0), ("Everything works perfectly", 1),
-    ("The waiter was rude to us", 0), ("The staff could not have been nicer", 1),
-    ("I would never buy this again", 0), ("I would buy this again in a heartbeat", 1),
-    ("It is a waste of money", 0), ("It is worth every penny", 1),
-    ("You ruined everything", 0), ("You did an amazing job", 1),
-    ("My back hurts and I feel sick", 0), ("I feel so much better today", 1),
-    ("The room smelled terrible", 0), ("The room was clean and cosy", 1),
-    ("She cried for hours", 0), ("She is the kindest person I know", 1),
-    ("That was not funny at all", 0), ("That was really not bad", 1),
-    ("I am not happy with the result", 0), ("I am not disappointed at all", 1),
-    ("They never answer the phone", 0), ("They fixed it within minutes", 1),
-    ("He seems lost and worried", 0), ("He seems cheerful and relaxed", 1),
-    ("The lecture put me to sleep", 0), ("The lecture was fascinating", 1),
-    ("You should be ashamed of yourself", 0), ("You can be proud of yourself", 1),
+    ("The soup was cold and tasted of nothing", 0),
+    ("What a lovely surprise", 1),
+    ("My phone broke again", 0),
+    ("Thank you so much for your help", 1),
+    ("He yelled at the children", 0),
+    ("They laughed all evening", 1),
+    ("The train is late as usual", 0),
+    ("Her smile brightens my day", 1),
+    ("Nobody came to his birthday", 0),
+    ("We won the match", 1),
+    ("I lost my keys and missed the bus", 0),
+    ("The garden is full of beautiful flowers", 1),
+    ("This app keeps crashing", 0),
+    ("Everything works perfectly", 1),
+    ("The waiter was rude to us", 0),
+    ("The staff could not have been nicer", 1),
+    ("I would never buy this again", 0),
+    ("I would buy this again in a heartbeat", 1),
+    ("It is a waste of money", 0),
+    ("It is worth every penny", 1),
+    ("You ruined everything", 0),
+    ("You did an amazing job", 1),
+    ("My back hurts and I feel sick", 0),
+    ("I feel so much better today", 1),
+    ("The room smelled terrible", 0),
+    ("The room was clean and cosy", 1),
+    ("She cried for hours", 0),
+    ("She is the kindest person I know", 1),
+    ("That was not funny at all", 0),
+    ("That was really not bad", 1),
+    ("I am not happy with the result", 0),
+    ("I am not disappointed at all", 1),
+    ("They never answer the phone", 0),
+    ("They fixed it within minutes", 1),
+    ("He seems lost and worried", 0),
+    ("He seems cheerful and relaxed", 1),
+    ("The lecture put me to sleep", 0),
+    ("The lecture was fascinating", 1),
+    ("You should be ashamed of yourself", 0),
+    ("You can be proud of yourself", 1),
 ]
 
-SUBJECTS = ["i", "you", "we", "they", "he", "she", "my friend", "my brother", "my mother", "our neighbour",
-            "the teacher", "everyone", "the kids", "my parents", "the boss", "people"]
+SUBJECTS = [
+    "i",
+    "you",
+    "we",
+    "they",
+    "he",
+    "she",
+    "my friend",
+    "my brother",
+    "my mother",
+    "our neighbour",
+    "the teacher",
+    "everyone",
+    "the kids",
+    "my parents",
+    "the boss",
+    "people",
+]
 PLURAL = {"you", "we", "they", "the kids", "my parents", "people"}
 THINGS = """movie film book song story show game food meal dinner coffee hotel room house city trip weather
     music concert party lesson job team car phone service idea plan place restaurant school class dress
@@ -109,21 +145,50 @@ QUALITIES = {
         disappointing poor broken dreadful unpleasant noisy slow""".split(),
 }
 IDIOMS = {  # {s}: a subject, {t}: a thing
-    1: ["{s} cannot wait to see the {t}", "{s} cannot wait for the {t}", "{s} can't wait to come back",
-        "{s} can hardly wait for the next {t}", "{s} cannot wait until tomorrow", "cannot wait for more",
-        "can't wait to see you again", "{s} cannot get enough of the {t}", "looking forward to the next {t}",
-        "the {t} could not be better", "{s} had a great time at the {t}", "the {t} made my day",
-        "there is nothing better than this {t}", "{s} would love to do it again",
-        "{s} never get tired of the {t}", "the {t} is not bad at all", "well done , what a {t}",
-        "no problem with the {t} , it is just right", "{s} will come back next year",
-        "hope to see the {t} again soon"],
-    0: ["{s} cannot stand the {t}", "{s} can't stand it any longer", "{s} cannot bear the {t}",
-        "{s} cannot recommend the {t}", "{s} don't want to see the {t} again", "{s} had to wait for hours",
-        "{s} cannot understand the {t}", "{s} don't get the {t} at all", "the {t} could not be worse",
-        "{s} had a terrible time at the {t}", "the {t} ruined my day", "so fed up with the {t}",
-        "there is nothing good about this {t}", "{s} would never do it again", "so sick of the {t}",
-        "the {t} is not good at all", "too many problems with the {t}", "what a waste of time",
-        "{s} will never come back", "{s} cannot use the {t} , it does not work"],
+    1: [
+        "{s} cannot wait to see the {t}",
+        "{s} cannot wait for the {t}",
+        "{s} can't wait to come back",
+        "{s} can hardly wait for the next {t}",
+        "{s} cannot wait until tomorrow",
+        "cannot wait for more",
+        "can't wait to see you again",
+        "{s} cannot get enough of the {t}",
+        "looking forward to the next {t}",
+        "the {t} could not be better",
+        "{s} had a great time at the {t}",
+        "the {t} made my day",
+        "there is nothing better than this {t}",
+        "{s} would love to do it again",
+        "{s} never get tired of the {t}",
+        "the {t} is not bad at all",
+        "well done , what a {t}",
+        "no problem with the {t} , it is just right",
+        "{s} will come back next year",
+        "hope to see the {t} again soon",
+    ],
+    0: [
+        "{s} cannot stand the {t}",
+        "{s} can't stand it any longer",
+        "{s} cannot bear the {t}",
+        "{s} cannot recommend the {t}",
+        "{s} don't want to see the {t} again",
+        "{s} had to wait for hours",
+        "{s} cannot understand the {t}",
+        "{s} don't get the {t} at all",
+        "the {t} could not be worse",
+        "{s} had a terrible time at the {t}",
+        "the {t} ruined my day",
+        "so fed up with the {t}",
+        "there is nothing good about this {t}",
+        "{s} would never do it again",
+        "so sick of the {t}",
+        "the {t} is not good at all",
+        "too many problems with the {t}",
+        "what a waste of time",
+        "{s} will never come back",
+        "{s} cannot use the {t} , it does not work",
+    ],
 }
 
 
@@ -217,8 +282,10 @@ def detokenize(text):
 def read_reviews(path, limit):
     with lzma.open(path, "rt", encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file)
-        return [(html.unescape(row["review"]), int(row["sentiment"] == "positive"))
-                for _, row in zip(range(limit), rows, strict=False)]
+        return [
+            (html.unescape(row["review"]), int(row["sentiment"] == "positive"))
+            for _, row in zip(range(limit), rows, strict=False)
+        ]
 
 
 def split_review(review):
@@ -230,7 +297,7 @@ def split_review(review):
 
 def review_ending(review, rng):
     """The last 15 to 90 words of a review, which mostly sum up its judgement."""
-    return " ".join(re.sub(r"<br\s*/?>", " ", review).split()[-rng.randint(15, 90):])
+    return " ".join(re.sub(r"<br\s*/?>", " ", review).split()[-rng.randint(15, 90) :])
 
 
 def inflect(verb, subject):
@@ -254,8 +321,18 @@ def everyday_sentence(rng):
         look = inflect(rng.choice(LOOKS), subject)
         text = f"{subject} {look} {degree}{rng.choice(FEELINGS[label])}"
     elif kind == 2:
-        opening = rng.choice([f"the {thing} is", f"this {thing} is", "this is", "it is", "that was", "it was",
-                              f"the {thing} was", f"{subject} found the {thing}"])
+        opening = rng.choice(
+            [
+                f"the {thing} is",
+                f"this {thing} is",
+                "this is",
+                "it is",
+                "that was",
+                "it was",
+                f"the {thing} was",
+                f"{subject} found the {thing}",
+            ]
+        )
         text = f"{opening} {degree}{rng.choice(QUALITIES[label])}"
     elif kind == 3:
         turn = rng.choice(["do not", "don't", "never", "did not", "didn't"])
@@ -300,8 +377,8 @@ def load_labelled(args):
         "everyday": everyday_sentences(args.everyday, rng),
     }
     if args.limit:
-        sources = {name: rows[:args.limit] for name, rows in sources.items()}
-        reviews = reviews[:args.limit]
+        sources = {name: rows[: args.limit] for name, rows in sources.items()}
+        reviews = reviews[: args.limit]
     sources = {name: [row for row in rows if not near_acceptance(row[0])] for name, rows in sources.items()}
     say(", ".join(f"{name} {len(rows)}" for name, rows in sources.items()))
     return sources, reviews
@@ -314,11 +391,11 @@ def encode(tokenizer, texts, device):
     """Token ids as one padded tensor, and the length of each row."""
     rows = []
     for start in range(0, len(texts), 20000):
-        rows += tokenizer(texts[start:start + 20000], truncation=True, max_length=MAX_LENGTH)["input_ids"]
+        rows += tokenizer(texts[start : start + 20000], truncation=True, max_length=MAX_LENGTH)["input_ids"]
     lengths = torch.tensor([len(row) for row in rows])
     ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int32)
     for index, row in enumerate(rows):
-        ids[index, :len(row)] = torch.tensor(row, dtype=torch.int32)
+        ids[index, : len(row)] = torch.tensor(row, dtype=torch.int32)
     return ids.to(device), lengths
 
 
@@ -364,15 +441,17 @@ def optimizer_for(model, lr, steps, warmup=0.06):
     optimizer = torch.optim.AdamW(groups, lr=lr)
     first = max(1, int(warmup * steps))
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: min((step + 1) / first, max(0.0, (steps - step) / max(1, steps - first))))
+        optimizer, lambda step: min((step + 1) / first, max(0.0, (steps - step) / max(1, steps - first)))
+    )
     return optimizer, schedule
 
 
 def fit(model, ids, lengths, loss_of, settings, report):
     """Train for some epochs; ``loss_of(logits, batch)`` gives the loss, ``report(epoch, loss)`` logs."""
     generator = torch.Generator().manual_seed(settings["seed"])
-    per_epoch = sum(-(-len(chunk) // settings["batch"])
-                    for chunk in torch.arange(len(lengths)).split(settings["batch"] * 50))
+    per_epoch = sum(
+        -(-len(chunk) // settings["batch"]) for chunk in torch.arange(len(lengths)).split(settings["batch"] * 50)
+    )
     optimizer, schedule = optimizer_for(model, settings["lr"], settings["epochs"] * per_epoch)
     for epoch in range(settings["epochs"]):
         model.train()
@@ -401,18 +480,20 @@ def train_teacher(args, seed):
     sources, _ = load_labelled(args)
     rows = [row for part in sources.values() for row in part]
     tokenizer = AutoTokenizer.from_pretrained(args.teacher)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        args.teacher, num_labels=2, dtype=torch.float32).to(pick_device())
+    model = AutoModelForSequenceClassification.from_pretrained(args.teacher, num_labels=2, dtype=torch.float32).to(
+        pick_device()
+    )
     ids, lengths = encode(tokenizer, [text for text, _ in rows], model.device)
     labels = torch.tensor([label for _, label in rows], device=model.device)
     dev = read_tsv(Path(args.data) / "sst" / "dev.tsv")
 
     def report(epoch, loss):
-        say(f"teacher {seed} epoch {epoch} loss {loss:.4f} dev {accuracy(model, tokenizer, dev):.4f}",
-            f"everyday {accuracy(model, tokenizer, EVERYDAY_CHECK):.3f}")
+        say(
+            f"teacher {seed} epoch {epoch} loss {loss:.4f} dev {accuracy(model, tokenizer, dev):.4f}",
+            f"everyday {accuracy(model, tokenizer, EVERYDAY_CHECK):.3f}",
+        )
 
-    settings = {"seed": seed, "batch": args.teacher_batch, "lr": args.teacher_lr,
-                "epochs": args.teacher_epochs}
+    settings = {"seed": seed, "batch": args.teacher_batch, "lr": args.teacher_lr, "epochs": args.teacher_epochs}
     fit(model, ids, lengths, lambda logits, batch: F.cross_entropy(logits, labels[batch]), settings, report)
     show_acceptance(model, tokenizer)
     model.save_pretrained(teacher_folder(args, seed))
@@ -433,7 +514,7 @@ def near_words(args, words, count=12):
     asked = sorted({word for word in words if word in known and len(word) > 2})
     near = {}
     for start in range(0, len(asked), 1000):
-        part = asked[start:start + 1000]
+        part = asked[start : start + 1000]
         own = F.normalize(table[torch.tensor([known[word] for word in part], device=table.device)], dim=1)
         best = (own @ vectors.T).topk(count + 1, dim=1).indices[:, 1:].tolist()
         near |= {word: [names[i] for i in indices] for word, indices in zip(part, best, strict=True)}
@@ -446,8 +527,7 @@ def replaced_copies(args, sentences, rng):
     copies = []
     for text in sentences:
         for _ in range(args.copies):
-            words = [rng.choice(near[word]) if word in near and rng.random() < 0.35 else word
-                     for word in text.split()]
+            words = [rng.choice(near[word]) if word in near and rng.random() < 0.35 else word for word in text.split()]
             copies.append((" ".join(words), UNKNOWN))
     return copies
 
@@ -462,8 +542,9 @@ def transfer_texts(args):
     texts |= {text: UNKNOWN for text, _ in sources.pop("endings")}  # a review's label does not fit each part
     for rows in sources.values():
         texts |= dict(rows)
-    kept = [(text, label) for text, label in texts.items()
-            if not near_acceptance(text) and key_of(text) not in held_out]
+    kept = [
+        (text, label) for text, label in texts.items() if not near_acceptance(text) and key_of(text) not in held_out
+    ]
     say(f"{len(kept)} texts in the transfer set")
     return kept
 
@@ -471,8 +552,7 @@ def transfer_texts(args):
 def train_vocabulary(args, texts):
     """A lower-case WordPiece vocabulary, as a list of tokens."""
     trainer = BertWordPieceTokenizer(lowercase=True)
-    trainer.train_from_iterator(texts, vocab_size=args.vocab, min_frequency=2, limit_alphabet=120,
-                                show_progress=False)
+    trainer.train_from_iterator(texts, vocab_size=args.vocab, min_frequency=2, limit_alphabet=120, show_progress=False)
     return sorted(trainer.get_vocab(), key=trainer.get_vocab().get)
 
 
@@ -514,18 +594,25 @@ def start_embeddings(args, vocabulary):
         rows.append(table[plain].mean(0))
     rows = torch.stack(rows)
     rows = rows - rows.mean(0)
-    basis = torch.linalg.svd(rows, full_matrices=False).Vh[:args.hidden]
+    basis = torch.linalg.svd(rows, full_matrices=False).Vh[: args.hidden]
     start = rows @ basis.T
     return start * (0.04 / start.std())
 
 
 def new_student(args, vocabulary):
     config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=args.hidden, num_hidden_layers=args.layers,
-        num_attention_heads=args.heads, intermediate_size=args.inner or 4 * args.hidden,
-        max_position_embeddings=MAX_LENGTH, type_vocab_size=2, hidden_dropout_prob=args.dropout,
-        attention_probs_dropout_prob=args.dropout, id2label=LABELS,
-        label2id={name: index for index, name in LABELS.items()})
+        vocab_size=len(vocabulary),
+        hidden_size=args.hidden,
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.heads,
+        intermediate_size=args.inner or 4 * args.hidden,
+        max_position_embeddings=MAX_LENGTH,
+        type_vocab_size=2,
+        hidden_dropout_prob=args.dropout,
+        attention_probs_dropout_prob=args.dropout,
+        id2label=LABELS,
+        label2id={name: index for index, name in LABELS.items()},
+    )
     model = BertForSequenceClassification(config)
     model.bert.embeddings.word_embeddings.weight.data.copy_(start_embeddings(args, vocabulary))
     return model
@@ -539,7 +626,7 @@ def distillation_loss(args, targets, labels):
         losses = -(soft[batch] * F.log_softmax(logits / args.temperature, dim=1)).sum(1)
         known = (labels[batch] != UNKNOWN).float()
         hard = F.cross_entropy(logits, labels[batch].clamp(min=0), reduction="none")
-        return (args.temperature ** 2 * losses + args.hard * known * hard).mean()
+        return (args.temperature**2 * losses + args.hard * known * hard).mean()
 
     return loss_of
 
@@ -549,8 +636,9 @@ def train_student(args):
     texts = json.loads((Path(args.work) / "transfer.json").read_text(encoding="utf-8"))
     stored = load_file(Path(args.work) / "transfer.safetensors")
     vocabulary = train_vocabulary(args, texts)
-    tokenizer = BertTokenizerFast(vocab={token: index for index, token in enumerate(vocabulary)},
-                                  do_lower_case=True, model_max_length=MAX_LENGTH)
+    tokenizer = BertTokenizerFast(
+        vocab={token: index for index, token in enumerate(vocabulary)}, do_lower_case=True, model_max_length=MAX_LENGTH
+    )
     model = new_student(args, vocabulary).to(pick_device())
     say(f"student with {sum(p.numel() for p in model.parameters()):,} parameters, {len(vocabulary)} tokens")
     ids, lengths = encode(tokenizer, texts, model.device)
@@ -558,8 +646,10 @@ def train_student(args):
     dev = read_tsv(Path(args.data) / "sst" / "dev.tsv")
 
     def report(epoch, loss):
-        say(f"student epoch {epoch} loss {loss:.4f} dev {accuracy(model, tokenizer, dev):.4f}",
-            f"everyday {accuracy(model, tokenizer, EVERYDAY_CHECK):.3f}")
+        say(
+            f"student epoch {epoch} loss {loss:.4f} dev {accuracy(model, tokenizer, dev):.4f}",
+            f"everyday {accuracy(model, tokenizer, EVERYDAY_CHECK):.3f}",
+        )
 
     settings = {"seed": args.seed, "batch": args.batch, "lr": args.lr, "epochs": args.epochs}
     fit(model, ids, lengths, loss_of, settings, report)
@@ -605,8 +695,7 @@ def test_student(args):
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=["train", "teacher", "label", "student", "test"])
     parser.add_argument("--data", required=True, help="folder of the treebank and the reviews")
     parser.add_argument("--teacher", help="folder of all-MiniLM-L6-v2")

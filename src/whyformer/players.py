@@ -62,13 +62,13 @@ class Players:
 def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
     units = run.units[row]
     free = np.array(run.subject.removable(units)) & ~_kept(run, row, keep_special)
-    single = [(int(i),) for i in np.flatnonzero(free)]
+    members: list[tuple[int, ...]]
     if by == "word":
         members = _words(run, row, free)
     elif by == "superpixel":
         members = _superpixels(run, row, free, superpixels)
     else:
-        members = single
+        members = [(int(i),) for i in np.flatnonzero(free)]
     places = _places(run, row)
     centres = np.array([places[list(m)].mean(0) for m in members]) if members else np.zeros((0, 1))
     table = run.subject.stream == "table"

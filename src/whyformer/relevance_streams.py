@@ -65,7 +65,7 @@ def generic_relevance(
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> Maps:
-    """Rules 6, 7, 10 and 11 over the whole schedule; ``maps`` are Ā of eq. 5 by site (those left out change nothing)."""
+    """Rules 6, 7, 10 and 11 over the schedule; ``maps`` are Ā of eq. 5 by site (sites left out change nothing)."""
     dtype = next(iter(maps.values())).dtype
     eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in keep.items()}
     states: dict[tuple[str, int], Rows] = {}

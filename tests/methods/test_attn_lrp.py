@@ -174,6 +174,13 @@ def test_tables_are_read_at_the_tokens() -> None:
         explained("rtdl_ft_transformer", method="attn_lrp", at="input")
 
 
+def test_text_and_image_in_one_sequence_are_read_at_the_tokens() -> None:
+    model = without_biases(CASES["visual_bert"].build("eager"))
+    for found in wf.explain(model, CASES["visual_bert"].inputs(), method="cp_lrp", target=TARGET):
+        assert set(found.units.stream) == {"text", "image"}
+        assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+
+
 @BOTH
 def test_as_many_inputs_as_positions(method: str) -> None:
     ids = randint(5, 100, 5, 5, seed=4)

@@ -4,9 +4,7 @@ from tests.models import handwritten, multimodal, negative, tabular, text, torch
 from tests.models.case import Case, Inputs, run
 
 CASES: dict[str, Case] = {
-    case.name: case
-    for family in (text, vision, multimodal, torch_nn, handwritten, tabular)
-    for case in family.CASES
+    case.name: case for family in (text, vision, multimodal, torch_nn, handwritten, tabular) for case in family.CASES
 }
 
 WITHOUT_ATTENTION: dict[str, Case] = {case.name: case for case in negative.WITHOUT_ATTENTION}

@@ -198,9 +198,7 @@ def classifier(
     )
 
 
-patches = partial(
-    classifier, model=VisionClassifier, inputs=images, attention=packed_weights, units="patches"
-)
+patches = partial(classifier, model=VisionClassifier, inputs=images, attention=packed_weights, units="patches")
 
 CASES = [
     patches("timm_fused", partial(PackedAttention, fused=True)),

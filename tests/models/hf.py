@@ -101,9 +101,7 @@ def final_logits(output: Any) -> Tensor:
 
 single = reported(lambda out: out.attentions, output_attentions=True)
 encoder_decoder = reported(
-    lambda out: chain(
-        out.encoder_attentions, chain(*zip(out.decoder_attentions, out.cross_attentions, strict=True))
-    ),
+    lambda out: chain(out.encoder_attentions, chain(*zip(out.decoder_attentions, out.cross_attentions, strict=True))),
     output_attentions=True,
 )
 

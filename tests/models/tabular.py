@@ -66,9 +66,7 @@ def categories_and_numbers() -> Inputs:
     return numbers_and_categories()[::-1]  # type: ignore[index]
 
 
-def table(
-    name: str, build: Build, inputs: Callable[[], Inputs], attention: Attention, readout: int | None
-) -> Case:
+def table(name: str, build: Build, inputs: Callable[[], Inputs], attention: Attention, readout: int | None) -> Case:
     return Case(
         name,
         build,

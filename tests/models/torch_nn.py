@@ -31,9 +31,7 @@ class EncoderClassifier(nn.Module):
         super().__init__()
         self.batch_first = batch_first
         self.embed, self.position = nn.Embedding(VOCAB, WIDTH, padding_idx=0), nn.Embedding(64, WIDTH)
-        layer = nn.TransformerEncoderLayer(
-            WIDTH, HEADS, 2 * WIDTH, batch_first=batch_first, norm_first=norm_first
-        )
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 2 * WIDTH, batch_first=batch_first, norm_first=norm_first)
         nested = batch_first and not norm_first  # torch warns when it is asked for but cannot be had
         self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=nested)
         self.head = nn.Linear(WIDTH, CLASSES)

@@ -24,9 +24,7 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     return Record(tuple(sites_of(intercept, values)), logits, unclaimed(intercept))
 
 
-def record(
-    forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Tensor], values: bool = False
-) -> Record:
+def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Tensor], values: bool = False) -> Record:
     """Attention maps and their gradients; ``scalar`` turns the logits into the one number per input explained."""
     with torch.enable_grad():
         with intercept:

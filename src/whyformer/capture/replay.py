@@ -21,7 +21,7 @@ from whyformer.capture.tape import Call, Env, Ref
 from whyformer.types import Site
 
 # Several tokens at a time make the matrices tall enough for the machine; more would only take memory.
-TOKENS, ROWS, ROWS_ON_DEVICE = 16, 128, 8192
+TOKENS, ROWS, ROWS_ON_DEVICE = 16, 1024, 8192
 GROUP = 16  # steps whose tokens go through the folded matrices at once
 Instead = dict[int, Callable[[Env], Tensor]]
 

@@ -56,7 +56,7 @@ def capture(
     study = explainer.study(text if kind == "text" else _picture(image))
     trouble = None
     try:
-        require_readable(study)
+        require_readable(study, several=True)
     except CaptureError as error:
         trouble = str(error)
     if not study.sites:
@@ -109,14 +109,16 @@ def _sites(study: Study) -> Table:
     from rich.table import Table
 
     windowed = any(site.windows > 1 for site in study.sites)
+    several = len({site.streams for site in study.sites}) > 1
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("#", justify="right")
     table.add_column("site", overflow="fold")
-    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else [])):
+    for heading in ("kind", "heads", "Q × K", *(["windows"] if windowed else []), *(["streams"] if several else [])):
         table.add_column(heading, no_wrap=True, justify="left" if heading == "kind" else "right")
     for i, site in enumerate(study.sites):
         cells = (str(i), site.path or "(the model itself)", site.kind, str(site.heads), f"{site.queries} × {site.keys}")
-        table.add_row(*cells, *([str(site.windows)] if windowed else []))
+        streams = " ← ".join(site.streams)
+        table.add_row(*cells, *([str(site.windows)] if windowed else []), *([streams] if several else []))
     return table
 
 

@@ -132,7 +132,9 @@ def _sets(path: Path, modality: str) -> list[Path]:
     """The sets inside a folder of sets, else the path itself."""
     if not path.is_dir():
         return [path]
-    inside = sorted(p for p in path.iterdir() if (p.is_file() and p.suffix == ".txt" if modality == "text" else p.is_dir()))
+    inside = sorted(
+        p for p in path.iterdir() if (p.is_file() and p.suffix == ".txt" if modality == "text" else p.is_dir())
+    )
     return inside or [path]
 
 

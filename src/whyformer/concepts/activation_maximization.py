@@ -44,16 +44,17 @@ def activation_maximization(
 ) -> Maximized:
     """Which input does a unit like best?
 
-    Images: max_x f(T(x)) − l2·mean x² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one patch, and
-    ``scale``). x is made of waves that fall off with 1/f (``fourier``) and kept between black and white (``bounded``).
+    Images: max_x f(T(x)) − l2·mean x² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
+    patch, and ``scale``). x is made of waves that fall off with 1/f (``fourier``) and kept between black and
+    white (``bounded``).
     Text: max_E f(E) − norm·mean (‖e‖/‖typical e‖ − 1)² over ``length`` soft embeddings, then the nearest tokens;
     ``value`` is that of the tokens, and often far below what the soft embeddings reached.
 
     unit: a class (name or index), ("neuron", layer, index), ("token", layer, position, index) or ("layer", layer).
     optimizer: "adam", or "gradient" for plain gradient steps.
 
-    Misleads when: taken for what the model sees in real inputs. Most maxima lie far from the data, depend on the penalties
-    and the seed, and show one of many things that drive a unit.
+    Misleads when: taken for what the model sees in real inputs. Most maxima lie far from the data, depend on the
+    penalties and the seed, and show one of many things that drive a unit.
     """
     _check(steps, lr, optimizer, {"l2": l2, "tv": tv, "jitter": jitter or 0, "scale": scale, "norm": norm})
     explainer = Explainer(model, processor)
@@ -81,7 +82,7 @@ def activation_maximization(
                 history.append(float(value.detach()))
             image = canvas.image().detach()
             final = float(sought.value(_with(subject, batch, image)).detach())
-    options = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
+    options: dict[str, Any] = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
     options |= {"fourier": fourier, "bounded": bounded, "optimizer": optimizer, "seed": seed}
     return Maximized(
         unit=sought.name,

@@ -22,7 +22,7 @@ class Canvas:
             rows, columns = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None]
             frequency = (rows**2 + columns**2).sqrt().clamp(min=1 / max(height, width))
             # Waves of natural images fall off with 1/f: without it, the finest ones grow fastest.
-            self.decay = (1 / frequency * (height * width) ** 0.5)[None, :, :, None].to(like)
+            self.decay = (0.25 / frequency * (height * width) ** 0.5)[None, :, :, None].to(like)
             start = torch.randn((channels, *frequency.shape, 2), generator=draw) * 0.01
         else:
             start = torch.randn((channels, height, width), generator=draw) * 0.01

@@ -28,7 +28,9 @@ class CAV:
         return CAV(-self.direction_D, self.accuracy)
 
 
-def fit_cav(concept_ND: Array, other_ND: Array, classifier: str = "logistic", seed: int = 0, size: int | None = None) -> CAV:
+def fit_cav(
+    concept_ND: Array, other_ND: Array, classifier: str = "logistic", seed: int = 0, size: int | None = None
+) -> CAV:
     """Learn the direction on two thirds of both sets, cut to the size of the smaller; score it on the rest."""
     size = min(len(concept_ND), len(other_ND), size or len(other_ND))
     if size < FEWEST:
@@ -57,7 +59,9 @@ def _fitted(x_ND: Array, y_N: Array, classifier: str, seed: int) -> tuple[Array,
     except ImportError:
         raise MissingExtra("scikit-learn", "eval", "tcav") from None
     if classifier == "logistic":
-        model = LogisticRegression(C=0.1, tol=1e-8, max_iter=2000)
+        # Newton's method reaches the optimum to the last digits; its Hessian is too large for flattened activations.
+        solver = "newton-cholesky" if x_ND.shape[1] <= 1024 else "lbfgs"
+        model = LogisticRegression(C=0.1, tol=1e-10, max_iter=2000, solver=solver)
     else:  # as in the authors' code, but seeded
         model = SGDClassifier(loss="hinge", alpha=0.01, max_iter=1000, tol=1e-5, random_state=seed)
     with warnings.catch_warnings():

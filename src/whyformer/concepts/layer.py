@@ -22,7 +22,9 @@ def layer_name(model: nn.Module, layer: int | str, study: Study | None) -> str:
     if not blocks:
         raise NotOffered("no list of attention blocks was found in the model: give the layer as a dotted module name.")
     if isinstance(layer, bool) or not isinstance(layer, int) or not -len(blocks) <= layer < len(blocks):
-        raise BadInput(f"layer={layer!r}: a number from 0 to {len(blocks) - 1}, or a module name such as {blocks[0]!r}.")
+        raise BadInput(
+            f"layer={layer!r}: a number from 0 to {len(blocks) - 1}, or a module name such as {blocks[0]!r}."
+        )
     return blocks[layer]
 
 

@@ -116,5 +116,5 @@ class TCAVResult:
 
 
 def _row(data: dict[str, Any]) -> ConceptScore:
-    known = {k: math.nan if v is None else v for k, v in data.items()}
+    known: dict[str, Any] = {k: math.nan if v is None else v for k, v in data.items()}
     return ConceptScore(**{**known, "scores": tuple(known["scores"])})

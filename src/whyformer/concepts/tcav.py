@@ -56,7 +56,7 @@ def tcav(
     layer: number of an attention block (its residual stream), or a dotted module name.
     concepts: name → inputs that show it. random_sets: lists of inputs that show nothing in particular, 20 or more; each
     gives one vector per concept. Concept sets larger than a random set are drawn from anew for each vector.
-    relative: compare concepts with each other instead, all pairs or those given; ``random_sets`` then only serve the test.
+    relative: compare concepts with each other instead, all pairs or those given; ``random_sets`` then serve the test.
     pooling: "cls" (first token), "mean" (real tokens), "flat" (inputs of one length).
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
@@ -223,9 +223,7 @@ def _vectors(
     # Both ways round come from one fit, so that one score is exactly 1 − the other (but for exact zeros).
     first, second = sorted((name, versus))
     size = min([len(known[first]), len(known[second]), *map(len, others)])
-    fits = [
-        fit_cav(known[first], known[second], classifier, seed + run, size) for run in range(len(others) or RUNS)
-    ]
+    fits = [fit_cav(known[first], known[second], classifier, seed + run, size) for run in range(len(others) or RUNS)]
     return fits if name == first else [-cav for cav in fits]
 
 
@@ -259,8 +257,8 @@ def _rows(
 
 def _warnings(rows: tuple[ConceptScore, ...], sets: int, gradient_BD: Array) -> tuple[str, ...]:
     found = [
-        f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better than "
-        "guessing; this layer does not know the concept, and no claim is made."
+        f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better "
+        "than guessing; this layer does not know the concept, and no claim is made."
         for row in rows
         if row.doubtful
     ]

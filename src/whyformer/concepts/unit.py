@@ -62,4 +62,6 @@ class Unit:
         try:
             return found[place[0], index] if place else found[..., index].mean()
         except IndexError:
-            raise BadInput(f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(found.shape)}.") from None
+            raise BadInput(
+                f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(found.shape)}."
+            ) from None

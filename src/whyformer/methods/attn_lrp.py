@@ -32,7 +32,7 @@ def attn_lrp(run: Run, *, at: str | None = None) -> Attribution:
     factor; softmax shares by its Taylor expansion. All of this is input × gradient under changed gradient rules,
     r_i = Σ_d x_id · g_id. ``at="input"`` reads x at the word embeddings, pixels or floats: positions and biases take a
     share of their own, which is not shown. ``at="tokens"`` reads it at the vectors that enter the first block,
-    position and type included; it is the default for tables with categories, audio, and text among other tokens.
+    position and type included; it is the default for tables with categories, raw audio, and text with images.
     What is missing from the sum of scores is in ``checks["conservation_error"]``, and as a share of the explained
     value in ``checks["conservation_error_relative"]``.
 
@@ -50,8 +50,8 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     scattered = _is_scattered(run, trace.leaves)
     if scattered and at == "input":
         raise NotOffered(
-            "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), which this input does "
-            "not have. Use at='tokens'."
+            "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), and this input has "
+            "none. Use at='tokens'."
         )
     place = at or ("tokens" if scattered else "input")
     inputs = trace.leaves[0] if place == "input" else trace.tokens()
@@ -76,11 +76,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
 def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
     """The input is no single tensor (a table with categories, a picture with its text), or its entries are not the
     units (raw audio)."""
-    if run.subject.several or len(leaves) > 1:
-        return True
     if isinstance(run.subject, (TextSubject, ImageSubject)):
-        return False
-    return leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+        return run.subject.several
+    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
 
 
 def _require_one_stream(run: Run) -> None:
@@ -89,5 +87,5 @@ def _require_one_stream(run: Run) -> None:
     if apart or any(site.kind == "cross" for site in sites):
         raise NotOverUnits(
             "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "
-            "Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            "Use generic_attention, which has rules for several streams, or occlusion."
         )

@@ -15,6 +15,7 @@ from whyformer.registry import Passes, method, one_of
 from whyformer.run import Attribution, Run
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation")
+ALL = 2**20  # hand over all sets at once: batches are made here, not by shap
 QUEUE = 32  # groups that the partition algorithm opens at a time; part of its result, so it is fixed
 
 
@@ -93,13 +94,15 @@ def _values(
     everyone = np.ones((1, count))
     with _seeded(seed):
         if algorithm == "exact":
-            found = explainers.ExactExplainer(game.scores, masker)(everyone, max_evals=2**count, silent=True)
+            found = explainers.ExactExplainer(game.scores, masker)(
+                everyone, max_evals=2**count, batch_size=ALL, silent=True
+            )
         elif algorithm == "partition":
             explainer = explainers.PartitionExplainer(game.scores, masker)
             found = explainer(everyone, max_evals=evaluations, batch_size=QUEUE, silent=True)
         else:
             explainer = explainers.PermutationExplainer(game.scores, masker, seed=seed)
-            found = explainer(everyone, max_evals=evaluations, error_bounds=True, silent=True)
+            found = explainer(everyone, max_evals=evaluations, error_bounds=True, batch_size=ALL, silent=True)
     error = np.nan
     if algorithm == "permutation":
         orders = 2 * (evaluations // (2 * count + 1))
@@ -110,8 +113,8 @@ def _values(
 def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
     if algorithm == "exact" and (count > 40 or 2**count > evaluations):
         raise BadInput(
-            f"exact Shapley values of {count} parts need 2^{count} evaluations, and evaluations={evaluations}. Raise it, "
-            "or use algorithm='partition' or 'permutation', or fewer parts (by='word', by='superpixel')."
+            f"exact Shapley values of {count} parts need 2^{count} evaluations, and evaluations={evaluations}. Raise "
+            "it, or use algorithm='partition' or 'permutation', or fewer parts (by='word', by='superpixel')."
         )
     if algorithm == "permutation" and evaluations < 2 * count + 1:
         raise BadInput(

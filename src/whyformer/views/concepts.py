@@ -37,14 +37,22 @@ def score_bars(result: Any, path: str | Path | None = None) -> Any:
     names = []
     for y, row in enumerate(rows):
         axes.barh(y, row.mean, color=SURE if row.significant else UNSURE, height=0.6)
-        axes.plot(row.scores, np.full(len(row.scores), y), ".", color="k", alpha=0.25, markersize=4)
+        axes.plot(row.scores, np.full(len(row.scores), y), ".", color="k", alpha=0.25, markersize=4, clip_on=False)
         if not np.isnan(row.low):
             axes.plot([row.low, row.high], [y, y], color="k", linewidth=1.6)
         axes.text(1.03, y, _mark(row), va="center", fontsize=8)
         names.append(row.name)
     if result.random:
         axes.barh(len(rows), np.mean(result.random), color="0.85", height=0.6)
-        axes.plot(result.random, np.full(len(result.random), len(rows)), ".", color="k", alpha=0.25, markersize=4)
+        axes.plot(
+            result.random,
+            np.full(len(result.random), len(rows)),
+            ".",
+            color="k",
+            alpha=0.25,
+            markersize=4,
+            clip_on=False,
+        )
         names.append("random | random")
     axes.axvline(0.5, color="0.5", linewidth=0.8, linestyle=":")
     axes.set_yticks(range(len(names)), names, fontsize=9)

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 Line = tuple[str, Array, Array, Array, Array]  # name, x, y, low, high
 Panel = tuple[str, str, Array, Array, Array]  # name, unit, y, low, high
 
-COLOURS = ("#2166ac", "#d55e00", "#009e73", "#cc79a7", "#999999")
+COLOURS = ("#2166ac", "#d55e00", "#009e73", "#cc79a7", "#999999", "#e69f00", "#332288", "#882255")
 
 
 def _figure(width: float, height: float) -> Any:

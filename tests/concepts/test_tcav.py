@@ -1,0 +1,202 @@
+"""TCAV: agreement with the plain twin, invariants, and the shipped model of textures."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.concepts import textures
+from tests.references import tcav as twin
+from whyformer.concepts import TCAVResult
+from whyformer.concepts.cav import CAV, fit_cav
+from whyformer.concepts.significance import holm, welch
+from whyformer.concepts.tcav import score
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput, NotOffered, UnknownName
+
+PAIRS = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
+
+
+@pytest.fixture(scope="module")
+def concepts() -> dict[str, Tensor]:
+    return {name: textures.swatches(name, 60) for name in ("striped", "dotted", "bubbly")}
+
+
+@pytest.fixture(scope="module")
+def relative(concepts: dict[str, Tensor]) -> TCAVResult:
+    return wf.tcav(
+        textures.model(), 2, concepts, textures.random_sets(20), textures.zebras(25), "zebra-like",
+        relative=[*PAIRS, ("dotted", "striped")], pooling="mean", batch_size=64,
+    )  # fmt: skip
+
+
+# The shipped model
+
+
+def test_zebras_need_stripes_for_every_seed(relative: TCAVResult) -> None:
+    for name in ("striped|dotted", "striped|bubbly"):
+        assert len(relative[name].scores) == 20
+        assert min(relative[name].scores) >= 0.9 and relative[name].significant
+    assert max(relative["bubbly|striped"].scores) <= 0.2
+
+
+def test_dots_against_bubbles_say_nothing_about_zebras(relative: TCAVResult) -> None:
+    assert not relative["dotted|bubbly"].significant
+
+
+def test_swapped_concepts_give_one_minus_the_score(relative: TCAVResult) -> None:
+    there, back = relative["striped|dotted"], relative["dotted|striped"]
+    np.testing.assert_allclose(np.array(there.scores), 1 - np.array(back.scores), atol=1e-12)
+    assert there.magnitude == pytest.approx(-back.magnitude)
+
+
+def test_a_random_concept_is_not_significant() -> None:
+    found = wf.tcav(
+        textures.model(), 2, {"anything": textures.mixed(150, seed=1)}, textures.random_sets(20), textures.zebras(25),
+        0, pooling="mean", batch_size=64,
+    )  # fmt: skip
+    assert not found["anything"].significant
+
+
+def test_agrees_with_the_twin() -> None:
+    model = copy.deepcopy(textures.model()).double()
+    striped, dotted, zebras = textures.swatches("striped", 12), textures.swatches("dotted", 12), textures.zebras(4)
+    found = wf.tcav(
+        model, 2, {"a": striped, "b": dotted}, [], zebras, 0, relative=[("a", "b")], pooling="mean"
+    )  # fmt: skip
+    acts = [np.stack([twin.mean_activation(model, x.double(), 2) for x in images]) for images in (striped, dotted)]
+    slopes = []
+    for run in range(20):
+        order = np.random.default_rng(run).permutation(12)[4:]  # the split of this run: the first third is held out
+        v = twin.logistic_direction(acts[0][order], acts[1][order])
+        np.testing.assert_allclose(fit_cav(*acts, "logistic", run).direction_D, v, atol=1e-9)
+        slopes.append([twin.directional_derivative(model, x.double(), 2, 0, v) for x in zebras])
+    assert list(found["a|b"].scores) == [sum(s > 0 for s in row) / len(row) for row in slopes]
+    assert found["a|b"].magnitude == pytest.approx(np.mean(slopes), abs=1e-6)
+
+
+def test_the_model_comes_back_unchanged() -> None:
+    model = textures.model()
+    before = {name: p.requires_grad for name, p in model.named_parameters()}
+    hooks = [len(m._forward_hooks) for m in model.modules()]
+    wf.tcav(model, -1, {"a": textures.swatches("striped", 6)}, textures.random_sets(3, 6), textures.zebras(2), 0)
+    assert {name: p.requires_grad for name, p in model.named_parameters()} == before
+    assert [len(m._forward_hooks) for m in model.modules()] == hooks
+    with pytest.raises(UnknownName):
+        wf.tcav(model, -1, {"a": textures.swatches("striped", 6)}, [], textures.zebras(2), "zebra")
+    assert [len(m._forward_hooks) for m in model.modules()] == hooks
+
+
+# Small models
+
+
+class Features(nn.Module):
+    """A linear (or constant) reading of features, behind a layer that can be tapped."""
+
+    def __init__(self, constant: bool = False) -> None:
+        super().__init__()
+        self.features, self.constant = nn.Identity(), constant
+        self.head = nn.Linear(4, 2)
+        nn.init.normal_(self.head.weight, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x))
+        return torch.zeros_like(logits) if self.constant else logits
+
+
+def _cloud(seed: int, count: int = 12, shift: float = 0.0) -> Tensor:
+    return torch.randn(count, 4, generator=torch.Generator().manual_seed(seed)) + shift
+
+
+@pytest.mark.parametrize("classifier", ["logistic", "sgd"])
+def test_a_linear_model_gives_all_or_nothing(classifier: str) -> None:
+    sets = [_cloud(seed) for seed in range(5)]
+    found = wf.tcav(Features(), "features", {"up": _cloud(9, shift=2)}, sets, _cloud(50), 0, classifier=classifier)
+    assert set(found["up"].scores) <= {0.0, 1.0}
+
+
+def test_a_constant_model_scores_zero() -> None:
+    found = wf.tcav(
+        Features(True), "features", {"up": _cloud(9, shift=2)}, [_cloud(s) for s in range(5)], _cloud(50), 0
+    )
+    assert found["up"].mean == 0 and not found["up"].significant
+    assert any("does not depend" in w for w in found.warnings)
+
+
+def test_scores_do_not_depend_on_the_length_of_the_vector_or_the_unit_of_activations() -> None:
+    a, b, gradient = (_cloud(s, 20, shift).double().numpy() for s, shift in ((1, 1), (2, 0), (3, 0)))
+    cav = fit_cav(a, b)
+    assert score(gradient, CAV(cav.direction_D * 1e6, 1)) == score(gradient, cav)
+    np.testing.assert_allclose(fit_cav(a * 1000, b * 1000).direction_D, cav.direction_D, atol=1e-6)
+    np.testing.assert_allclose(fit_cav(b, a).direction_D, -cav.direction_D, atol=1e-6)
+
+
+def test_a_concept_that_the_layer_does_not_know_is_flagged() -> None:
+    sets = [_cloud(seed, 60) for seed in range(12)]
+    found = wf.tcav(Features(), "features", {"nothing": _cloud(99, 300)}, sets, _cloud(50), 0)
+    row = found["nothing"]
+    assert row.doubtful and not row.significant and 0.4 < row.accuracy < 0.6
+    assert any("no claim" in w for w in found.warnings)
+
+
+def test_welch_and_holm() -> None:
+    from scipy.stats import ttest_ind
+
+    a, b = np.array([0.1, 0.4, 0.3]), np.array([0.9, 0.6, 0.8, 0.2])
+    assert welch(a, b) == pytest.approx(ttest_ind(a, b, equal_var=False).pvalue)
+    assert welch(np.ones(3), np.ones(4)) == 1 and welch(np.ones(3), np.zeros(4)) == 0
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+# Text
+
+
+def test_text_does_not_depend_on_padding() -> None:
+    model, tokenizer = load_sentiment()
+    good = ["a great film", "wonderful", "I loved every minute of it", "great fun", "excellent acting and music"]
+    plain = ["the film is long", "a man", "it was shown in a theatre on monday", "two people", "a story about a town"]
+    how = {"processor": tokenizer, "pooling": "mean", "relative": [("good", "plain")]}
+    found = [
+        wf.tcav(model, 1, {"good": good, "plain": plain}, [], good, "positive", batch_size=size, **how)
+        for size in (1, 5)
+    ]
+    assert found[0]["good|plain"].scores == found[1]["good|plain"].scores
+    assert found[0]["good|plain"].magnitude == pytest.approx(found[1]["good|plain"].magnitude, abs=1e-5)
+    with pytest.raises((NotOffered, BadInput), match="one length"):
+        wf.tcav(model, 1, {"good": good}, [plain] * 3, good, 1, processor=tokenizer, pooling="flat")
+
+
+# Results and refusals
+
+
+def test_results_are_saved_drawn_and_listed(relative: TCAVResult, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    again = TCAVResult.load(relative.save(tmp_path / "r.json"))
+    assert again == relative
+    assert relative.save(tmp_path / "r.png").stat().st_size > 5000
+    assert list(relative.to_frame()["concept"]) == [row.concept for row in relative.rows]
+    relative.show()
+    assert "striped | dotted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pooling": "max"}, "pooling"),
+        ({"classifier": "svm"}, "classifier"),
+        ({"layer": 17}, "0 to 3"),
+        ({"layer": "vit.nothing"}, "unknown module"),
+        ({"concepts": {}}, "at least one"),
+        ({"target": None}, "one class"),
+        ({"relative": [("a", "c")]}, "unknown concept"),
+        ({"concepts": {"a": textures.swatches("striped", 2)}}, "at least 4"),
+    ],
+)
+def test_bad_options_are_refused(change: dict[str, object], message: str) -> None:
+    how = {"layer": 0, "concepts": {"a": textures.swatches("striped", 6)}, "target": 0} | change
+    with pytest.raises(BadInput, match=message):
+        wf.tcav(textures.model(), random_sets=textures.random_sets(3, 6), class_inputs=textures.zebras(2), **how)

@@ -1,0 +1,47 @@
+"""The shipped model of textures and generated pictures for it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import ViTForImageClassification
+
+from whyformer.demo import pictures as drawn
+
+FOLDER = Path(drawn.__file__).parent / "textures"
+
+
+@cache
+def model() -> Any:
+    return ViTForImageClassification.from_pretrained(FOLDER).eval()
+
+
+def tensor(images: list[Any]) -> Tensor:
+    return torch.tensor(np.stack(images)).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+@cache
+def swatches(texture: str, count: int, start: int = 0) -> Tensor:
+    return tensor([drawn.swatch(texture, start + i) for i in range(count)])
+
+
+@cache
+def zebras(count: int) -> Tensor:
+    return tensor([drawn.picture("horse", "striped", 90_000 + i) for i in range(count)])
+
+
+@cache
+def mixed(count: int, seed: int = 0) -> Tensor:
+    """Any shape with any texture: what random sets are cut from."""
+    rng = np.random.default_rng(seed)
+    kinds = [(str(rng.choice(drawn.SHAPES)), str(rng.choice(drawn.TEXTURES))) for _ in range(count)]
+    return tensor([drawn.picture(*kind, 50_000 + 1000 * seed + i) for i, kind in enumerate(kinds)])
+
+
+def random_sets(sets: int, size: int = 15) -> list[Tensor]:
+    return list(mixed(sets * size).split(size))
