@@ -52,7 +52,7 @@ def supported() -> str:
     lines = [
         "# Supported models",
         "",
-        "Every row is a case of one parametrised test (`tests/test_families.py`): the number of attention calls, equality",
+        "Every row is a case of one parametrised test (`tests/test_families.py`): number of attention calls, equality",
         "with the model's own eager attention to 1e-5, gradients, and an output that observing leaves bit-identical.",
         "Other models are usually fine too: `whyformer capture --model …` shows what is seen, and what leaks.",
         "",
