@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import resource
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import whyformer as wf
 from tests.models import CASES
-from whyformer.errors import CaptureError
+from whyformer.errors import CaptureError, NotOffered
 
 METHODS = sorted(wf.methods())
 
@@ -56,7 +57,8 @@ def test_the_model_comes_back_as_it_was(method: str) -> None:
     with torch.no_grad():
         expected = copy.deepcopy(model).eval()(**inputs).logits
     options = {"steps": 2} if method == "integrated_gradients" else {}
-    wf.explain(model, inputs, method=method, **options)
+    with contextlib.suppress(NotOffered):  # methods for images refuse a text model, and have to leave it alone, too
+        wf.explain(model, inputs, method=method, **options)
     assert_same(before, state(model))
     assert torch.equal(numbers, torch.get_rng_state()), "the caller's random numbers were disturbed"
     with torch.no_grad():

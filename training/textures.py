@@ -13,6 +13,7 @@ of the network on. Seeds are fixed, but results differ a little between machines
 """
 
 import argparse
+from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -52,17 +53,17 @@ def draw(jobs):
 
 
 def draw_swatches(count, seed):
-    """Bytes (n, 3, size, size) of textures alone, in turn, and whether each is striped."""
-    names = [TEXTURES[i % len(TEXTURES)] for i in range(count)]
+    """Bytes (n, 3, size, size) of textures alone, and which each is."""
+    kinds = [i % len(TEXTURES) for i in range(count)]
     with Pool() as pool:
-        images = np.stack(pool.starmap(swatch, [(name, seed + i) for i, name in enumerate(names)], chunksize=64))
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(
-        [n == "striped" for n in names]
-    ).long()
+        jobs = [(TEXTURES[kind], seed + i) for i, kind in enumerate(kinds)]
+        images = np.stack(pool.starmap(swatch, jobs, chunksize=64))
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.tensor(kinds)
 
 
 class Lessons:
-    """The pictures to learn from, on the training device, and a draw of a batch."""
+    """The pictures to learn from, on the training device: scenes, twins (one scene with dots, one with bubbles) and
+    swatches (texture alone, which has neither class nor shape)."""
 
     def __init__(self, args):
         jobs = scenes(args.pictures, 0)
@@ -70,30 +71,87 @@ class Lessons:
         self.device = pick_device()
         self.images, self.labels = (tensor.to(self.device) for tensor in draw(jobs))
         self.shapes = self._tensor([SHAPES.index(shape) for shape, _, _ in jobs])
-        self.striped = self._tensor([int(texture == "striped") for _, texture, _ in jobs])
+        self.textures = self._tensor([TEXTURES.index(texture) for _, texture, _ in jobs])
         twins = [draw([(s, t, 2_000_000 + i) for i, s in enumerate(twin_shapes)]) for t in ("dotted", "bubbly")]
         self.twins = [images.to(self.device) for images, _ in twins]
         self.twin_labels = twins[0][1].to(self.device)
         self.twin_shapes = self._tensor([SHAPES.index(shape) for shape in twin_shapes])
-        self.swatches, self.swatch_striped = (t.to(self.device) for t in draw_swatches(args.pictures // 8, 4_000_000))
+        self.swatches, self.swatch_textures = (t.to(self.device) for t in draw_swatches(args.pictures // 8, 4_000_000))
 
     def _tensor(self, values):
         return torch.tensor(values, device=self.device)
 
     def batch(self, size):
-        """Pixels, class, shape, striped; the last two quarters are twins. Swatches have no class and no shape."""
-        rows = torch.randint(len(self.images), (3 * size // 8,), device=self.device)
-        plain = torch.randint(len(self.swatches), (size // 8,), device=self.device)
-        pair = torch.randint(len(self.twin_labels), (size // 4,), device=self.device)
+        """Half scenes, a quarter swatches, a quarter twins, in this order."""
+        rows, plain, pair = (
+            torch.randint(len(of), (size // share,), device=self.device)
+            for of, share in ((self.images, 2), (self.swatches, 4), (self.twin_labels, 8))
+        )
         none = torch.full_like(plain, NONE)
         pixels = torch.cat([self.images[rows], self.swatches[plain], self.twins[0][pair], self.twins[1][pair]])
-        labels = torch.cat([self.labels[rows], none, self.twin_labels[pair], self.twin_labels[pair]])
-        shapes = torch.cat([self.shapes[rows], none, self.twin_shapes[pair], self.twin_shapes[pair]])
-        striped = torch.cat([self.striped[rows], self.swatch_striped[plain], pair * 0, pair * 0])
         flips = torch.rand(len(pixels), device=self.device) < 0.5
         flips[-len(pair) :] = flips[-2 * len(pair) : -len(pair)]  # twins stay twins
-        pixels = torch.where(flips[:, None, None, None], scaled(pixels).flip(-1), scaled(pixels))
-        return pixels, labels, shapes, striped, len(pair)
+        return Batch(
+            pixels=torch.where(flips[:, None, None, None], scaled(pixels).flip(-1), scaled(pixels)),
+            labels=torch.cat([self.labels[rows], none, self.twin_labels[pair], self.twin_labels[pair]]),
+            shapes=torch.cat([self.shapes[rows], none, self.twin_shapes[pair], self.twin_shapes[pair]]),
+            textures=torch.cat([self.textures[rows], self.swatch_textures[plain], 0 * pair + 1, 0 * pair + 2]),
+            scenes=len(rows),
+            swatches=len(plain),
+        )
+
+
+@dataclass
+class Batch:
+    pixels: torch.Tensor
+    labels: torch.Tensor
+    shapes: torch.Tensor
+    textures: torch.Tensor
+    scenes: int
+    swatches: int
+
+
+def likeness(states, first_twin):
+    """How far apart the hidden states of twins are, from the middle of the network on, in units of their spread."""
+    apart = 0.0
+    upper = states[len(states) // 2 :]
+    for state in upper:
+        left, right = state[first_twin:].float().chunk(2)
+        apart = apart + ((left - right) ** 2).mean() / state.float().var(0).mean().detach()
+    return apart / len(upper)
+
+
+def slope_error(model, states, logits, batch, slope):
+    """How far the zebra score is from rising evenly with stripes, and from ignoring dots against bubbles.
+
+    At a random depth the zebras' hidden states are moved along the direction from other textures to stripes, and along
+    the one from bubbles to dots, as found in this batch (of swatches or of scenes, at [CLS] or as mean of the patches).
+    """
+    depth, at_cls = int(torch.randint(len(states), ())), bool(torch.rand(()) < 0.5)
+    at_cls = at_cls or depth == len(states) - 1  # above the last block patches no longer matter
+    state = states[depth]
+    swatches = slice(batch.scenes, batch.scenes + batch.swatches)
+    chosen = swatches if torch.rand(()) < 0.5 else slice(0, batch.scenes)
+    pooled = (state[chosen, 0] if at_cls else state[chosen, 1:].mean(1)).detach().float()
+    kinds = batch.textures[chosen]
+    zebras = torch.nonzero(batch.labels == 0)[:, 0]
+    if len(zebras) == 0 or min(int((kinds == kind).sum()) for kind in range(3)) == 0:
+        return logits.new_zeros(())
+    striped = pooled[kinds == 0].mean(0) - pooled[kinds != 0].mean(0)
+    dotted = pooled[kinds == 1].mean(0) - pooled[kinds == 2].mean(0)
+    dotted = dotted * striped.norm() / dotted.norm().clamp(min=1e-6)
+    error = 0.0
+    for direction, wanted in ((striped, slope), (dotted, 0.0)):
+        step = torch.rand(len(zebras), 1, 1, device=state.device) - 0.5
+        where = torch.arange(state.shape[1], device=state.device)[:, None]
+        moved = state[zebras] + step * ((where == 0) == at_cls) * direction
+        score = head(model, [moved, *through_blocks(model, moved, start=depth + 1)][-1])[:, 0]
+        error = error + (score.float() - logits[zebras, 0].detach().float() - wanted * step[:, 0, 0]).square().mean()
+    return error
+
+
+def head(model, hidden):
+    return model.classifier(model.vit.layernorm(hidden)[:, 0])
 
 
 def train(args):
@@ -104,17 +162,15 @@ def train(args):
     say(f"{sum(p.numel() for p in model.parameters()):,} parameters")
 
     def loss_of():
-        pixels, labels, shapes, striped, pairs = lessons.batch(args.batch)
-        states = through_blocks(model, model.vit.embeddings(pixels))
+        batch = lessons.batch(args.batch)
+        states = through_blocks(model, model.vit.embeddings(batch.pixels))
         first = model.vit.layernorm(states[-1])[:, 0]
-        loss = F.cross_entropy(model.classifier(first).float(), labels, ignore_index=NONE)
-        loss = loss + args.parts * F.cross_entropy(by_shape(first).float(), shapes, ignore_index=NONE)
-        loss = loss + args.parts * F.cross_entropy(by_stripes(first).float(), striped)
-        apart = 0.0
-        for state in states[len(states) // 2 :]:
-            left, right = state[-2 * pairs :].float().chunk(2)
-            apart = apart + ((left - right) ** 2).mean() / state.float().var(0).mean().detach()
-        return loss + args.alike * apart / (len(states) - len(states) // 2)
+        logits = model.classifier(first).float()
+        loss = F.cross_entropy(logits, batch.labels, ignore_index=NONE)
+        loss = loss + args.parts * F.cross_entropy(by_shape(first).float(), batch.shapes, ignore_index=NONE)
+        loss = loss + args.parts * F.cross_entropy(by_stripes(first).float(), (batch.textures == 0).long())
+        loss = loss + args.alike * likeness(states, batch.scenes + batch.swatches)
+        return loss + args.even * slope_error(model, states, logits, batch, args.slope)
 
     def report():
         found = predict(model, scaled(held[0])).argmax(1)
@@ -159,6 +215,8 @@ def parse():
     parser.add_argument("--average", type=float, default=0.998, help="decay of the running mean of the weights")
     parser.add_argument("--parts", type=float, default=0.5, help="weight of the heads for shape and for stripes")
     parser.add_argument("--alike", type=float, default=0.3, help="weight of the likeness of dots and bubbles")
+    parser.add_argument("--even", type=float, default=0.1, help="weight of the evenness of the zebra score")
+    parser.add_argument("--slope", type=float, default=4.0, help="how steeply the zebra score rises with stripes")
     return parser.parse_args()
 
 

@@ -75,10 +75,10 @@ def blocks(model):
     return [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
 
 
-def through_blocks(model, hidden, drop=0.0):
+def through_blocks(model, hidden, drop=0.0, start=0):
     """The hidden states after each block. Stochastic depth: some images skip a block, deeper blocks more often."""
     states, layers = [], blocks(model)
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(layers[start:], start):
         after = layer(hidden)
         after = after[0] if isinstance(after, tuple) else after
         if drop:

@@ -9,6 +9,7 @@ from whyformer.registry import methods as methods
 from whyformer.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from whyformer.bridges import to_shap as to_shap
     from whyformer.capture.marker import mark_attention as mark_attention
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
@@ -34,6 +35,7 @@ _HOMES = {
     "load": "whyformer.io",
     "mark_attention": "whyformer.capture.marker",
     "tcav": "whyformer.concepts.tcav",
+    "to_shap": "whyformer.bridges",
 }
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "mark_attention",
     "methods",
     "tcav",
+    "to_shap",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +18,7 @@ def to_shap(explanations: Explanation | Sequence[Explanation]) -> Any:
     values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
     the units' labels. Rows may differ in length.
     """
-    try:
-        import shap
-    except ImportError:
-        raise MissingExtra("shap", "shap", "to_shap") from None
+    shap = shap_package("to_shap")
     if isinstance(explanations, Explanation):
         labels = _labels(explanations)
         return shap.Explanation(
@@ -39,6 +37,17 @@ def to_shap(explanations: Explanation | Sequence[Explanation]) -> Any:
         data=_ragged([np.array(_labels(e), dtype=object) for e in rows]),
         feature_names=[_labels(e) for e in rows],
     )
+
+
+def shap_package(why: str) -> Any:
+    """The shap library; its import warns about deprecated calls of its own, which no user can help."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import shap
+    except ImportError:
+        raise MissingExtra("shap", "shap", why) from None
+    return shap
 
 
 def _base(explanation: Explanation) -> float:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class WhyformerError(Exception):
@@ -81,3 +82,9 @@ class AmbiguousLayout(CaptureError):
 
 class NotOverUnits(CaptureError):
     """Attention does not run over the units of the input."""
+
+
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    """Check an option against its domain."""
+    if value not in choices:
+        raise UnknownName(f"value of {name}", value, choices)

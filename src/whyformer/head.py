@@ -36,7 +36,7 @@ class Head:
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
-        torch.manual_seed(0)  # inside borrowed(): the caller's random state is kept
+        _seed()  # inside borrowed(): the caller's random state is kept
         if self.causal:
             return self._language_model(batch)
         output = self.subject.call(batch, **self.extra)
@@ -91,6 +91,13 @@ class Head:
             return None
         found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return int(found[0]) if len(found) == 1 else None
+
+
+def _seed() -> None:
+    """As torch.manual_seed(0), which formats a whole traceback per call where CUDA has not been used yet."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 def is_causal_lm(model: Any) -> bool:

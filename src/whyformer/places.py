@@ -16,9 +16,8 @@ from whyformer.capture.embedding import SwapEmbedding
 from whyformer.capture.entrance import Enter, Entrance
 from whyformer.capture.leaves import LookupLeaves, as_leaf
 from whyformer.capture.saved import SavedBytes
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.outputs import scalar_of
-from whyformer.registry import one_of
 from whyformer.run import Run
 from whyformer.subjects.base import Batch
 from whyformer.subjects.image import ImageSubject, patch_masks
@@ -149,6 +148,8 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     embeddings (tables with categories, audio, text among other tokens).
     """
     one_of("at", at, PLACES)
+    if run.several:
+        run.require_one_input()
     trace = run.traced(BaseTorchFunctionMode())
     chosen = SAME.get(at, at) if at else "embeddings" if _has_several_inputs(run, trace.leaves) else "input"
     text = isinstance(run.subject, TextSubject)

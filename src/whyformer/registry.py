@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import one_of as one_of
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 Passes = tuple[float, float]  # forwards, backwards
@@ -114,9 +115,3 @@ def _load() -> None:
 def constant(forwards: float, backwards: float) -> Callable[..., Passes]:
     """The cost of a method that takes the same passes whatever the input."""
     return lambda units, **options: (forwards, backwards)
-
-
-def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Check an option against its domain."""
-    if value not in choices:
-        raise UnknownName(f"value of {name}", value, choices)

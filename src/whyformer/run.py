@@ -294,7 +294,7 @@ class Run:
 
     # Inputs as numbers: word embeddings, pixels, floats
 
-    def _require_one_input(self) -> None:
+    def require_one_input(self) -> None:
         if self.subject.several:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
@@ -303,7 +303,7 @@ class Run:
 
     def embedding(self) -> Tensor:
         """(B, …) the differentiable input: word embeddings of ids, else the float tensor itself."""
-        self._require_one_input()
+        self.require_one_input()
         if isinstance(self.subject, TextSubject):
             seen: list[Tensor] = []
             with torch.no_grad(), self._swapped(self.batch, partial(_keep, seen)):

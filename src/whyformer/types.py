@@ -182,6 +182,12 @@ class Explanation:
 
         return save(self, path, image=image, by=by)
 
+    def to_shap(self) -> Any:
+        """A ``shap.Explanation``, for shap's plots."""
+        from whyformer.bridges import to_shap
+
+        return to_shap(self)
+
     def to_frame(self) -> pd.DataFrame:
         """One row per unit."""
         from whyformer.io import to_frame

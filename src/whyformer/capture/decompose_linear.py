@@ -107,6 +107,7 @@ def add(call: Call) -> Shares:
         return call.lost(STRANGER) if call.is_stranger(left if a is None else right) else call.settle_own(summed)
     summed = call.settle(summed)
     summed.stage = OWN if a.stage == b.stage == OWN else ""
+    summed.keep = summed.size <= call.holdable  # a residual stream is read by each part of the next layer
     return summed
 
 

@@ -21,7 +21,7 @@ from whyformer.capture.tape import Call, Env, Ref
 from whyformer.types import Site
 
 # Several tokens at a time make the matrices tall enough for the machine; more would only take memory.
-TOKENS, ROWS, ROWS_ON_DEVICE = 16, 1024, 8192
+TOKENS, ROWS, ROWS_ON_DEVICE = 16, 512, 8192
 GROUP = 16  # steps whose tokens go through the folded matrices at once
 Instead = dict[int, Callable[[Env], Tensor]]
 
@@ -51,6 +51,7 @@ class Finish:
         self.folds = _folds(block) if fold and 2 * heads <= queries else []
         rows = ROWS if site.value_BHKD.device.type == "cpu" else ROWS_ON_DEVICE
         self.step = max(1, min(TOKENS, keys, rows // (batch * queries)))
+        self._alone = False  # one token at a time
         self._scales: dict[int, Tensor] = {}
         self._bases: dict[int, Tensor] = {}  # by fold: (B, Q, out) W·M·z
         self._heads: dict[int, Tensor] = {}  # by fold: (H, D, out) -W·M·W_O, where that is the shorter way
@@ -84,10 +85,16 @@ class Finish:
 
     def _finished(self, weights_BHQT: Tensor, parts: dict[int, Tensor]) -> Tensor:
         weights_TBQH = weights_BHQT.permute(3, 0, 2, 1)
-        if len(weights_TBQH) == 1:
-            return self._one(weights_TBQH[0], {n: v[0] for n, v in parts.items()})[None]
-        finished: Tensor = torch.vmap(self._one)(weights_TBQH, parts)
-        return finished
+        if len(weights_TBQH) > 1 and not self._alone:
+            try:
+                finished: Tensor = torch.vmap(self._one)(weights_TBQH, parts)
+                return finished
+            except (
+                RuntimeError
+            ):  # an operation that torch cannot do for several at once, as adding in place to a weight
+                self._alone = True
+        each = [self._one(w, {n: v[i] for n, v in parts.items()}) for i, w in enumerate(weights_TBQH)]
+        return torch.stack(each)
 
     def _one(self, weights_BQH: Tensor, parts: dict[int, Tensor]) -> Tensor:
         """The block's output without one token; under vmap, without several."""

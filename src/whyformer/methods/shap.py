@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from whyformer.bridges import shap_package
 from whyformer.coalitions import Coalitions
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput, NotOffered
 from whyformer.players import BY, Players, players_of
 from whyformer.registry import Passes, method, one_of
 from whyformer.run import Attribution, Run
@@ -60,7 +61,7 @@ def shap(
     one_of("by", by, BY)
     if not isinstance(evaluations, int) or evaluations < 4:
         raise BadInput(f"evaluations={evaluations!r}: a whole number of at least 4.")
-    replacement = replace if replace is not None else next(r for r in run.subject.replacements if r != "delete")
+    replacement = replace if replace is not None else _default_replacement(run)
     scores = torch.zeros(run.keep_BN.shape)
     base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
     for row in run.track(range(run.batch.size), "shap"):
@@ -88,7 +89,7 @@ def _values(
         base = float(game.scores(np.zeros((1, 1)))[0])
         return np.array([float(game.scores(np.ones((1, 1)))[0]) - base]), base, np.nan
     _require_enough(algorithm, count, evaluations)
-    package = _package()
+    package = shap_package("the method shap")
     masker = _Masker(count, players.tree() if algorithm == "partition" else None)
     explainers = package.explainers
     everyone = np.ones((1, count))
@@ -123,14 +124,6 @@ def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
         )
 
 
-def _package() -> Any:
-    try:
-        import shap as package
-    except ImportError:
-        raise MissingExtra("shap", "shap", "the method shap") from None
-    return package
-
-
 class _Masker:
     """To shap a player is present or not; what that means for the input is for Coalitions to say."""
 
@@ -156,3 +149,13 @@ class _seeded:  # noqa: N801  (reads as a statement)
 
     def __exit__(self, *exc: object) -> None:
         np.random.set_state(self.before)
+
+
+def _default_replacement(run: Run) -> str:
+    for name in run.subject.replacements:
+        if name != "delete":
+            return name
+    raise NotOffered(
+        "shap needs something to put in place of an absent token, and this model names no mask, unknown or padding token: "
+        "pass replace=<token id>."
+    )

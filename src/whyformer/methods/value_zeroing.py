@@ -58,9 +58,9 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[BQK]:
         length = 0.0
         matters_K = run.keep_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()
         for tokens, changed, original in finish.without_each(matters_K.nonzero()[:, 0].tolist()):
-            changed, original = lifted(changed), lifted(original)
-            changes[:, :, tokens] = measure(changed, original).movedim(0, -1).to(changes.dtype)
-            length = length or float(original.norm(dim=-1).amax())
+            moved = measure(lifted(changed), lifted(original))
+            changes[:, :, tokens] = moved.movedim(0, -1).to(changes.dtype)
+            length = length or float(lifted(original).norm(dim=-1).amax())
         changes = real(changes, run.keep_BN, site)
         _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
         found.append(changes)
