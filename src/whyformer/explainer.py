@@ -19,10 +19,10 @@ from whyformer.capture.capture import observe, record, require_sites
 from whyformer.capture.marker import mark_attention
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
 from whyformer.outputs import SCALARS, logits_of
 from whyformer.progress import tracker
-from whyformer.registry import Method, get_method, one_of
+from whyformer.registry import Method, get_method
 from whyformer.run import Attribution, Run
 from whyformer.streams import cropped
 from whyformer.study import Study, hidden_padding, study_of, with_streams

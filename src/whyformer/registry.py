@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whyformer.errors import BadInput, UnknownName
-from whyformer.errors import one_of as one_of
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 Passes = tuple[float, float]  # forwards, backwards

@@ -180,13 +180,29 @@ def test_memory_stays_below_the_wide_middle(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.checks["completeness_error"] < 1e-4
 
 
+def test_work_grows_with_the_layers_and_no_faster() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    ids = torch.arange(5, 11)[None]
+    calls = []
+    for layers in (3, 6):
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32, "num_hidden_layers": layers}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=20, **sizes)).eval()
+        with Largest() as counted:
+            wf.explain(model, {"input_ids": ids}, target=1, **METHOD)
+        calls.append(counted.calls)
+    assert calls[1] < 2.1 * calls[0]
+
+
 class Largest(TorchDispatchMode):
-    """The largest tensor that is made."""
+    """The largest tensor that is made, and how many calls there were."""
 
     numbers = 0
+    calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self.calls += 1
         if isinstance(out, Tensor) and not out._is_view():
             self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
         return out

@@ -62,7 +62,7 @@ def heads(
       whyformer heads --what layers --out layers.png
       whyformer heads --model my-gpt2/ --what induction
     """
-    from whyformer.registry import one_of
+    from whyformer.errors import one_of
 
     one_of("--what", what, WHAT)
     _check_out(out, what)

@@ -12,10 +12,9 @@ from whyformer.concepts.canvas import Canvas, checkerboard, shaken, total_variat
 from whyformer.concepts.maximized import Maximized
 from whyformer.concepts.soft_text import maximized_text
 from whyformer.concepts.unit import Unit
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, one_of
 from whyformer.explainer import Explainer
 from whyformer.progress import tracker
-from whyformer.registry import one_of
 from whyformer.study import study_of
 from whyformer.subjects.base import Batch, Subject
 

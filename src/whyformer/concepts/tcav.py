@@ -15,12 +15,11 @@ from whyformer.concepts.layer import Tap, layer_name
 from whyformer.concepts.pooling import POOLINGS, pooled, pooled_gradient
 from whyformer.concepts.result import ConceptScore, TCAVResult
 from whyformer.concepts.significance import holm, interval, welch
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, one_of
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.head import Head
 from whyformer.outputs import require_finite, resolve_targets, scalar_of
 from whyformer.progress import tracker
-from whyformer.registry import one_of
 from whyformer.study import study_of
 from whyformer.subjects.base import Batch, Subject
 from whyformer.types import Target

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.heads.ablation import ablation
 from whyformer.heads.confidence import confidence
 from whyformer.heads.gradient import mask_gradient, recorded, token_counts, token_sums
@@ -22,7 +22,6 @@ from whyformer.heads.relevance import relevance_share
 from whyformer.heads.result import HeadImportance
 from whyformer.heads.score import SCALARS, checked_labels
 from whyformer.heads.visit import Visit, visiting
-from whyformer.registry import one_of
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.registry import one_of
+from whyformer.errors import one_of
 
 Array = np.ndarray[Any, Any]
 

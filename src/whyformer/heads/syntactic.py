@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput, MissingExtra, one_of
 from whyformer.heads.conllu import Sentence, read_conllu
 from whyformer.heads.visit import visiting
-from whyformer.registry import one_of
 from whyformer.run import Run
 from whyformer.subjects.text import TextSubject
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from whyformer.contributions import Contributions, contributions, lifted
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import one_of
+from whyformer.registry import constant, method
 from whyformer.relevance import product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK

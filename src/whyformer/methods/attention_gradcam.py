@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whyformer.errors import NotOffered, UnknownName
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import NotOffered, UnknownName, one_of
+from whyformer.registry import constant, method
 from whyformer.relevance import chosen_layers, read_row, real
 from whyformer.relevance_streams import layer_means, placed_maps, read_streams
 from whyformer.relevance_windows import over_one_layer

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.rules import GradientRules
-from whyformer.errors import NotOffered, NotOverUnits
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import NotOffered, NotOverUnits, one_of
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
@@ -54,7 +54,9 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "none. Use at='tokens'."
         )
     place = at or ("tokens" if scattered else "input")
-    inputs = trace.leaves[0] if place == "input" else trace.tokens()
+    # Floats become leaves before the model runs, word embeddings while it runs.
+    own = trace.leaves[-1 if isinstance(run.subject, TextSubject) else 0]
+    inputs = own if place == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
     detail = inputs.detach().float() * gradient.float()
     detail = detail if place == "input" else trace.batch_first(detail)

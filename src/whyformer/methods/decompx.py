@@ -8,8 +8,8 @@ from torch import Tensor
 from whyformer.capture.decompose import Decompose, Stack
 from whyformer.capture.decompose_shares import BIAS_RULES, Shares
 from whyformer.capture.paths import module_names
-from whyformer.errors import NotOffered
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import NotOffered, one_of
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.study import require_readable
 

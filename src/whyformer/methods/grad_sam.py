@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import one_of
+from whyformer.registry import constant, method
 from whyformer.relevance import real
 from whyformer.run import Attribution, Run
 

@@ -136,12 +136,12 @@ def _free(run: Run, place: Place, keep_special: bool | Sequence[int]) -> Tensor:
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
-    if isinstance(run.subject, TextSubject) and place.entrance is None:
+    if isinstance(run.subject, TextSubject) and (place.entrance is None or not run.study.extra):
         return _open_tokens(run, run.subject, keep_special)[:, :, None]
-    free_BN = run.keep_BN
-    if keep_special is True:
-        free_BN = free_BN & ~run.special_BN
-    return free_BN[:, : inputs.shape[1], None]
+    if keep_special not in (True, False):
+        raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
+    free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN
+    return free_BN[:, :, None]
 
 
 def _open_tokens(run: Run, subject: TextSubject, keep_special: bool | Sequence[int]) -> Tensor:

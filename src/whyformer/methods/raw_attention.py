@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from whyformer.errors import NotOffered
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import NotOffered, one_of
+from whyformer.registry import constant, method
 from whyformer.relevance import chosen_layers, over_heads, product, read_row, real
 from whyformer.relevance_streams import layer_means, placed_maps, read_streams
 from whyformer.relevance_windows import over_one_layer

@@ -10,9 +10,9 @@ import torch
 
 from whyformer.bridges import shap_package
 from whyformer.coalitions import Coalitions
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.players import BY, Players, players_of
-from whyformer.registry import Passes, method, one_of
+from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation")
@@ -156,6 +156,6 @@ def _default_replacement(run: Run) -> str:
         if name != "delete":
             return name
     raise NotOffered(
-        "shap needs something to put in place of an absent token, and this model names no mask, unknown or padding token: "
+        "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "
         "pass replace=<token id>."
     )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, one_of
 from whyformer.places import Place, place_of
-from whyformer.registry import Passes, method, one_of
+from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
 

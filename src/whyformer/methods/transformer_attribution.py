@@ -8,7 +8,8 @@ from whyformer.capture.alpha_beta import AlphaBeta
 from whyformer.capture.capture import require_sites, sites_of, unclaimed
 from whyformer.capture.leaves import Traced
 from whyformer.capture.paths import module_names
-from whyformer.registry import constant, method, one_of
+from whyformer.errors import one_of
+from whyformer.registry import constant, method
 from whyformer.relevance import cumulative, identity, maps_of, product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK

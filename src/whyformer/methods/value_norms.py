@@ -11,8 +11,8 @@ from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.contributions import LEVELS, Contributions, contributions, lifted, transformed, wide
-from whyformer.errors import UnknownName
-from whyformer.registry import Passes, method, one_of
+from whyformer.errors import UnknownName, one_of
+from whyformer.registry import Passes, method
 from whyformer.relevance import chosen_layers, product, read_row, real
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK

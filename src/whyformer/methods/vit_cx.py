@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput, MissingExtra, one_of
 from whyformer.features import FeatureMap, feature_map
 from whyformer.outputs import scalar_of
-from whyformer.registry import Passes, method, one_of
+from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
 

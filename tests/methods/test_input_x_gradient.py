@@ -1,0 +1,61 @@
+"""input_x_gradient against its twin, the golden numbers, and what must hold on any model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.references.differentiable import bert_embeddings, numbers
+from tests.references.input_x_gradient import input_x_gradient
+
+METHOD = {"method": "input_x_gradient"}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_agrees_with_its_twin(name: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD)):
+        close(found.scores, input_x_gradient(numbers(name, row)))
+
+
+def test_at_the_entrance_of_the_first_block() -> None:
+    for row, found in enumerate(explained("bert", double=True, **METHOD, at="embeddings")):
+        close(found.scores, input_x_gradient(bert_embeddings(row)))
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("at", ["word_embeddings", "embeddings"])
+def test_golden(at: str, row: int) -> None:
+    case = golden()
+    found = wf.explain(case.model, case.inputs, target=case.target, **METHOD, at=at)[row]
+    meets_golden(found.scores, f"input_x_gradient.{at}", row)
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "swin", "rtdl_ft_transformer"])
+def test_a_batch_is_its_rows(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str) -> None:
+    padding_is_nothing(name, **METHOD)
+
+
+def test_one_token() -> None:
+    one_token_is_finite("bert", **METHOD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("bert", dtype, **METHOD)

@@ -1,0 +1,191 @@
+"""integrated_gradients against its twin, the golden numbers, its axioms, and its memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import (
+    FAMILY,
+    batch_is_its_rows,
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    model_of,
+    one_token_is_finite,
+    padding_is_nothing,
+)
+from tests.methods.test_saliency import Linear
+from tests.models import CASES
+from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
+from tests.references.integrated_gradients import integrated_gradients
+from whyformer.capture.saved import SavedBytes
+from whyformer.errors import BadInput, NotOffered, UnknownName
+
+METHOD = {"method": "integrated_gradients", "steps": 8}
+MASK = 7  # any id will do on a random model
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_tokens_agree_with_the_twin(name: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, baseline=MASK)):
+        own = word_embeddings(name, row)
+        start = word_embeddings(name, row, torch.full_like(tokens(name, row), MASK)).x
+        close(found.scores, integrated_gradients(own, start, 8))
+        assert found.base == pytest.approx(float(own.score(start)), abs=1e-5)
+
+
+def test_the_whole_embedding_agrees_with_the_twin() -> None:
+    for row, found in enumerate(explained("bert", double=True, **METHOD, baseline=MASK, at="embeddings")):
+        ids = torch.full_like(tokens("bert", row), MASK)
+        close(found.scores, integrated_gradients(bert_embeddings(row), bert_embeddings(row, ids).x, 8))
+
+
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur", "own"])
+def test_pixels_agree_with_the_twin(baseline: str) -> None:
+    from whyformer.subjects.image import blurred
+
+    for row in range(2):
+        own = numbers("vit", row)
+        start = {
+            "zero": torch.zeros_like(own.x),
+            "mean": own.x.mean((1, 2), keepdim=True).expand_as(own.x),
+            "blur": blurred(own.x[None])[0],
+            "own": torch.full_like(own.x, 0.3),
+        }[baseline]
+        given = start if baseline == "own" else baseline
+        found = explained("vit", double=True, **METHOD, baseline=given)[row]
+        close(found.scores, integrated_gradients(own, start, 8))
+
+
+def test_more_steps_approach_the_integral() -> None:
+    own = numbers("vit", 0)
+    fine = integrated_gradients(own, torch.zeros_like(own.x), 400, midpoints=True)
+    close(explained("vit", double=True, method="integrated_gradients", steps=30)[0].scores, fine, 1e-3)
+
+
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("at", ["word_embeddings", "embeddings"])
+def test_golden(at: str, row: int) -> None:
+    case = golden()
+
+    def found(**options: object) -> wf.Explanation:
+        how = {"method": "integrated_gradients", "target": case.target, "at": at}
+        return wf.explain(case.model, case.inputs, **how, **options)[row]
+
+    plain = found()
+    meets_golden(plain.scores, f"ig.{at}.pad", row)
+    meets_golden(plain.detail[: len(plain.scores)], f"ig.{at}.pad.per_dim", row)
+    meets_golden(found(keep_special=[2, 3]).scores, f"ig.{at}.pad_keep_special", row)
+    meets_golden(found(keep_special=[2, 3], baseline=4).scores, f"ig.{at}.mask_keep_special", row)
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "modernbert", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"])
+def test_scores_add_up_within_the_reported_error(name: str) -> None:
+    for found in explained(name, method="integrated_gradients", steps=20):
+        missing = abs(found.scores.sum() - (found.value - found.base))
+        assert missing == pytest.approx(found.checks["completeness_error"], abs=1e-4)
+        assert found.checks["completeness_error"] < 0.05 * max(1, abs(found.value - found.base))
+
+
+def test_one_step_is_exact_on_a_linear_model() -> None:
+    torch.manual_seed(0)
+    model, x = Linear(), torch.randn(3, 5)
+    for row, found in enumerate(wf.explain(model, (x,), target=2, method="integrated_gradients", steps=1)):
+        close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
+        assert found.checks["completeness_error"] < 1e-6
+
+
+def test_an_input_at_its_baseline_gets_nothing() -> None:
+    ids = torch.tensor([[5, 6, MASK, 8]])
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    (found,) = explained("bert", inputs, **METHOD, baseline=MASK)
+    assert found.scores[2] == 0
+    assert (found.scores[[0, 1, 3]] != 0).all()
+
+
+def test_kept_tokens_get_nothing() -> None:
+    inputs = CASES["bert"].inputs()
+    first = int(inputs["input_ids"][0, 0])
+    found = explained("bert", inputs, **METHOD, baseline="zero", keep_special=[first], at="embeddings")[0]
+    assert found.scores[0] == 0
+    assert (found.scores[1:] != 0).all()
+
+
+@pytest.mark.parametrize("name", [*FAMILY, "swin", "rtdl_ft_transformer"])
+def test_a_batch_is_its_rows(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("at", ["input", "embeddings"])
+def test_padding_is_nothing(name: str, at: str) -> None:
+    padding_is_nothing(name, **METHOD, at=at)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_batch_size_changes_nothing_at_the_entrance(name: str) -> None:
+    """GPT-2 looks up positions once for all inputs: with a batch of one they have the shape of the tokens."""
+    whole = explained(name, **METHOD, at="embeddings", batch_size=16)
+    for one, other in zip(whole, explained(name, **METHOD, at="embeddings", batch_size=1), strict=True):
+        close(one.scores, other.scores)
+
+
+def test_memory_stays_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph is weighed, whatever the method itself weighs."""
+    weighed: list[int] = []
+
+    class Weighed(SavedBytes):
+        def __init__(self, model: torch.nn.Module, idle: bool = False) -> None:
+            super().__init__(model)
+
+        def __exit__(self, *exc: object) -> None:
+            weighed.append(self.total)
+            super().__exit__(*exc)
+
+    monkeypatch.setattr("whyformer.places.SavedBytes", Weighed)
+    wide = explained("bert", **METHOD, memory_mb=1000)
+    one, most = weighed[0], max(weighed)
+    assert most > 8 * one, "without a tight budget points share batches"
+    weighed.clear()
+    budget = 3.5 * one
+    narrow = explained("bert", **METHOD, memory_mb=budget / 2**20)
+    assert one < max(weighed) <= budget
+    for a, b in zip(wide, narrow, strict=True):
+        close(a.scores, b.scores)
+
+
+def test_one_token() -> None:
+    one_token_is_finite("bert", **METHOD)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("bert", dtype, **METHOD)
+
+
+def test_bad_options_are_refused() -> None:
+    cases = [
+        ("bert", {"steps": 0}, BadInput, "steps=0"),
+        ("bert", {"memory_mb": -1}, BadInput, "memory_mb"),
+        ("bert", {"baseline": "mist"}, UnknownName, "mist"),
+        ("vit", {"baseline": "mist"}, UnknownName, "mist"),
+        ("vit", {"keep_special": True}, NotOffered, "tokens"),
+        ("vit", {"baseline": np.zeros((2, 2, 2))}, BadInput, "shape \\(2, 2, 2\\)"),
+        ("rtdl_ft_transformer", {"baseline": "mist"}, UnknownName, "mist"),
+    ]
+    for name, options, error, word in cases:
+        with pytest.raises(error, match=word):
+            explained(name, **(METHOD | options))
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = model_of("bert")
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    explained("bert", **METHOD, at="embeddings")
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not model._forward_hooks

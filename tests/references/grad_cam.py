@@ -1,0 +1,29 @@
+"""Grad-CAM (Selvaraju et al. 2017) at the norm before the last attention, channel by channel, by a hook."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+
+def features_and_gradient(
+    model: nn.Module, module: nn.Module, image: Tensor, target: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(positions, channels) of one module's output, and the gradient of the target's logit there."""
+    kept: list[Tensor] = []
+    handle = module.register_forward_hook(lambda m, args, out: kept.append(out))
+    try:
+        logits = model(pixel_values=image[None].requires_grad_()).logits
+    finally:
+        handle.remove()
+    (gradient,) = torch.autograd.grad(logits[0, target], kept[0])
+    return kept[0][0].detach().numpy(), gradient[0].numpy()
+
+
+def grad_cam(features: np.ndarray, gradient: np.ndarray, special: int) -> np.ndarray:
+    """The first ``special`` positions are tokens of the model's own."""
+    features, gradient = features[special:], gradient[special:]
+    patches, channels = features.shape
+    weight = [sum(gradient[p, c] for p in range(patches)) / patches for c in range(channels)]
+    return np.array([max(0.0, sum(weight[c] * features[p, c] for c in range(channels))) for p in range(patches)])
