@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -60,6 +61,7 @@ def peak_megabytes(module: str, *arguments: str) -> float:
 def growth(run: Callable[[], object]) -> float:
     """Megabytes by which the resident size rose at most while ``run`` ran, sampled every millisecond."""
     gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory that was used before and freed would hide the growth
     start, peak, done = _resident(), _resident(), threading.Event()
 
     def watch() -> None:

@@ -154,6 +154,9 @@ def test_a_compiled_model_is_unwrapped() -> None:
     compiled = torch.compile(model)
     found = wf.explain(compiled, inputs, method="generic_attention")
     np.testing.assert_allclose(found[0].scores, expected[0].scores, atol=1e-6)
+    model.bert.encoder.layer[0].compile()  # a part of it
+    found = wf.explain(model, inputs, method="generic_attention")
+    np.testing.assert_allclose(found[0].scores, expected[0].scores, atol=1e-6)
 
 
 class Checkpointed(nn.Module):

@@ -71,10 +71,14 @@ def borrowed(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(False)
         stack.enter_context(_visible_attention(modules))
         stack.enter_context(_random_state(model))
-        # Compiled parts would run without the function mode being asked.
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if any(_is_compiled(m) for m in modules):  # compiled parts would run without the function mode being asked
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))
         yield
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
 
 
 def _restore_training(modules: list[nn.Module]) -> None:

@@ -30,7 +30,10 @@ METHOD = {"method": "saliency"}
 @pytest.mark.parametrize("name", FAMILY)
 def test_agrees_with_its_twin(name: str, norm: str) -> None:
     for row, found in enumerate(explained(name, double=True, **METHOD, norm=norm)):
-        close(found.scores, saliency(numbers(name, row), norm))
+        if (name, norm) == ("bert", "sum"):  # the norm after its embeddings takes the mean away: no slope along it
+            assert np.abs(found.scores).max() < 1e-12
+        else:
+            close(found.scores, saliency(numbers(name, row), norm))
         assert found.signed == (norm == "sum")
         assert found.detail is not None
 
