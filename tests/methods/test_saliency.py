@@ -24,13 +24,14 @@ from tests.references.saliency import saliency
 from whyformer.errors import NotOffered, UnknownName
 
 METHOD = {"method": "saliency"}
+CENTRED = ("bert", "gpt2")  # every norm takes the mean over a vector away, so the score has no slope along it
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1", "max", "sum"])
 @pytest.mark.parametrize("name", FAMILY)
 def test_agrees_with_its_twin(name: str, norm: str) -> None:
     for row, found in enumerate(explained(name, double=True, **METHOD, norm=norm)):
-        if (name, norm) == ("bert", "sum"):  # the norm after its embeddings takes the mean away: no slope along it
+        if norm == "sum" and name in CENTRED:
             assert np.abs(found.scores).max() < 1e-12
         else:
             close(found.scores, saliency(numbers(name, row), norm))

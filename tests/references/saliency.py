@@ -9,7 +9,8 @@ from tests.references.differentiable import Numbers
 
 
 def saliency(numbers: Numbers, norm: str = "l2") -> np.ndarray:
-    return np.array([size(numbers.gradient(numbers.x), unit, norm) for unit in numbers.units])
+    gradient = numbers.gradient(numbers.x)
+    return np.array([size(gradient, unit, norm) for unit in numbers.units])
 
 
 def size(gradient: Tensor, unit: Tensor | None, norm: str) -> float:
