@@ -250,7 +250,7 @@ class Run:
             found = dissect(lambda: self.head.logits(self.batch), intercept)
             require_sites(found.record)
             self._anatomy = found
-            self._records[False] = found.record
+            self._records[False] = with_streams(found.record, self.study)
             if self._logits is None:
                 self._see(found.record.logits)
         return self._anatomy

@@ -140,8 +140,8 @@ def take_apart(tape: Tape, mark: Mark, batch: int) -> tuple[Block, int, int]:
         raise NotOffered(f"{where}: no projection of the attention's result was found. {HELP}")
     if not follow.joins:
         raise NotOffered(
-            f"{where}: no residual stream is added to the attention's result, so there is nothing to hold its "
-            f"contributions against. {HELP}"
+            f"{where}: no residual stream is added to the attention's result (several streams, as hyper-connections "
+            f"have them, and adapters beside the projection are not followed). {HELP}"
         )
     join = follow.joins[0]
     stations = _stations(tape, follow, join, sources, mark.calls[-1] + 1)

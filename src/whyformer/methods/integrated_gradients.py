@@ -16,6 +16,7 @@ from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 
+TOLERATED = 0.05  # share of the change in score that may be missing without a warning
 Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
 
 
@@ -63,15 +64,23 @@ def integrated_gradients(
     scores = place.per_unit(detail)
     change_B = run.value_B - base_B
     error_B = (change_B - scores.sum(1)).abs().float()
+    relative_B = error_B / change_B.abs().clamp_min(torch.finfo(torch.float32).tiny).float()
     return Attribution(
         scores,
         detail=[d.cpu().numpy() for d in detail.float()],
         base_B=base_B,
         checks={
             "completeness_error": error_B,
-            "completeness_error_relative": error_B / change_B.abs().clamp_min(torch.finfo(torch.float32).tiny).float(),
+            "completeness_error_relative": relative_B,
         },
+        warnings=[_doubt(share, steps) for share in relative_B.tolist()],
     )
+
+
+def _doubt(share: float, steps: int) -> list[str]:
+    if share <= TOLERATED:
+        return []
+    return [f"the scores miss {share:.0%} of the change in score: raise steps={steps}, or choose another baseline."]
 
 
 def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: float) -> Tensor:

@@ -1,0 +1,121 @@
+"""grad_cam against its twin, layer and grid found on every kind of vision model, and empty maps refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import batch_is_its_rows, close, explained, half_precision_is_finite, model_of
+from tests.models import CASES
+from tests.references.differentiable import TARGET, double
+from tests.references.grad_cam import features_and_gradient, grad_cam
+from whyformer.errors import BadInput, NotOffered, UnknownName
+
+METHOD = {"method": "grad_cam"}
+NORMS = {  # the norm before the last attention, by its name in each model, and tokens of the model's own
+    "vit": ("vit.layers.1.layernorm_before", 1),
+    "vit_nonsquare": ("vit.layers.1.layernorm_before", 1),
+    "deit": ("deit.layers.1.layernorm_before", 2),
+    "beit": ("beit.encoder.layer.1.layernorm_before", 1),
+}
+
+
+def module(model: torch.nn.Module, path: str) -> torch.nn.Module:
+    found = [m for n, m in model.named_modules() if n == path or n == path.replace(".layers", ".encoder.layer")]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_agrees_with_its_twin(name: str) -> None:
+    path, special = NORMS[name]
+    images = CASES[name].inputs()["pixel_values"].double()
+    for row, found in enumerate(explained(name, double=True, **METHOD)):
+        model = double(name)
+        features, gradient = features_and_gradient(model, module(model, path), images[row], TARGET)
+        close(found.scores[special:], grad_cam(features, gradient, special))
+        assert (found.scores[:special] == 0).all(), "tokens of the model's own are no part of the image"
+        assert (found.scores >= 0).all()
+
+
+def test_swin_is_read_on_its_last_grid_with_the_windows_put_back() -> None:
+    model = double("swin")
+    images = CASES["swin"].inputs()["pixel_values"].double()
+    block = next(m for n, m in reversed(list(model.named_modules())) if n.endswith("layernorm_before"))
+    for row, found in enumerate(explained("swin", double=True, **METHOD)):
+        features, gradient = features_and_gradient(model, block, images[row], TARGET)
+        small = torch.from_numpy(grad_cam(features, gradient, 0)).view(1, 1, 4, 4)
+        large = torch.nn.functional.interpolate(small, size=(8, 8), mode="bilinear", align_corners=False)
+        close(found.scores, large.flatten().numpy())
+
+
+def test_swin_windows_that_were_shifted_come_back_to_their_places() -> None:
+    """The input of the second attention is rolled and cut into windows; the block's own norm has it in order."""
+    block = [n for n, _ in model_of("swin").named_modules() if n.endswith("layernorm_before")][1]
+    for by_number, by_name in zip(
+        explained("swin", **METHOD, layer=1), explained("swin", **METHOD, layer=block), strict=True
+    ):
+        close(by_number.scores, by_name.scores)
+
+
+def test_a_layer_by_number_is_the_input_of_that_attention() -> None:
+    name = next(n for n, _ in model_of("vit").named_modules() if n.endswith("layernorm_before"))
+    for by_number, by_name in zip(
+        explained("vit", **METHOD, layer=0), explained("vit", **METHOD, layer=name), strict=True
+    ):
+        close(by_number.scores, by_name.scores)
+    for first, last in zip(explained("vit", **METHOD, layer=-1), explained("vit", **METHOD), strict=True):
+        assert np.array_equal(first.scores, last.scores)
+
+
+def test_the_patch_embedding_has_its_channels_first() -> None:
+    name = next(n for n, m in model_of("vit").named_modules() if isinstance(m, torch.nn.Conv2d))
+    for found in explained("vit", **METHOD, layer=name):
+        assert found.scores.any()
+
+
+def test_a_layer_whose_patches_carry_no_gradient_is_refused_and_the_right_one_named() -> None:
+    last = [n for n, m in model_of("vit").named_modules() if type(m).__name__ == "ViTLayer"][-1]
+    for name in (last, "vit.layernorm"):
+        with pytest.raises(BadInput, match=r"carry no gradient.*layer=None, the input of .*1\.attention"):
+            explained("vit", **METHOD, layer=name)
+
+
+def test_a_model_that_pools_its_patches_may_be_read_at_the_end() -> None:
+    last = [n for n, m in model_of("beit").named_modules() if type(m).__name__ == "BeitLayer"][-1]
+    for found in explained("beit", **METHOD, layer=last):
+        assert found.scores.any()
+
+
+@pytest.mark.parametrize("name", ["vit", "deit_distilled", "beit", "dinov2_registers", "swin"])
+def test_a_batch_is_its_rows_and_all_kernels_agree(name: str) -> None:
+    batch_is_its_rows(name, **METHOD)
+    fused, eager = (
+        wf.explain(CASES[name].build(kind), CASES[name].inputs(), target=TARGET, **METHOD)
+        for kind in CASES[name].implementations
+    )
+    for a, b in zip(fused, eager, strict=True):
+        close(a.scores, b.scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("vit", dtype, **METHOD)
+
+
+def test_no_hook_is_left_behind() -> None:
+    model = model_of("vit")
+    explained("vit", **METHOD, layer="vit.embeddings")
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_refusals() -> None:
+    with pytest.raises(NotOffered, match="no image"):
+        explained("bert", **METHOD)
+    with pytest.raises(UnknownName, match=r"vit\.layer9"):
+        explained("vit", **METHOD, layer="vit.layer9")
+    with pytest.raises(BadInput, match="2 attention layers"):
+        explained("vit", **METHOD, layer=2)
+    with pytest.raises(BadInput, match="no vectors per patch"):
+        explained("vit", **METHOD, layer="classifier")

@@ -1,0 +1,150 @@
+"""vit_cx against its twin, and what its masks and noise must do."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import whyformer as wf
+from tests.methods.properties import close, explained, half_precision_is_finite, model_of
+from tests.methods.test_grad_cam import NORMS, module
+from tests.models import CASES
+from tests.references.differentiable import TARGET, double
+from tests.references.grad_cam import features_and_gradient
+from tests.references.vit_cx import masks_of, vit_cx
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.features import FeatureMap
+from whyformer.methods.vit_cx import cluster_masks
+
+METHOD = {"method": "vit_cx"}
+
+
+def twin(name: str, row: int, threshold: float, noise: float, seed: int) -> np.ndarray:
+    model = double(name)
+    image = CASES[name].inputs()["pixel_values"][row].double()
+    path, special = NORMS[name]
+    features, _ = features_and_gradient(model, module(model, path), image.clone(), TARGET)
+    height, width = image.shape[1:]
+    masks = masks_of(features[special:], (height // 8, width // 8), (height, width), threshold)
+
+    @torch.no_grad()
+    def probability(picture: Tensor) -> float:
+        return float(model(pixel_values=picture[None]).logits[0].softmax(0)[TARGET])
+
+    return vit_cx(image, masks, probability, noise, seed)
+
+
+@pytest.mark.parametrize(("name", "threshold"), [("vit", 0.1), ("vit_nonsquare", 0.3), ("beit", 0.2)])
+def test_agrees_with_its_twin(name: str, threshold: float) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, threshold=threshold, seed=5)):
+        expected = twin(name, row, threshold, 0.1, 5)
+        close(found.detail, expected)
+        rows, columns = found.units.grid
+        patches = expected.reshape(rows, 8, columns, 8).sum((1, 3)).ravel()
+        close(found.scores[[not s for s in found.units.special]], patches)
+
+
+def test_without_noise_a_mask_scores_what_is_left_of_the_image() -> None:
+    """score_i = s(x∘M_i), since x without noise is x."""
+    (found, _) = explained("vit", double=True, **METHOD, noise=0.0, threshold=0.3)
+    model, image = double("vit"), CASES["vit"].inputs()["pixel_values"][0].double()
+    path, _ = NORMS["vit"]
+    features, _ = features_and_gradient(model, module(model, path), image.clone(), TARGET)
+    masks = masks_of(features[1:], (4, 4), (32, 32), 0.3)
+    assert found.checks["masks"] == len(masks)
+    with torch.no_grad():
+        left = [model(pixel_values=(image * torch.from_numpy(m))[None]).logits[0].softmax(0)[TARGET] for m in masks]
+    total = sum(float(s) * m for s, m in zip(left, masks, strict=True))
+    close(found.detail, total / sum(masks) / len(masks))
+
+
+def map_of(channels: Tensor) -> FeatureMap:
+    """(D, g, g) → features of one image."""
+    grid = (channels.shape[1], channels.shape[2])
+    return FeatureMap("made up", grid, channels.flatten(1).T[None], None)
+
+
+def test_masks_that_are_alike_are_one_and_constant_ones_are_left_out() -> None:
+    draw = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alike = torch.cat([draw[:1], draw[:1] * 3 + 1, torch.full((1, 4, 4), 2.0), draw[1:2].flip(1) ** 4])
+    masks = cluster_masks(map_of(alike), 0, (8, 8), 0.1, 128)
+    assert len(masks) == 2
+    assert masks.amin() == 0 and masks.amax() == 1
+    with pytest.raises(BadInput, match="the same everywhere"):
+        cluster_masks(map_of(torch.ones(2, 4, 4)), 0, (8, 8), 0.1, 128)
+
+
+def test_the_order_of_channels_does_not_matter() -> None:
+    draw = torch.rand(10, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
+    one, other = (cluster_masks(map_of(maps), 0, (16, 16), 0.2, 128) for maps in (draw, draw[order]))
+    torch.testing.assert_close(one, other)
+
+
+def test_the_number_of_masks_is_bounded() -> None:
+    for found in explained("vit", **METHOD, masks=3, threshold=0.0):
+        assert found.checks["masks"] == 3
+        assert found.cost.forwards == 1 + 2 * 3
+    (all_of_them, _) = explained("vit", **METHOD, threshold=0.0)
+    assert all_of_them.checks["masks"] == 32, "one per channel"
+
+
+def test_one_mask_gives_a_flat_map_where_it_covers() -> None:
+    (found, _) = explained("vit", **METHOD, masks=1)
+    covered = found.detail[found.detail != 0]
+    assert np.ptp(covered) <= 1e-5 * np.abs(covered).max()
+
+
+def test_seeds_reproduce_and_more_draws_tell_the_error() -> None:
+    one, same, other = (explained("vit", **METHOD, seed=seed)[0].scores for seed in (1, 1, 2))
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    found = [explained("vit", **METHOD, draws=4, masks=8, seed=seed, noise=0.5)[0] for seed in range(12)]
+    spread = np.sqrt(np.var([e.scores for e in found], axis=0, ddof=1).mean())
+    reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
+    assert 0.5 < reported / spread < 2
+
+
+def test_the_explained_scalar_can_be_used_in_place_of_the_probability() -> None:
+    logit = explained("vit", **METHOD, score="explained", noise=0.0)[0]
+    probability = explained("vit", **METHOD, noise=0.0)[0]
+    again = explained("vit", **METHOD, score="explained", scalar="probability", noise=0.0)[0]
+    close(again.scores, probability.scores)
+    assert not np.allclose(logit.scores, probability.scores)
+
+
+@pytest.mark.parametrize("name", ["vit", "swin", "dinov2_registers"])
+def test_a_batch_is_its_rows_whatever_the_batch_size(name: str) -> None:
+    inputs = CASES[name].inputs()
+    together = explained(name, **METHOD, masks=8)
+    for row, found in enumerate(together):
+        alone = explained(name, {k: v[row : row + 1] for k, v in inputs.items()}, **METHOD, masks=8, batch_size=5)
+        close(found.scores, alone[0].scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("vit", dtype, **METHOD, masks=4)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = copy.deepcopy(model_of("vit"))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    wf.explain(model, CASES["vit"].inputs(), target=TARGET, **METHOD, masks=4)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_refusals() -> None:
+    with pytest.raises(NotOffered, match="no image"):
+        explained("bert", **METHOD)
+    for options, word in (({"masks": 0}, "masks"), ({"draws": 0}, "draws"), ({"noise": -1}, "noise")):
+        with pytest.raises(BadInput, match=word):
+            explained("vit", **METHOD, **options)
+    with pytest.raises(BadInput, match="threshold"):
+        explained("vit", **METHOD, threshold=2)
+    with pytest.raises(UnknownName, match="luck"):
+        explained("vit", **METHOD, score="luck")
