@@ -144,7 +144,7 @@ class _Arrangement:
             return tensor.flatten(2).transpose(1, 2) if self.channels_first else tensor.flatten(1, 2)
         if tensor.ndim == 3 and len(tensor) != self.batch and tensor.shape[1] == self.batch:
             return tensor.transpose(0, 1)
-        if tensor.ndim == 2 and len(tensor) % self.batch == 0:
+        if tensor.ndim == 2 and len(tensor) > self.batch and len(tensor) % self.batch == 0:
             return tensor.unflatten(0, (self.batch, -1))
         if tensor.ndim != 3 or len(tensor) != self.batch:
             raise BadInput(f"features of shape {tuple(tensor.shape)} are no vectors per patch of {self.batch} images.")

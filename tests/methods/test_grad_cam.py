@@ -14,26 +14,21 @@ from tests.references.grad_cam import features_and_gradient, grad_cam
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
 METHOD = {"method": "grad_cam"}
-NORMS = {  # the norm before the last attention, by its name in each model, and tokens of the model's own
-    "vit": ("vit.layers.1.layernorm_before", 1),
-    "vit_nonsquare": ("vit.layers.1.layernorm_before", 1),
-    "deit": ("deit.layers.1.layernorm_before", 2),
-    "beit": ("beit.encoder.layer.1.layernorm_before", 1),
-}
+SPECIAL = {"vit": 1, "vit_nonsquare": 1, "deit": 2, "beit": 1}  # tokens of the model's own
 
 
-def module(model: torch.nn.Module, path: str) -> torch.nn.Module:
-    found = [m for n, m in model.named_modules() if n == path or n == path.replace(".layers", ".encoder.layer")]
-    return found[0]
+def last_norm(model: torch.nn.Module) -> torch.nn.Module:
+    """The norm before the last attention, by the name it has in transformers."""
+    return [m for n, m in model.named_modules() if n.endswith("layernorm_before")][-1]
 
 
-@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("name", SPECIAL)
 def test_agrees_with_its_twin(name: str) -> None:
-    path, special = NORMS[name]
+    special = SPECIAL[name]
     images = CASES[name].inputs()["pixel_values"].double()
     for row, found in enumerate(explained(name, double=True, **METHOD)):
         model = double(name)
-        features, gradient = features_and_gradient(model, module(model, path), images[row], TARGET)
+        features, gradient = features_and_gradient(model, last_norm(model), images[row], TARGET)
         close(found.scores[special:], grad_cam(features, gradient, special))
         assert (found.scores[:special] == 0).all(), "tokens of the model's own are no part of the image"
         assert (found.scores >= 0).all()
@@ -42,9 +37,8 @@ def test_agrees_with_its_twin(name: str) -> None:
 def test_swin_is_read_on_its_last_grid_with_the_windows_put_back() -> None:
     model = double("swin")
     images = CASES["swin"].inputs()["pixel_values"].double()
-    block = next(m for n, m in reversed(list(model.named_modules())) if n.endswith("layernorm_before"))
     for row, found in enumerate(explained("swin", double=True, **METHOD)):
-        features, gradient = features_and_gradient(model, block, images[row], TARGET)
+        features, gradient = features_and_gradient(model, last_norm(model), images[row], TARGET)
         small = torch.from_numpy(grad_cam(features, gradient, 0)).view(1, 1, 4, 4)
         large = torch.nn.functional.interpolate(small, size=(8, 8), mode="bilinear", align_corners=False)
         close(found.scores, large.flatten().numpy())

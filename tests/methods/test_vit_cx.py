@@ -11,7 +11,7 @@ from torch import Tensor
 
 import whyformer as wf
 from tests.methods.properties import close, explained, half_precision_is_finite, model_of
-from tests.methods.test_grad_cam import NORMS, module
+from tests.methods.test_grad_cam import SPECIAL, last_norm
 from tests.models import CASES
 from tests.references.differentiable import TARGET, double
 from tests.references.grad_cam import features_and_gradient
@@ -26,10 +26,9 @@ METHOD = {"method": "vit_cx"}
 def twin(name: str, row: int, threshold: float, noise: float, seed: int) -> np.ndarray:
     model = double(name)
     image = CASES[name].inputs()["pixel_values"][row].double()
-    path, special = NORMS[name]
-    features, _ = features_and_gradient(model, module(model, path), image.clone(), TARGET)
+    features, _ = features_and_gradient(model, last_norm(model), image.clone(), TARGET)
     height, width = image.shape[1:]
-    masks = masks_of(features[special:], (height // 8, width // 8), (height, width), threshold)
+    masks = masks_of(features[SPECIAL[name] :], (height // 8, width // 8), (height, width), threshold)
 
     @torch.no_grad()
     def probability(picture: Tensor) -> float:
@@ -52,8 +51,7 @@ def test_without_noise_a_mask_scores_what_is_left_of_the_image() -> None:
     """score_i = s(x∘M_i), since x without noise is x."""
     (found, _) = explained("vit", double=True, **METHOD, noise=0.0, threshold=0.3)
     model, image = double("vit"), CASES["vit"].inputs()["pixel_values"][0].double()
-    path, _ = NORMS["vit"]
-    features, _ = features_and_gradient(model, module(model, path), image.clone(), TARGET)
+    features, _ = features_and_gradient(model, last_norm(model), image.clone(), TARGET)
     masks = masks_of(features[1:], (4, 4), (32, 32), 0.3)
     assert found.checks["masks"] == len(masks)
     with torch.no_grad():
@@ -103,7 +101,7 @@ def test_seeds_reproduce_and_more_draws_tell_the_error() -> None:
     one, same, other = (explained("vit", **METHOD, seed=seed)[0].scores for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
-    found = [explained("vit", **METHOD, draws=4, masks=8, seed=seed, noise=0.5)[0] for seed in range(12)]
+    found = [explained("vit", **METHOD, draws=3, masks=6, seed=seed, noise=0.5)[0] for seed in range(8)]
     spread = np.sqrt(np.var([e.scores for e in found], axis=0, ddof=1).mean())
     reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
     assert 0.5 < reported / spread < 2
