@@ -81,6 +81,15 @@ def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bo
     return map_BQK + residual / (1 - residual) * eye
 
 
+def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: Tensor) -> BQK:
+    """Of row i a share r_i goes to the others, in proportion to A, and 1 - r_i stays with i itself."""
+    eye = identity(map_BQK, first_query)
+    ratio_BQ1 = ratio_BQ[..., None].to(map_BQK.dtype)
+    others = row_normalized(map_BQK * (1 - eye))
+    stays = torch.where(others.sum(-1, keepdim=True) > 0, 1 - ratio_BQ1, 1.0)  # alone: nobody else to take from
+    return ratio_BQ1 * others + stays * eye
+
+
 def product(maps: Sequence[BQK]) -> BQK:
     """A_L ··· A_1."""
     result = maps[0]

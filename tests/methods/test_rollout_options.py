@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.methods.properties import FAMILY, TARGET, batch_is_its_rows, close, explained, padding_is_nothing
+from tests.references.blocks import blocks_of
 from tests.references.eager_attention import reported
 from tests.references.gradient_rollout import discard_smallest
-from whyformer.errors import BadInput
+from tests.references.value_norms import mixing_ratio
+from whyformer.errors import BadInput, UnknownName
 
 METHOD = {"method": "attention_rollout"}
 
@@ -83,3 +85,33 @@ def test_bad_shares_are_refused() -> None:
         explained("bert", **METHOD, discard=-0.1)
     with pytest.raises(BadInput, match="residual=2"):
         explained("bert", **METHOD, residual=2)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_measured_residual_agrees_with_its_twin(name: str) -> None:
+    for row, found in enumerate(explained(name, double=True, **METHOD, residual="mixing")):
+        attention = [layer.mean(0) for layer in reported(name, row, TARGET).attention]
+        whole = np.eye(len(attention[0]))
+        for layer, block in zip(attention, blocks_of(name, row), strict=True):
+            mixed = np.zeros_like(layer)
+            for i, ratio in enumerate(mixing_ratio(block, "enc").tolist()):
+                others = layer[i].copy()
+                others[i] = 0
+                mixed[i] = ratio * others / others.sum() if others.sum() > 0 else 0
+                mixed[i, i] = 1 - ratio if others.sum() > 0 else 1
+            whole = mixed @ whole
+        close(found.matrix, whole)
+        assert found.cost.forwards == 1
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_a_measured_residual_knows_neither_batch_nor_padding(name: str) -> None:
+    batch_is_its_rows(name, **METHOD, residual="mixing")
+    padding_is_nothing(name, **METHOD, residual="mixing")
+
+
+def test_a_measured_residual_takes_no_half_measures() -> None:
+    with pytest.raises(UnknownName, match="mixing"):
+        explained("bert", **METHOD, residual="measured")
+    with pytest.raises(BadInput, match="normalize"):
+        explained("bert", **METHOD, residual="mixing", normalize=False)

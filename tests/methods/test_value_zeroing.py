@@ -144,6 +144,49 @@ def test_folding_the_first_matrix_of_the_mlp_changes_nothing(name: str, monkeypa
                 close(original, block.output_BQE.expand_as(original), 1e-6)
 
 
+class WrittenOut(nn.Module):
+    """A block whose norm is spelled out, with what may follow it: a bias, a gain after the bias, two biases."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.after = after
+        self.qkv, self.out, self.up, self.down, self.head = (
+            nn.Linear(i, o) for i, o in ((16, 48), (16, 16), (16, 40), (40, 16), (16, 3))
+        )
+        for name in ("gain", "bias", "late"):
+            setattr(self, name, nn.Parameter(torch.randn(16)))
+
+    def norm(self, x: Tensor) -> Tensor:
+        x = x - x.mean(-1, keepdim=True)
+        x = x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.gain
+        if self.after != "nothing":
+            x = x + self.bias
+        if self.after == "gain":
+            x = x * self.late
+        return x + self.late if self.after == "two biases" else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        x = x + self.out(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        x = x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("after", "folds"), [("nothing", True), ("bias", True), ("gain", False), ("two biases", False)]
+)
+def test_a_written_out_norm_is_folded_with_its_bias_or_not_at_all(after: str, folds: bool) -> None:
+    model = WrittenOut(after).double().eval()
+    x = torch.randn(2, 7, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    with running("einsum", model=model, inputs=(x,)) as run, torch.no_grad():
+        ((site, block),) = run.anatomy().layers
+        folded, plain = Finish(site, block, fold=True), Finish(site, block, fold=False)
+        assert bool(folded.folds) == folds
+        close(finished(folded, 7)[0], finished(plain, 7)[0], 1e-9)
+        close(finished(folded, 7)[1], block.output_BQE.expand(7, -1, -1, -1), 1e-9)
+
+
 def test_both_ways_to_fold_agree() -> None:
     """Head vectors through the matrix, or the matrices multiplied first: sizes decide which is shorter."""
     with running("bert", double=True) as run, torch.no_grad():

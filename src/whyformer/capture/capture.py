@@ -19,6 +19,7 @@ Forward = Callable[[], Tensor]
 
 def observe(forward: Forward, intercept: Observe, values: bool = False) -> Record:
     """Attention maps of one forward pass, without gradients."""
+    intercept.keeps_values = values
     with torch.no_grad(), intercept:
         logits = forward()
     return Record(tuple(sites_of(intercept, values)), logits, unclaimed(intercept))

@@ -36,6 +36,7 @@ class Intercept(TorchFunctionMode):
     """
 
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
+    keeps_values = True  # False: a site's values go once they have been used
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -242,6 +243,8 @@ class Intercept(TorchFunctionMode):
         if site.layout.heads == 1:
             self._since_site.active = True
             self._since_site.put(out, Note(()))
+        if not self.keeps_values:
+            site.value = site.value.new_empty(0)
         self.sites.append(site)
 
 

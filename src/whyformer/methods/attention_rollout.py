@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from whyformer.errors import NotOffered
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.methods.value_norms import mixing_ratio
 from whyformer.registry import constant, method
 from whyformer.relevance import (
     cumulative,
@@ -16,6 +18,7 @@ from whyformer.relevance import (
     product,
     read_row,
     real,
+    with_ratio,
     with_residual,
 )
 from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites
@@ -36,7 +39,7 @@ def attention_rollout(
     run: Run,
     *,
     heads: str | int | Sequence[int] = "mean",
-    residual: float = 0.5,
+    residual: float | str = 0.5,
     normalize: bool = True,
     discard: float = 0.0,
     start_layer: int = 0,
@@ -44,8 +47,10 @@ def attention_rollout(
 ) -> Attribution:
     """How much of each input is left at the output if attention only mixed tokens: Â_L ··· Â_1.
 
-    Â_l = rownorm((1-a)·fuse_h A_l + a·I), a = ``residual``. ``normalize=False`` gives A + I, which for the plain
-    head mean is the same map times 2^L. ``discard`` zeroes that share of the smallest entries of each fused map;
+    Â_l = rownorm((1-a)·fuse_h A_l + a·I), a = ``residual``. ``residual="mixing"`` measures it instead: of row i the
+    mixing ratio r_i of the whole block (value_norms) goes to the other positions and 1 - r_i stays (GlobEnc's W-Res).
+    ``normalize=False`` gives A + I, which for the plain head mean is the same map times 2^L. ``discard`` zeroes that
+    share of the smallest entries of each fused map;
     ``protect_special`` keeps rows and columns of special tokens out of it.
 
     With several streams, each is rolled out by itself; stream s reads stream q by R_ss^T A R_qq, A the last
@@ -56,29 +61,45 @@ def attention_rollout(
     """
     if (run.several or run.windowed) and discard:
         raise NotOffered("discard is for one stream of plain self-attention: leave it at 0 on this model.")
+    ratios = _measured(run, residual, normalize) if isinstance(residual, str) else None
+    share = residual if isinstance(residual, (int, float)) else 0.0
     if run.windowed:
         return over_windows(
             run,
             False,
             lambda site: over_heads(site.attention_BHQK.float(), heads),
-            lambda layer: with_residual(layer, 0, residual, normalize),
+            lambda layer: with_residual(layer, 0, share, normalize),
             start_layer,
         )
     if run.several:
-        return _over_streams(run, heads, residual, normalize, start_layer)
+        return _over_streams(run, heads, share, normalize, start_layer)
     keep_BN = run.keep_BN
     sites = maps_of(run.record(), start_layer)
     protected = run.special_BN if protect_special else None
     layers = []
-    for site in sites:
+    for number, site in enumerate(sites, start=len(run.study.sites) - len(sites)):
         fused = real(over_heads(site.attention_BHQK.float(), heads), keep_BN, site)
         fused = discard_smallest(fused, discard, keep_BN, site, protected)
-        layers.append(real(with_residual(fused, site.first_query, residual, normalize), keep_BN, site))
+        if ratios is None:
+            mixed = with_residual(fused, site.first_query, share, normalize)
+        else:
+            first, queries = site.first_query, fused.shape[1]
+            mixed = with_ratio(fused, first, ratios[:, number, first : first + queries])
+        layers.append(real(mixed, keep_BN, site))
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape
     kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept)
+
+
+def _measured(run: Run, residual: str, normalize: bool) -> Tensor:
+    """(B, L, N) mixing ratios; the forward that finds them serves as the record, too."""
+    if residual != "mixing":
+        raise UnknownName("value of residual", residual, ["mixing", "a number from 0 to 1"])
+    if not normalize:
+        raise BadInput('residual="mixing" gives rows that sum to 1 by themselves: leave normalize at True.')
+    return mixing_ratio(run, "enc")
 
 
 def _over_streams(

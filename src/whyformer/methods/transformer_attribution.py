@@ -91,7 +91,8 @@ def _at_tokens(run: Run) -> Attribution:
     (relevance,) = run.differentiated(trace, [trace.tokens()])
     detail_BND = trace.batch_first(relevance).float()
     scores = detail_BND.sum(2) * run.keep_BN
-    return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=_warnings(run, rules))
+    warnings = _warnings(run, rules)
+    return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
 
 
 def _traced(run: Run) -> tuple[AlphaBeta, Traced]:

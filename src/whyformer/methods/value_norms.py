@@ -13,7 +13,7 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.contributions import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import UnknownName, one_of
 from whyformer.registry import Passes, method
-from whyformer.relevance import chosen_layers, product, read_row, real
+from whyformer.relevance import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.study import hidden_padding, study_of
@@ -37,7 +37,12 @@ def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes
     specificity="attention",
 )
 def value_norms(
-    run: Run, *, level: str = "enc", aggregate: str | int = "rollout", weight: str | None = None
+    run: Run,
+    *,
+    level: str = "enc",
+    aggregate: str | int = "rollout",
+    weight: str | None = None,
+    residual: float | None = None,
 ) -> Attribution:
     """How long the vector is that each token adds to each position, multiplied through the layers: C_L ··· C_1.
 
@@ -46,7 +51,9 @@ def value_norms(
     deviation it really had; "enc" the norm after the MLP as well, the MLP itself being skipped. Pre-norm blocks have no
     norm there: the last three are the same. ``aggregate``: "rollout" is the plain product, without added identity or
     row normalisation, "mean" the mean of the layers, a number one layer. ``weight="gradient"`` multiplies every α_ij^h
-    by max(0, ∂s/∂α_ij^h): what raised the explained score, and so different for each class.
+    by max(0, ∂s/∂α_ij^h): what raised the explained score, and so different for each class. ``residual=a`` puts a fixed
+    share of the residual in place of the measured one, (1-a)·rownorm(C) + a·I: with level "attn" and 0.5 it is
+    rollout's guess on norms instead of weights, GlobEnc's N-FixedRes.
 
     Misleads when: contributions cancel (norms cannot), the MLP rewrites what attention brought (it is skipped), and at
     level "attn_res_ln" on post-norm models, whose second norm undoes what the first one did.
@@ -58,6 +65,11 @@ def value_norms(
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
     maps = [real(parts.norms_BQK, run.keep_BN, site) for site, parts in layers(run, level, weight)]
+    if residual is not None:
+        maps = [
+            real(with_residual(row_normalized(m), s.first_query, residual, True), run.keep_BN, s)
+            for m, s in zip(maps, run.anatomy().record.sites, strict=True)
+        ]
     sites = run.anatomy().record.sites
     square = len({m.shape for m in maps}) == 1
     kept = torch.stack(maps, 1) if run.keep_layers and square else None
