@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,11 @@ from whyformer.capture.leaves import LookupLeaves, as_leaf
 from whyformer.capture.saved import SavedBytes
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.outputs import scalar_of
+from whyformer.patch_grid import smoothed
 from whyformer.run import Run
 from whyformer.subjects.base import Batch
 from whyformer.subjects.image import ImageSubject, patch_masks
+from whyformer.subjects.table import TableSubject
 from whyformer.subjects.text import TextSubject
 
 PLACES = (None, "input", "word_embeddings", "embeddings", "tokens")
@@ -35,8 +37,8 @@ class Place:
     run: Run
     inputs: Tensor  # (B, …)
     entrance: Entrance | None  # None: the input itself
+    point_bytes: int  # what the graph of one point keeps for its backward pass
     gradient: Tensor | None = None  # (B, …) of the explained values at ``inputs``
-    point_bytes: int = field(default=0)  # what the graph of one point keeps; known after the first
 
     # Passes
 
@@ -49,14 +51,26 @@ class Place:
 
     def gradient_at(self, points: Tensor, rows: Sequence[int]) -> Tensor:
         """Gradient of the explained value at ``points``, one per entry of ``rows``, the inputs they stand for."""
+        if self.run.batch.company:
+            return torch.cat([self._beside_others(p, row) for p, row in zip(points, rows, strict=True)])
         run, leaf = self.run, points.detach().requires_grad_()
         batch = run.batch.select(list(rows))
-        with torch.enable_grad(), SavedBytes(run.subject.model, idle=self.point_bytes > 0) as saved:
+        with torch.enable_grad():
             values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
             (gradient,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
-        self.point_bytes = self.point_bytes or max(1, saved.total // len(rows))
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
+        return torch.zeros_like(leaf) if gradient is None else gradient.detach()
+
+    def _beside_others(self, point: Tensor, row: int) -> Tensor:
+        """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""
+        run, leaf = self.run, point.detach()[None].requires_grad_()
+        with torch.enable_grad():
+            points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
+            values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            (gradient,) = torch.autograd.grad(values[row], leaf, allow_unused=True)
+        run.forwards_B[row] += 1
+        run.backwards_B[row] += 1
         return torch.zeros_like(leaf) if gradient is None else gradient.detach()
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -106,13 +120,11 @@ class Place:
         return SwapEmbedding(batch.tensors[self.run.subject.main], self.run.subject.table(), replace)
 
     def in_batches(self, points: Sequence[Any], label: str, memory_mb: float) -> Iterator[Sequence[Any]]:
-        """Points in batches whose graphs stay within the budget: one alone first, to see what it takes."""
+        """Points in batches whose graphs stay within the budget."""
         if memory_mb <= 0:
             raise BadInput(f"memory_mb={memory_mb!r}: megabytes for the graphs of a batch, more than 0.")
-        yield points[:1]
         size = max(1, min(self.run.batch_size, int(memory_mb * 2**20 / self.point_bytes)))
-        rest = points[1:]
-        yield from self.run.track([rest[i : i + size] for i in range(0, len(rest), size)], label)
+        yield from self.run.track([points[i : i + size] for i in range(0, len(points), size)], label)
 
     # Units
 
@@ -129,6 +141,22 @@ class Place:
         else:
             scores = self.run.per_unit(detail.flatten(2).amax(2, keepdim=True) if detail.ndim > 2 else detail)
         return scores * self.run.keep_BN
+
+    def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
+        """A map of pixels without the patch grid: a Gaussian of that many patches; 0 leaves it as it is."""
+        self.check_smoothing(patch_smoothing)
+        grid = self.run.units[0].grid
+        if not patch_smoothing or grid is None:
+            return detail
+        height, width = detail.shape[-2:]
+        return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
+
+    def check_smoothing(self, patch_smoothing: float) -> None:
+        """Asked before long work."""
+        if patch_smoothing < 0:
+            raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
+        if patch_smoothing and (self.entrance is not None or not isinstance(self.run.subject, ImageSubject)):
+            raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
     def norm(self, gradient: Tensor, norm: str) -> Tensor:
         """(B, N) one number per unit from a gradient: "l2", "l1", "max" (of absolute values) or "sum" (signed)."""
@@ -150,7 +178,8 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     one_of("at", at, PLACES)
     if run.several:
         run.require_one_input()
-    trace = run.traced(BaseTorchFunctionMode())
+    with SavedBytes(run.subject.model) as saved:
+        trace = run.traced(BaseTorchFunctionMode())
     chosen = SAME.get(at, at) if at else "embeddings" if _has_several_inputs(run, trace.leaves) else "input"
     text = isinstance(run.subject, TextSubject)
     if chosen == "input" and not text and len(trace.leaves) > 1:
@@ -158,13 +187,14 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
             "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
             "at='embeddings'."
         )
-    given = 0 if text else sum(leaf.ndim == 3 for leaf in trace.leaves)
+    given = 0 if text else sum(t.ndim == 3 and t.is_floating_point() for t in run.batch.tensors.values())
     entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
     inputs = trace.leaves[0] if entrance is None else trace.tokens()
     found = run.differentiated(trace, [inputs])[0] if gradient else None
     if entrance is not None:
         inputs, found = trace.batch_first(inputs), None if found is None else trace.batch_first(found)
-    return Place(run, inputs.detach(), entrance, None if found is None else _lifted(found))
+    point_bytes = max(1, saved.total // run.batch.size)
+    return Place(run, inputs.detach(), entrance, point_bytes, None if found is None else _lifted(found))
 
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
@@ -173,6 +203,8 @@ def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
         return run.study.extra > 0
     if isinstance(run.subject, ImageSubject):
         return False
+    if isinstance(run.subject, TableSubject) and run.subject.table.categorical:
+        return True
     return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
 
 

@@ -15,7 +15,7 @@ from tests.references import tcav as twin
 from whyformer.concepts import TCAVResult
 from whyformer.concepts.cav import CAV, fit_cav
 from whyformer.concepts.significance import holm, welch
-from whyformer.concepts.tcav import score
+from whyformer.concepts.tcav import _parts, _random_magnitude, _rows, score
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
@@ -24,7 +24,7 @@ PAIRS = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("
 
 @pytest.fixture(scope="module")
 def concepts() -> dict[str, Tensor]:
-    return {name: textures.swatches(name, 60) for name in ("striped", "dotted", "bubbly")}
+    return {name: textures.swatches(name, 300) for name in ("striped", "dotted", "bubbly")}  # 20 vectors of 15
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +46,37 @@ def test_zebras_need_stripes_for_every_seed(relative: TCAVResult) -> None:
 
 
 def test_dots_against_bubbles_say_nothing_about_zebras(relative: TCAVResult) -> None:
-    assert not relative["dotted|bubbly"].significant
+    row = relative["dotted|bubbly"]
+    assert not row.significant
+    assert abs(row.magnitude) < relative.random_magnitude < abs(relative["striped|dotted"].magnitude)
+
+
+def test_a_claim_needs_more_than_a_random_vector_does() -> None:
+    """The same direction in every vector, so that all signs agree; once along the gradient, once nearly across it."""
+    gradient = np.tile([[1.0, 0.0]], (8, 1))
+    null = [CAV(np.array([np.cos(t), np.sin(t)]), 1.0) for t in np.linspace(0, 2 * np.pi, 20, endpoint=False)]
+    size = _random_magnitude(null, gradient)
+    assert size == pytest.approx(np.sqrt(0.5))
+    fits = {
+        ("large", "random"): [CAV(np.array([0.9, 0.436]), 1.0)] * 20,
+        ("little", "random"): [CAV(np.array([0.1, 0.995]), 1.0)] * 20,
+    }
+    large, little = _rows(fits, gradient, null, size, 0.05)
+    assert large.mean == little.mean == 1 and large.p < 0.05 and little.p < 0.05
+    assert large.significant and not large.small
+    assert little.small and not little.significant
 
 
 def test_swapped_concepts_give_one_minus_the_score(relative: TCAVResult) -> None:
     there, back = relative["striped|dotted"], relative["dotted|striped"]
     np.testing.assert_allclose(np.array(there.scores), 1 - np.array(back.scores), atol=1e-12)
     assert there.magnitude == pytest.approx(-back.magnitude)
+    assert there.significant and back.significant, "the same vectors: no other verdict the other way round"
 
 
 def test_a_random_concept_is_not_significant() -> None:
     found = wf.tcav(
-        textures.model(), 2, {"anything": textures.mixed(150, seed=1)}, textures.random_sets(20), textures.zebras(25),
+        textures.model(), 2, {"anything": textures.mixed(300, seed=1)}, textures.random_sets(20), textures.zebras(25),
         0, pooling="mean", batch_size=64,
     )  # fmt: skip
     assert not found["anything"].significant
@@ -90,6 +109,22 @@ def test_the_model_comes_back_unchanged() -> None:
     with pytest.raises(UnknownName):
         wf.tcav(model, -1, {"a": textures.swatches("striped", 6)}, [], textures.zebras(2), "zebra")
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
+
+
+def test_vectors_share_no_examples_where_there_are_enough() -> None:
+    examples = np.arange(60.0)[:, None]
+    parts = _parts(examples, 6, 10, seed=3)
+    assert sorted(float(x) for part in parts for x in part[:, 0]) == list(range(60))
+    assert not np.array_equal(parts[0], _parts(examples, 6, 10, seed=4)[0])
+    assert all(part is examples for part in _parts(examples, 7, 10, seed=3)), "too few: each draws from all"
+
+
+def test_shared_examples_are_warned_about(relative: TCAVResult) -> None:
+    assert not any("share some" in w for w in relative.warnings)
+    found = wf.tcav(
+        textures.model(), 2, {"a": textures.swatches("striped", 20)}, textures.random_sets(10, 6), textures.zebras(4), 0
+    )
+    assert any("a: fewer than 60 examples (10 vectors of 6)" in w for w in found.warnings)
 
 
 # Small models
@@ -145,11 +180,15 @@ def test_a_concept_that_the_layer_does_not_know_is_flagged() -> None:
 
 
 def test_welch_and_holm() -> None:
-    from scipy.stats import ttest_ind
+    from scipy.stats import ttest_ind, ttest_ind_from_stats
 
     a, b = np.array([0.1, 0.4, 0.3]), np.array([0.9, 0.6, 0.8, 0.2])
     assert welch(a, b) == pytest.approx(ttest_ind(a, b, equal_var=False).pvalue)
     assert welch(np.ones(3), np.ones(4)) == 1 and welch(np.ones(3), np.zeros(4)) == 0
+    both = np.concatenate([b, 1 - b])
+    expected = ttest_ind_from_stats(a.mean(), a.std(ddof=1), 3, 0.5, both.std(ddof=1), 4, equal_var=False).pvalue
+    assert welch(a, b, 1 - b) == pytest.approx(expected)
+    assert welch(1 - a, b, 1 - b) == pytest.approx(expected), "a concept and its opposite"
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 

@@ -21,10 +21,12 @@ from tests.methods.properties import (
 )
 from tests.methods.test_saliency import Linear
 from tests.models import CASES
+from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
 from tests.references.integrated_gradients import integrated_gradients
 from whyformer.capture.saved import SavedBytes
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.places import Place
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model
@@ -82,6 +84,18 @@ def test_golden(at: str, row: int) -> None:
     meets_golden(plain.detail[: len(plain.scores)], f"ig.{at}.pad.per_dim", row)
     meets_golden(found(keep_special=[2, 3]).scores, f"ig.{at}.pad_keep_special", row)
     meets_golden(found(keep_special=[2, 3], baseline=4).scores, f"ig.{at}.mask_keep_special", row)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+def test_equals_captum_at_the_same_baseline_and_steps(name: str) -> None:
+    """Captum's own numbers, entry by entry; tests/references/captum_integrated_gradients.py made them."""
+    with np.load(captum.FILE) as stored:
+        expected = {k: stored[k] for k in stored.files}
+    baseline = captum.MASK if name == "bert" else "zero"
+    how = {"method": "integrated_gradients", "steps": captum.STEPS, "baseline": baseline}
+    for row, found in enumerate(explained(name, **how)):
+        want = expected[f"{name}.{row}"]
+        close(found.detail[: len(want)], want, 1e-4)
 
 
 SUMS = ["bert", "gpt2", "llama", "modernbert", "vit", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
@@ -146,26 +160,27 @@ def test_batch_size_changes_nothing_at_the_entrance(name: str) -> None:
         close(one.scores, other.scores)
 
 
-def test_memory_stays_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every graph is weighed, whatever the method itself weighs."""
-    weighed: list[int] = []
+@pytest.mark.parametrize("method", [METHOD, {"method": "smooth_grad", "samples": 8}], ids=lambda m: m["method"])
+def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every graph is weighed here, whatever the method itself weighs."""
+    weighed: list[tuple[int, int]] = []
+    gradient_at = Place.gradient_at
 
-    class Weighed(SavedBytes):
-        def __init__(self, model: torch.nn.Module, idle: bool = False) -> None:
-            super().__init__(model)
+    def watched(place: Place, points: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        with SavedBytes(place.run.subject.model) as saved:
+            gradient = gradient_at(place, points, rows)
+        weighed.append((len(rows), saved.total))
+        return gradient
 
-        def __exit__(self, *exc: object) -> None:
-            weighed.append(self.total)
-            super().__exit__(*exc)
-
-    monkeypatch.setattr("whyformer.places.SavedBytes", Weighed)
-    wide = explained("bert", **METHOD, memory_mb=1000)
-    one, most = weighed[0], max(weighed)
-    assert most > 8 * one, "without a tight budget points share batches"
+    monkeypatch.setattr(Place, "gradient_at", watched)
+    wide = explained("bert", **method, memory_mb=1000)
+    assert max(weighed)[0] == 16, "without a tight budget points share batches"
+    one = max(total // count for count, total in weighed)
     weighed.clear()
     budget = 3.5 * one
-    narrow = explained("bert", **METHOD, memory_mb=budget / 2**20)
-    assert one < max(weighed) <= budget
+    narrow = explained("bert", **method, memory_mb=budget / 2**20)
+    assert {count for count, _ in weighed} <= {1, 2, 3} and max(weighed)[0] == 3
+    assert max(total for _, total in weighed) <= budget
     for a, b in zip(wide, narrow, strict=True):
         close(a.scores, b.scores)
 

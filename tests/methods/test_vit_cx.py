@@ -86,7 +86,10 @@ def test_the_order_of_channels_does_not_matter() -> None:
 def test_the_number_of_masks_is_bounded() -> None:
     for found in explained("vit", **METHOD, masks=3, threshold=0.0):
         assert found.checks["masks"] == 3
+        assert found.cost.forwards == 1 + 2 * (3 + 3), "each of the three meets a second noise, for the error"
+    for found in explained("vit", **METHOD, masks=3, threshold=0.0, noise=0.0):
         assert found.cost.forwards == 1 + 2 * 3
+        assert found.checks["standard_error"] == 0
     (all_of_them, _) = explained("vit", **METHOD, threshold=0.0)
     assert all_of_them.checks["masks"] == 32, "one per channel"
 
@@ -97,12 +100,18 @@ def test_one_mask_gives_a_flat_map_where_it_covers() -> None:
     assert np.ptp(covered) <= 1e-5 * np.abs(covered).max()
 
 
-def test_seeds_reproduce_and_more_draws_tell_the_error() -> None:
+def test_seeds_reproduce() -> None:
     one, same, other = (explained("vit", **METHOD, seed=seed)[0].scores for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.array_equal(one, other)
-    found = [explained("vit", **METHOD, draws=3, masks=6, seed=seed, noise=0.5)[0] for seed in range(8)]
-    spread = np.sqrt(np.var([e.scores for e in found], axis=0, ddof=1).mean())
+
+
+@pytest.mark.parametrize("draws", [1, 3])
+def test_the_standard_error_is_about_the_spread_over_seeds(draws: int) -> None:
+    how = {"draws": draws, "masks": 12, "noise": 0.5, "threshold": 0.0}
+    found = [explained("vit", **METHOD, **how, seed=10 * seed)[0] for seed in range(10)]
+    patches = np.array([e.scores[1:] for e in found])
+    spread = np.sqrt(np.var(patches, axis=0, ddof=1).mean())
     reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
     assert 0.5 < reported / spread < 2
 

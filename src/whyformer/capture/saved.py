@@ -9,26 +9,19 @@ from torch import Tensor, nn
 
 
 class SavedBytes:
-    """Inside ``with``: bytes of the tensors that autograd saves, weights left out and shared memory counted once.
+    """Inside ``with``: bytes of the tensors that autograd saves, weights left out and shared memory counted once."""
 
-    idle: count nothing, at no cost.
-    """
-
-    def __init__(self, model: nn.Module, idle: bool = False) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.total = 0
-        self._hooks = None if idle else torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        self._seen = (
-            set() if idle else {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
-        )
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._seen = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
 
     def __enter__(self) -> SavedBytes:
-        if self._hooks is not None:
-            self._hooks.__enter__()
+        self._hooks.__enter__()
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        if self._hooks is not None:
-            self._hooks.__exit__(*exc)
+        self._hooks.__exit__(*exc)
 
     def _pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()

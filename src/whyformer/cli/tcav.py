@@ -70,7 +70,7 @@ def tcav(
     from whyformer.cli._input import target_from
     from whyformer.concepts.tcav import tcav as measure
 
-    found = _shipped(seed) if model is None else _own(model, concept or [], random or [], inputs)
+    found = shipped_concepts(seed) if model is None else _own(model, concept or [], random or [], inputs)
     place = found.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
     found.pop("layer", None)
     aim = found.pop("target", None)
@@ -152,7 +152,7 @@ def _read(path: Path, modality: str) -> list[Any]:
     return list(files)
 
 
-def _shipped(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any]:
+def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any]:
     """Generated pictures for the shipped model of textures."""
     import numpy as np
 
@@ -178,7 +178,7 @@ def _shipped(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any]:
         "layer": 2,
         "target": "zebra-like",
         "concepts": {
-            texture: [Image.fromarray(drawn.swatch(texture, start + i)) for i in range(3 * size)]
+            texture: [Image.fromarray(drawn.swatch(texture, start + i)) for i in range(sets * size)]
             for texture in ("striped", "dotted", "bubbly")
         },
         "random_sets": [[mixed() for _ in range(size)] for _ in range(sets)],

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whyformer.patch_grid import grid_artefact
+
 
 class Canvas:
     """Parameters and the image they stand for, (1, C, height, width) in the model's input space."""
@@ -60,15 +62,5 @@ def total_variation(image: Tensor) -> Tensor:
 
 def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
     """Mean squared difference of neighbours across patch borders ÷ inside patches; 1 where the grid cannot be seen."""
-    across, inside = [], []
-    for axis, patches in ((-1, grid[1]), (-2, grid[0])):
-        values = image.detach().double().movedim(axis, 0)
-        squares = (values[1:] - values[:-1]).square().flatten(1).mean(1)
-        patch = len(values) // patches
-        border = (torch.arange(1, len(values), device=squares.device) % patch) == 0
-        across.append(squares[border])
-        inside.append(squares[~border])
-    edges, rest = torch.cat(across), torch.cat(inside)
-    if not len(edges) or not len(rest) or float(rest.mean()) == 0:
-        return 1.0 if not len(edges) or float(edges.mean()) == 0 else float("inf")
-    return float(edges.mean() / rest.mean())
+    height, width = image.shape[-2:]
+    return grid_artefact(image, (height // grid[0], width // grid[1]), of="steps")

@@ -28,10 +28,11 @@ class ConceptScore:
     low: float  # 95 % limits of the mean
     high: float
     p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
-    significant: bool
+    significant: bool  # p is below alpha, and the row is neither doubtful nor small
     accuracy: float  # mean over concept vectors, on held-out examples
     magnitude: float  # mean derivative of the logit along concept vectors of length 1
     doubtful: bool = False  # the layer does not know this concept: no claim is made
+    small: bool = False  # a random vector moves the logit more: no claim is made
 
     @property
     def name(self) -> str:
@@ -50,6 +51,7 @@ class TCAVResult:
     inputs: int = 0
     warnings: tuple[str, ...] = ()
     model: str = ""
+    random_magnitude: float = math.nan  # root mean square over random vectors
 
     def __getitem__(self, name: str) -> ConceptScore:
         for row in self.rows:
@@ -88,7 +90,8 @@ class TCAVResult:
             for row in self.rows
         ]
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"format": FORMAT, "what": "tcav", **data, "rows": rows}
+        size = None if math.isnan(self.random_magnitude) else self.random_magnitude
+        return {"format": FORMAT, "what": "tcav", **data, "rows": rows, "random_magnitude": size}
 
     def save(self, path: str | Path) -> Path:
         """Write .json (reload with ``TCAVResult.load``), or a picture (.png, .svg, .pdf)."""
@@ -110,6 +113,7 @@ class TCAVResult:
                 raise ValueError("it holds something else")
             data["rows"] = tuple(_row(row) for row in data["rows"])
             data["random"], data["warnings"] = tuple(data["random"]), tuple(data["warnings"])
+            data["random_magnitude"] = math.nan if data.get("random_magnitude") is None else data["random_magnitude"]
             return cls(**data)
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadInput(f"{str(path)!r} is no saved TCAV result ({error}).") from error

@@ -9,16 +9,21 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 
-def welch(scores: Array, others: Array) -> float:
-    """Two-sided p of equal means; variances may differ. Without any spread: 1 for equal means, else 0."""
+def welch(scores: Array, others: Array, back: Array | None = None) -> float:
+    """Two-sided p of equal means; variances may differ. Without any spread: 1 for equal means, else 0.
+
+    back: the others once more, read the other way round. Mean and spread are then those of both, while they count
+    once: what is random in one direction is so in the other, and a concept and its opposite get the same p.
+    """
     from scipy.stats import ttest_ind_from_stats
 
     if min(len(scores), len(others)) < 2:
         return float("nan")
-    if np.ptp(scores) == 0 and np.ptp(others) == 0:
-        return 1.0 if scores[0] == others[0] else 0.0
+    both = others if back is None else np.concatenate([others, back])
+    if np.ptp(scores) == 0 and np.ptp(both) == 0:
+        return 1.0 if scores[0] == both[0] else 0.0
     # From mean and spread: a set of equal scores is common here, and no reason for a warning.
-    facts = [x for s in (scores, others) for x in (s.mean(), s.std(ddof=1), len(s))]
+    facts = (scores.mean(), scores.std(ddof=1), len(scores), both.mean(), both.std(ddof=1), len(others))
     return float(ttest_ind_from_stats(*facts, equal_var=False).pvalue)
 
 

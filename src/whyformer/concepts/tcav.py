@@ -54,12 +54,14 @@ def tcav(
 
     layer: number of an attention block (its residual stream), or a dotted module name.
     concepts: name → inputs that show it. random_sets: lists of inputs that show nothing in particular, 20 or more; each
-    gives one vector per concept. Concept sets larger than a random set are drawn from anew for each vector.
+    gives one vector per concept. Each vector learns from examples of its own where the concept has enough of them
+    (random sets × their size), else from a new draw among all.
     relative: compare concepts with each other instead, all pairs or those given; ``random_sets`` then serve the test.
     pooling: "cls" (first token), "mean" (real tokens), "flat" (inputs of one length).
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
-    Scores are tested against those of random concepts (Welch, Holm-corrected over the concepts).
+    Scores are tested against those of random concepts (Welch, Holm-corrected over the concepts). A claim also needs
+    vectors that are right for 60 % of the held-out examples, and a mean derivative no smaller than random vectors have.
 
     Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
@@ -75,21 +77,24 @@ def tcav(
         gradient_BD, aim = reader.gradients(class_inputs, target)
         known = {name: reader.activations(inputs) for name, inputs in track(list(concepts.items()), "concepts")}
         others = [reader.activations(inputs) for inputs in track(list(random_sets), "random sets")]
-    null = _random_scores(others, gradient_BD, classifier, seed)
-    fits: list[tuple[str, str, list[CAV]]] = []
+    null = _random_vectors(others, classifier, seed)
+    fits: dict[tuple[str, str], list[CAV]] = {}
     for name, versus in track(pairs, "concept vectors"):
-        against = others if versus == "random" else known[versus]
-        fits.append((name, versus, _vectors(known, name, versus, against, others, classifier, seed)))
-    rows = _rows(fits, gradient_BD, null, alpha)
+        # Both ways round come from one fit, so that one score is exactly 1 − the other (but for exact zeros).
+        back = fits.get((versus, name))
+        fits[name, versus] = [-cav for cav in back] if back else _vectors(known, name, versus, others, classifier, seed)
+    size = _random_magnitude(null, gradient_BD)
+    rows = _rows(fits, gradient_BD, null, size, alpha)
     return TCAVResult(
         rows=rows,
-        random=tuple(null.tolist()),
+        random=tuple(score(gradient_BD, cav) for cav in null),
         layer=reader.name,
         target=aim,
         options={"pooling": pooling, "classifier": classifier, "alpha": alpha, "seed": seed},
         inputs=len(gradient_BD),
-        warnings=_warnings(rows, len(others), gradient_BD),
+        warnings=_warnings(rows, known, others, gradient_BD, size, alpha),
         model=type(explainer.model).__name__,
+        random_magnitude=size,
     )
 
 
@@ -215,52 +220,112 @@ def score(gradient_BD: Array, cav: CAV) -> float:
 
 
 def _vectors(
-    known: dict[str, Array], name: str, versus: str, against: Any, others: list[Array], classifier: str, seed: int
+    known: dict[str, Array], name: str, versus: str, others: list[Array], classifier: str, seed: int
 ) -> list[CAV]:
+    runs = len(others) or RUNS
     if versus == "random":
-        return [fit_cav(known[name], other, classifier, seed + run) for run, other in enumerate(against)]
-    # Both ways round come from one fit, so that one score is exactly 1 − the other (but for exact zeros).
-    first, second = sorted((name, versus))
-    size = min([len(known[first]), len(known[second]), *map(len, others)])
-    fits = [fit_cav(known[first], known[second], classifier, seed + run, size) for run in range(len(others) or RUNS)]
+        parts = _parts(known[name], _size(known, (name,), others), runs, seed)
+        pairs = list(zip(parts, others, strict=True))
+        return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
+    first, second = sorted((name, versus))  # the way round that was asked for first must not matter
+    size = _size(known, (first, second), others)
+    pairs = list(zip(*(_parts(known[n], size, runs, seed) for n in (first, second)), strict=True))
+    fits = [fit_cav(a, b, classifier, seed + run, size) for run, (a, b) in enumerate(pairs)]
     return fits if name == first else [-cav for cav in fits]
 
 
-def _random_scores(others: list[Array], gradient_BD: Array, classifier: str, seed: int) -> Array:
+def _size(known: dict[str, Array], names: tuple[str, ...], others: list[Array]) -> int:
+    """Examples of each side that a vector learns from."""
+    return min([len(known[name]) for name in names] + [len(other) for other in others])
+
+
+def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
+    """What each vector may draw from: parts without common examples where there are enough of them, else all."""
+    if len(examples_ND) < size * runs:
+        return [examples_ND] * runs
+    order = np.random.default_rng(seed).permutation(len(examples_ND))
+    return [examples_ND[order[size * run : size * (run + 1)]] for run in range(runs)]
+
+
+def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV]:
     """Each random set as a concept against the next one."""
     if len(others) < 3:
-        return np.empty(0)
+        return []
     pairs = zip(others, [*others[1:], others[0]], strict=True)
-    return np.array([score(gradient_BD, fit_cav(a, b, classifier, seed + run)) for run, (a, b) in enumerate(pairs)])
+    return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
+
+
+def _magnitude(gradient_BD: Array, cav: CAV) -> float:
+    """Mean derivative of the logit along the vector."""
+    return float((gradient_BD @ cav.direction_D).mean())
+
+
+def _random_magnitude(null: list[CAV], gradient_BD: Array) -> float:
+    """What a random vector does, root mean square: scores count signs, however small the effect, so size counts too."""
+    return float(np.sqrt(np.mean([_magnitude(gradient_BD, cav) ** 2 for cav in null]))) if null else float("nan")
 
 
 def _rows(
-    fits: list[tuple[str, str, list[CAV]]], gradient_BD: Array, null: Array, alpha: float
+    fits: dict[tuple[str, str], list[CAV]], gradient_BD: Array, null: list[CAV], random_magnitude: float, alpha: float
 ) -> tuple[ConceptScore, ...]:
-    scores = [np.array([score(gradient_BD, cav) for cav in cavs]) for _, _, cavs in fits]
-    corrected = holm([welch(s, null) for s in scores])
+    scores = [np.array([score(gradient_BD, cav) for cav in cavs]) for cavs in fits.values()]
+    there = np.array([score(gradient_BD, cav) for cav in null])
+    back = np.array([score(gradient_BD, -cav) for cav in null])
+    corrected = holm([welch(s, there, back) for s in scores])
     rows = []
-    for (name, versus, cavs), s, p in zip(fits, scores, corrected, strict=True):
+    for ((name, versus), cavs), s, p in zip(fits.items(), scores, corrected, strict=True):
         accuracy = float(np.mean([cav.accuracy for cav in cavs]))
-        magnitude = float(np.mean([(gradient_BD @ cav.direction_D).mean() for cav in cavs]))
+        magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         low, high = interval(s)
-        doubtful = accuracy < FAIR
-        claimed = bool(p < alpha) and not doubtful
+        doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
+        claimed = bool(p < alpha) and not doubtful and not small
         rows.append(
             ConceptScore(
-                name, versus, tuple(s.tolist()), float(s.mean()), low, high, p, claimed, accuracy, magnitude, doubtful
+                name,
+                versus,
+                tuple(s.tolist()),
+                float(s.mean()),
+                low,
+                high,
+                p,
+                claimed,
+                accuracy,
+                magnitude,
+                doubtful,
+                small,
             )
         )
     return tuple(rows)
 
 
-def _warnings(rows: tuple[ConceptScore, ...], sets: int, gradient_BD: Array) -> tuple[str, ...]:
+def _warnings(
+    rows: tuple[ConceptScore, ...],
+    known: dict[str, Array],
+    others: list[Array],
+    gradient_BD: Array,
+    random_magnitude: float,
+    alpha: float,
+) -> tuple[str, ...]:
     found = [
         f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better "
         "than guessing; this layer does not know the concept, and no claim is made."
         for row in rows
         if row.doubtful
     ]
+    found += [
+        f"{row.name}: signs agree more than by chance (p = {row.p:.2g}), but the logit moves by {row.magnitude:+.2g} "
+        f"only, and by ±{random_magnitude:.2g} along random vectors; no claim is made."
+        for row in rows
+        if row.p < alpha and row.small and not row.doubtful
+    ]
+    sets = len(others)
+    needed = sets * min(map(len, others), default=0)
+    few = [name for name, examples in known.items() if len(examples) < needed]
+    if few and sets >= 3:
+        found.append(
+            f"{', '.join(few)}: fewer than {needed} examples ({sets} vectors of {needed // sets}), so vectors share "
+            "some, their scores are not independent, and p is too small."
+        )
     if sets < 3:
         found.append("fewer than three random sets: nothing can be said about significance.")
     elif sets < 10:

@@ -16,16 +16,17 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def input_x_gradient(run: Run, *, at: str | None = None) -> Attribution:
+def input_x_gradient(run: Run, *, at: str | None = None, patch_smoothing: float = 0.0) -> Attribution:
     """The score's slope at each input times the input itself, summed over the input's dimensions.
 
     r_i = Σ_d x_id · ∂s/∂x_id. ``at="input"``: x is the word embedding (text), the pixels (images) or the floats
     themselves; ``at="embeddings"``: the vectors that enter the first block, positions and types included (the default
-    for tables with categories).
+    for tables with categories). ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as wide as that
+    many patches, against the patch grid; 0 is off.
 
     Misleads when: the score saturates: far along a flat stretch the gradient is small although the input decided.
     """
     place = place_of(run, at, gradient=True)
     assert place.gradient is not None
-    detail = place.inputs * place.gradient
+    detail = place.smoothed(place.inputs * place.gradient, patch_smoothing)
     return Attribution(place.per_unit(detail), detail=[d.cpu().numpy() for d in detail.float()])

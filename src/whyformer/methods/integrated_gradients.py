@@ -14,6 +14,7 @@ from whyformer.places import Place, place_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.table import TableSubject
 from whyformer.subjects.text import TextSubject
 
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
@@ -41,16 +42,20 @@ def integrated_gradients(
     at: str | None = None,
     keep_special: bool | Sequence[int] = False,
     memory_mb: float = 1024,
+    patch_smoothing: float = 0.0,
 ) -> Attribution:
     """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
 
     r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
     embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
     block, with positions and types. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for
-    images "zero" (default), "mean" or "blur"; for floats "zero" or "mean" (of the batch); or a tensor of your own that
-    fits x of one input (for text: vectors). ``keep_special`` leaves special tokens as they are; a list of token ids
+    images "zero" (default), "mean" or "blur"; for floats "zero" or "mean" (of the batch); for tables with reference
+    rows "typical" (default: mean numbers, most frequent categories); or a tensor of your own that fits x of one input
+    (for text: vectors). ``keep_special`` leaves special tokens as they are; a list of token ids
     says which those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the sum is in
     ``checks["completeness_error"]``, as a share of the change in score in ``checks["completeness_error_relative"]``.
+    ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as wide as that many patches, against the
+    patch grid; the sum stays, and 0 is off.
 
     Misleads when: the baseline means something to the model (a [PAD] sentence has its own prediction), or the error
     is not small against the change in score: raise ``steps``.
@@ -58,9 +63,10 @@ def integrated_gradients(
     if not isinstance(steps, int) or steps < 1:
         raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
     place = place_of(run, at)
+    place.check_smoothing(patch_smoothing)
     start, base_B = _baseline(run, place, baseline, keep_special)
     total = _integral(run, place, start, steps, memory_mb)
-    detail = (place.inputs - start) * total
+    detail = place.smoothed((place.inputs - start) * total, patch_smoothing)
     scores = place.per_unit(detail)
     change_B = run.value_B - base_B
     error_B = (change_B - scores.sum(1)).abs().float()
@@ -88,7 +94,7 @@ def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: floa
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     inputs = place.inputs
     total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
-    points = [(row, step) for step in range(steps) for row in range(run.batch.size)]
+    points = [(row, step) for step in range(steps) for row in run.explained]
     shape = (-1, *[1] * (inputs.ndim - 1))
     for chunk in place.in_batches(points, "integrated_gradients", memory_mb):
         rows, taken = [row for row, _ in chunk], [step for _, step in chunk]
@@ -114,11 +120,13 @@ def _baseline(run: Run, place: Place, baseline: Baseline, keep_special: bool | S
         pixels = run.batch.tensors[subject.main]
         background = subject.background(pixels, "zero" if baseline is None else str(baseline))
         return place.seen(run.batch.with_tensors(**{subject.main: background}))
+    if isinstance(subject, TableSubject) and (baseline == "typical" or (baseline is None and subject.table.reference)):
+        return place.seen(subject.typical(run.batch))
     if baseline in {None, "zero"}:
         return _started(place, torch.zeros_like(inputs), free)
     if baseline == "mean":
         return _started(place, inputs.mean(0, keepdim=True).expand_as(inputs), free)
-    raise UnknownName("baseline", baseline, ("zero", "mean", "a tensor"))
+    raise UnknownName("baseline", baseline, ("zero", "mean", "typical (tables)", "a tensor"))
 
 
 def _started(place: Place, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,7 +157,8 @@ def _free(run: Run, place: Place, keep_special: bool | Sequence[int]) -> Tensor:
         return _open_tokens(run, run.subject, keep_special)[:, :, None]
     if keep_special not in (True, False):
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
-    free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN
+    free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
+    free_BN[len(run.explained) :] = False  # rows that are only looked at stay what they are
     return free_BN[:, :, None]
 
 

@@ -16,19 +16,21 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def saliency(run: Run, *, norm: str = "l2", at: str | None = None) -> Attribution:
+def saliency(run: Run, *, norm: str = "l2", at: str | None = None, patch_smoothing: float = 0.0) -> Attribution:
     """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
 
     r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.
     ``norm``: "l2", "l1", "max" (the largest entry, in absolute value) or "sum" (the signed sum of the entries).
     ``at="input"``: x is the word embedding, the pixels or the floats; ``at="embeddings"``: the vectors that enter
     the first block, positions and types included (the default for tables with categories). The gradient itself is
-    in ``detail``.
+    in ``detail``. ``patch_smoothing``: for pixels, a Gaussian over the gradient, as wide as that many patches, against
+    the patch grid; 0 is off.
 
     Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
     sensitive, not in which direction, nor how much of the score is there.
     """
     place = place_of(run, at, gradient=True)
     assert place.gradient is not None
-    scores = place.norm(place.gradient, norm)
-    return Attribution(scores, detail=[g.cpu().numpy() for g in place.gradient.float()], signed=norm == "sum")
+    gradient = place.smoothed(place.gradient, patch_smoothing)
+    scores = place.norm(gradient, norm)
+    return Attribution(scores, detail=[g.cpu().numpy() for g in gradient.float()], signed=norm == "sum")

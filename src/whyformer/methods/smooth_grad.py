@@ -38,6 +38,7 @@ def smooth_grad(
     norm: str = "l2",
     at: str | None = None,
     memory_mb: float = 1024,
+    patch_smoothing: float = 0.0,
 ) -> Attribution:
     """The gradient averaged over copies of the input with a little noise, which cancels its fluctuations.
 
@@ -46,7 +47,8 @@ def smooth_grad(
     of the gradients, r_i = Σ_d mean(g_id²). ``norm``: "l2", "l1", "max" or "sum", ``at``: as for ``saliency``.
     ``memory_mb`` bounds the memory of a batch of copies. Draws depend on the seed alone; the error that is left, by a
     jackknife over groups of samples, is in ``checks["standard_error"]`` (root mean square over the units), and as a
-    share of the largest score in ``checks["standard_error_relative"]``.
+    share of the largest score in ``checks["standard_error_relative"]``. ``patch_smoothing``: for pixels, a Gaussian
+    over what was averaged, as wide as that many patches, against the patch grid; 0 is off.
 
     Misleads when: the noise is large enough to leave what the model knows, or too small to leave a bend of the score;
     and where gradients cancel: what matters with changing sign averages to nothing (``magnitude=True`` keeps it).
@@ -57,12 +59,17 @@ def smooth_grad(
         raise BadInput(f"noise={noise!r}: a share of the input's range, at least 0.")
     one_of("magnitude", magnitude, (True, False))
     place = place_of(run, at)
+    place.check_smoothing(patch_smoothing)
     sums = _sums(run, place, samples, noise, magnitude, memory_mb)
     counts = torch.tensor([len(range(g, samples, len(sums))) for g in range(len(sums))], dtype=sums.dtype)
     mean = sums.sum(0) / samples
 
+    def smooth(gradient: Tensor) -> Tensor:
+        return place.smoothed(gradient, patch_smoothing)
+
     def score(gradient: Tensor) -> Tensor:
         # NOTE[DIFF] PAIR's code adds the squares up; their mean does not grow with the number of samples.
+        gradient = smooth(gradient)
         return place.per_unit(gradient) if magnitude else place.norm(gradient, norm)
 
     scores = score(mean)
@@ -70,7 +77,7 @@ def smooth_grad(
     largest_B = scores.abs().amax(1)
     return Attribution(
         scores,
-        detail=[d.cpu().numpy() for d in mean.float()],
+        detail=[d.cpu().numpy() for d in smooth(mean).float()],
         checks={
             "standard_error": error_B,
             "standard_error_relative": torch.where(largest_B > 0, error_B / largest_B, 0.0),
@@ -87,7 +94,7 @@ def _sums(run: Run, place: Place, samples: int, noise: float, magnitude: bool, m
     dtype = torch.promote_types(place.inputs.dtype, torch.float32)
     groups = min(GROUPS, samples)
     sums = torch.zeros(groups, *place.inputs.shape, dtype=dtype, device=place.inputs.device)
-    points = [(row, sample) for sample in range(samples) for row in range(run.batch.size)]
+    points = [(row, sample) for sample in range(samples) for row in run.explained]
     for chunk in place.in_batches(points, "smooth_grad", memory_mb):
         rows = [row for row, _ in chunk]
         moved = place.inputs[rows]

@@ -15,10 +15,14 @@ from whyformer.features import FeatureMap, feature_map
 from whyformer.outputs import scalar_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
+from whyformer.subjects.image import patch_index
+
+REDRAWN = 8  # masks that meet the noise a second time where one draw would leave its error unknown
 
 
-def _cost(units: int, masks: int = 128, draws: int = 1, **options: object) -> Passes:
-    return 1 + 2 * masks * draws, 0
+def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **options: object) -> Passes:
+    again = min(masks, REDRAWN) if draws == 1 and noise > 0 else 0
+    return 1 + 2 * (masks * draws + again), 0
 
 
 @method(
@@ -26,7 +30,7 @@ def _cost(units: int, masks: int = 128, draws: int = 1, **options: object) -> Pa
     needs={"perturbation"},
     cost=_cost,
     at_most=True,
-    cost_text="1 + 2·clusters·draws forwards, at most 1 + 2·masks·draws",
+    cost_text="1 + 2·(clusters·draws + 8 for the error of a single draw) forwards, clusters being at most masks",
     signed=True,
     class_specific=True,
     specificity="black box",
@@ -47,8 +51,9 @@ def vit_cx(
     complete linkage) are added up and scaled again. With noise Z_i ~ N(0, noise²), for mask M_i:
     score_i = s(x∘M_i + Z_i∘(1-M_i)) - s(x + Z_i∘(1-M_i)) + s(x), and S = 1/n Σ_i score_i·M_i / Σ_k M_k at each pixel
     (in ``detail``; a patch's score is the sum over its pixels). ``masks`` bounds the number of clusters;
-    ``layer``: as for ``grad_cam``; ``draws``: noise per mask, from 2 on with ``checks["standard_error"]`` (root mean
-    square over the patches). ``score``: "probability", as published, or "explained": the scalar asked for.
+    ``layer``: as for ``grad_cam``; ``draws``: noise per mask. What the noise leaves open is in
+    ``checks["standard_error"]`` (root mean square over the patches): from the spread of the draws or, with one draw,
+    from 8 masks that meet a second noise. ``score``: "probability", as published, or "explained": the scalar asked for.
 
     Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
     noise is a picture the model has never seen.
@@ -62,15 +67,13 @@ def vit_cx(
     found, errors, counts = [], [], []
     for row in run.track(range(run.batch.size), "vit_cx"):
         own = cluster_masks(features, row, tuple(pixels.shape[-2:]), threshold, masks)
-        effects = _effects(run, row, pixels[row], own, noise, draws, scalar)
-        maps = _spread(effects + value_B[row], own)  # (draws, H, W)
-        found.append(maps.mean(0))
-        errors.append(_standard_error(run, maps))
+        effects = _effects(run, row, pixels[row], own, noise, draws, scalar, run.seed)
+        found.append(_spread(effects + value_B[row], own).mean(0))
+        variance = _noise_variance(run, row, pixels[row], own, noise, effects, scalar)
+        errors.append(_standard_error(run, own, variance))
         counts.append(len(own))
     saliency_BHW = torch.stack(found)
-    checks = {"masks": torch.tensor(counts, dtype=torch.float32)}
-    if draws > 1:
-        checks["standard_error"] = torch.stack(errors)
+    checks = {"masks": torch.tensor(counts, dtype=torch.float32), "standard_error": torch.stack(errors)}
     return Attribution(
         run.per_unit(saliency_BHW[:, None]), detail=[s.cpu().numpy() for s in saliency_BHW], checks=checks
     )
@@ -133,11 +136,13 @@ def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
     return torch.from_numpy(np.asarray(labels, np.int64))
 
 
-def _effects(run: Run, row: int, image: Tensor, masks: Tensor, noise: float, draws: int, scalar: str) -> Tensor:
+def _effects(
+    run: Run, row: int, image: Tensor, masks: Tensor, noise: float, draws: int, scalar: str, seed: int
+) -> Tensor:
     """(draws, n) s(x∘M + Z∘(1-M)) - s(x + Z∘(1-M)) for every mask, all pictures in common batches."""
     values = []
     target = run.targets[row]
-    for chunk in _pictures(run, image, masks, noise, draws):
+    for chunk in _pictures(run, image, masks, noise, draws, seed):
         logits = run.forward(
             run.batch.select([row] * len(chunk)).with_tensors(**{run.subject.main: chunk}), [row] * len(chunk)
         )
@@ -146,9 +151,9 @@ def _effects(run: Run, row: int, image: Tensor, masks: Tensor, noise: float, dra
     return (left - noisy).view(draws, len(masks))
 
 
-def _pictures(run: Run, image: Tensor, masks: Tensor, noise: float, draws: int) -> Iterator[Tensor]:
+def _pictures(run: Run, image: Tensor, masks: Tensor, noise: float, draws: int, seed: int) -> Iterator[Tensor]:
     """Batches of pictures: for each draw and mask what is left of the image, then the image with the noise alone."""
-    source = torch.Generator().manual_seed(run.seed)  # its own for each input, so that the batch changes nothing
+    source = torch.Generator().manual_seed(seed)  # its own for each input, so that the batch changes nothing
     waiting: list[Tensor] = []
     for _ in range(draws):
         for mask in masks:
@@ -170,8 +175,26 @@ def _spread(scores: Tensor, masks: Tensor) -> Tensor:
     return torch.where(cover > 0, total / torch.where(cover > 0, cover, 1.0), 0.0)
 
 
-def _standard_error(run: Run, maps: Tensor) -> Tensor:
-    if len(maps) < 2:
-        return maps.new_zeros(())
-    scores = torch.stack([run.per_unit(m.expand(run.batch.size, 1, *m.shape))[0] for m in maps])
-    return (scores.var(0) / len(maps)).mean().sqrt().float()
+def _noise_variance(
+    run: Run, row: int, image: Tensor, masks: Tensor, noise: float, effects: Tensor, scalar: str
+) -> Tensor:
+    """(n,) variance of each mask's mean effect that is due to the noise."""
+    draws, count = effects.shape
+    if noise == 0:
+        return effects.new_zeros(count)
+    if draws > 1:
+        return effects.var(0) / draws
+    chosen = torch.linspace(0, count - 1, min(count, REDRAWN)).round().long()
+    again = _effects(run, row, image, masks[chosen.to(masks.device)], noise, 1, scalar, run.seed + 1)
+    # Half the squared difference of two draws is their variance; few masks are drawn again, so all share one.
+    return ((effects[0, chosen.to(effects.device)] - again[0]) ** 2).mean().div(2).expand(count)
+
+
+def _standard_error(run: Run, masks: Tensor, variance: Tensor) -> Tensor:
+    """Root mean square over the patches of the error that the noise leaves in their scores."""
+    cover = masks.sum(0)
+    shares = masks / torch.where(cover > 0, cover, 1.0) / len(masks)  # of each mask's effect that a pixel gets
+    index = patch_index(run.units[0].grid or (1, 1), *masks.shape[-2:]).flatten().to(masks.device)
+    patches = int(index.max()) + 1
+    shares_NP = shares.new_zeros(len(masks), patches).index_add_(1, index, shares.flatten(1))
+    return (variance.to(shares) @ shares_NP.square()).mean().sqrt().float()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import MissingExtra
+from whyformer.views.view import Bar, Bars, Fact, Panel, Scale, View
 
 Array = np.ndarray[Any, Any]
 
@@ -67,9 +69,35 @@ def score_bars(result: Any, path: str | Path | None = None) -> Any:
 def _mark(row: Any) -> str:
     if row.doubtful:
         return "not known here"
+    if row.small and row.p < 0.05:
+        return f"small  p = {row.p:.2g}"
     if np.isnan(row.p):
         return "not tested"
     return f"{'★' if row.significant else 'n.s.'}  p = {row.p:.2g}" if row.p >= 1e-4 else "★  p < 0.0001"
+
+
+def _verdict(row: Any, alpha: float) -> str:
+    if row.significant:
+        return "★"
+    if row.doubtful:
+        return "?"
+    return "small" if row.small and row.p < alpha else "n.s."
+
+
+def scores_view(result: Any, title: str = "") -> View:
+    """The bars as part of a page."""
+    bars = [Bar(row.name, row.mean) for row in result.rows]
+    if result.random:
+        bars.append(Bar("random | random", float(np.mean(result.random)), special=True))
+    scale = Scale(0.0, 1.0, meaning="share of inputs")
+    vectors = len(result.rows[0].scores) if result.rows else 0
+    facts = (
+        Fact("model", result.model),
+        Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
+        Fact("concept vectors", f"{vectors} for each bar"),
+        Fact("not by chance", ", ".join(row.name for row in result.rows if row.significant) or "none of them"),
+    )
+    return View(title or result.title, (Panel((Bars(tuple(bars), scale),), wide=True),), facts, tuple(result.warnings))
 
 
 def show_scores(result: Any) -> None:
@@ -86,12 +114,14 @@ def show_scores(result: Any) -> None:
             f"{row.mean:.2f}",
             "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}",
             "" if np.isnan(row.p) else f"{row.p:.2g}",
-            "★" if row.significant else "?" if row.doubtful else "n.s.",
+            _verdict(row, result.options.get("alpha", 0.05)),
             f"{row.accuracy:.2f}",
             f"{row.magnitude:+.3g}",
         )
     if result.random:
-        table.add_row("random | random", f"{np.mean(result.random):.2f}", "", "", "", "", "")
+        size = result.random_magnitude
+        spread = "" if np.isnan(size) else f"±{size:.3g}"
+        table.add_row("random | random", f"{np.mean(result.random):.2f}", "", "", "", "", spread)
     console = Console()
     console.print(result.title, style="bold", highlight=False)
     console.print(table)
@@ -110,10 +140,10 @@ def maximized_picture(result: Any, path: str | Path | None = None) -> Any:
     left.axis("off")
     if result.image is not None:
         left.imshow(result.image, interpolation="nearest")
-        left.set_title(f"{result.unit}, checkerboard {result.checkerboard:.2f}", fontsize=9)
+        left.set_title(f"reaches {result.value:.3g}, checkerboard {result.checkerboard:.2f}", fontsize=9)
     else:
-        left.text(0.0, 0.5, " ".join(result.tokens), fontsize=10, wrap=True, va="center")
-        left.set_title(result.unit, fontsize=9)
+        left.text(0.0, 0.5, "\n".join(textwrap.wrap(" ".join(result.tokens), 28)), fontsize=10, va="center")
+        left.set_title(f"these tokens reach {result.value:.3g}", fontsize=9, loc="left")
     right.plot(result.history, color=SURE, linewidth=1.3)
     right.set_xlabel("step", fontsize=8)
     right.set_ylabel("activation", fontsize=8)

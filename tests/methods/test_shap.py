@@ -1,0 +1,297 @@
+"""shap against its twin, the golden numbers, shap itself on the same masks, and the axioms."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.methods.properties import (
+    close,
+    explained,
+    golden,
+    half_precision_is_finite,
+    meets_golden,
+    model_of,
+    one_token_is_finite,
+    padded,
+    padding_is_nothing,
+)
+from tests.methods.runs import running
+from tests.methods.test_saliency import Linear
+from tests.models import CASES
+from tests.references.differentiable import TARGET, double, tokens
+from tests.references.shap import Tree, owen, shap
+from whyformer.bridges import shap_package
+from whyformer.coalitions import Coalitions
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.methods.shap import QUEUE, _Masker
+from whyformer.players import Players, players_of
+
+METHOD = {"method": "shap"}
+MASK = 7
+
+
+def value_of_tokens(name: str, row: int, length: int):
+    """The logit when only some of the first ``length`` tokens are there; float64, one run per set."""
+    ids = tokens(name, row)[:length]
+
+    @cache
+    def value(present: frozenset[int]) -> float:
+        kept = torch.tensor([int(t) if i in present else MASK for i, t in enumerate(ids)])
+        with torch.no_grad():
+            logits = double(name)(input_ids=kept[None]).logits[0]
+        return float(logits[TARGET] if logits.ndim == 1 else logits[-1, TARGET])
+
+    return {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}, value
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_exact_values_are_the_definition(name: str) -> None:
+    inputs, value = value_of_tokens(name, 0, 5)
+    (found,) = explained(name, inputs, double=True, **METHOD, replace=MASK, keep_special=False)
+    close(found.scores, shap(value, 5))
+    assert found.base == pytest.approx(value(frozenset()), abs=1e-5)
+    assert found.cost.forwards == 2**5
+
+
+def tree_of(joins: np.ndarray) -> Tree:
+    players = len(joins) + 1
+    nodes: list[Tree] = list(range(players))
+    for left, right, *_ in joins:
+        nodes.append((nodes[int(left)], nodes[int(right)]))
+    return nodes[-1]
+
+
+def test_partition_values_are_owen_values_of_the_tree() -> None:
+    inputs, value = value_of_tokens("bert", 0, 6)
+    (found,) = explained("bert", inputs, double=True, **METHOD, replace=MASK, keep_special=False, algorithm="partition")
+    tree = Players(tuple((i,) for i in range(6)), np.arange(6.0)[:, None], 6, "partition").tree()
+    close(found.scores, owen(value, tree_of(tree), 6))
+
+
+def test_partition_is_shaps_own_on_the_same_masks() -> None:
+    """shap's masker, model and explainer against ours, with a budget that stops it half way."""
+    package = shap_package("this test")
+    ids = tokens("bert", 0)
+    inputs = {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+    (found,) = explained("bert", inputs, **METHOD, replace=MASK, keep_special=False, evaluations=40)
+    tree = Players(tuple((i,) for i in range(len(ids))), np.arange(float(len(ids)))[:, None], len(ids), "").tree()
+
+    class Masker:
+        shape, clustering = (1, len(ids)), tree
+
+        def __call__(self, mask: np.ndarray, row: np.ndarray) -> np.ndarray:
+            return np.where(mask, row, MASK)[None]
+
+    def predict(rows: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return model_of("bert")(input_ids=torch.from_numpy(rows.astype(np.int64))).logits[:, TARGET].numpy()
+
+    np.random.seed(0)
+    explainer = package.explainers.PartitionExplainer(predict, Masker())
+    theirs = explainer(ids[None].numpy(), max_evals=40, batch_size=QUEUE, silent=True)
+    close(found.scores, theirs.values[0])
+    assert found.base == pytest.approx(float(np.ravel(theirs.base_values)[0]), abs=1e-5)
+
+
+def test_sampled_orders_are_within_their_standard_error() -> None:
+    inputs, value = value_of_tokens("bert", 0, 8)
+    exact = shap(value, 8)
+    how = {"replace": MASK, "keep_special": False, "algorithm": "permutation"}
+    found = [explained("bert", inputs, **METHOD, **how, evaluations=170, seed=seed)[0] for seed in range(10)]
+    error = np.sqrt(np.mean([(e.scores - exact) ** 2 for e in found]))
+    reported = np.sqrt(np.mean([e.checks["standard_error"] ** 2 for e in found]))
+    assert 0.4 < reported / error < 2.5
+    for e in found:
+        assert e.checks["additivity_error"] < 1e-5, "every order adds up"
+
+
+@pytest.mark.parametrize("mask", [4, 1])
+def test_golden(mask: int) -> None:
+    case, name = golden(), {4: "mask", 1: "unk"}[mask]
+    one = {k: v[1:2] for k, v in case.inputs.items()}  # 8 tokens and 3 of padding
+    how = {"target": case.target[1], "replace": mask, **METHOD}
+    (everyone,) = wf.explain(case.model, one, keep_special=False, **how)
+    meets_golden(everyone.scores, f"shapley.{name}.all8", 1)
+    (inner,) = wf.explain(case.model, one, keep_special=[2, 3], **how)
+    meets_golden(inner.scores, f"shapley.{name}.inner6", 1)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "partition", "permutation"])
+@pytest.mark.parametrize("name", ["bert", "vit", "nn_transformer_encoder", "rtdl_ft_transformer"])
+def test_scores_add_up(name: str, algorithm: str) -> None:
+    replace = MASK if name == "nn_transformer_encoder" else None  # it names no token for what is absent
+    for found in explained(name, **METHOD, algorithm=algorithm, evaluations=64, replace=replace):
+        assert found.scores.sum() == pytest.approx(found.value - found.base, abs=1e-4)
+        assert found.checks["additivity_error"] < 1e-4
+        assert found.cost.forwards <= 66
+
+
+def test_dummy_and_linear() -> None:
+    """On a linear model the share of a column is its term, and a column without weight gets none."""
+    torch.manual_seed(0)
+    model, x = Linear(), torch.randn(2, 5)
+    with torch.no_grad():
+        model.head.weight[:, 3] = 0
+    for algorithm in ("exact", "permutation", "partition"):
+        for row, found in enumerate(wf.explain(model, (x,), target=2, **METHOD, algorithm=algorithm)):
+            close(found.scores, (model.head.weight[2] * x[row]).detach().numpy())
+            assert found.scores[3] == pytest.approx(0, abs=1e-6)
+
+
+def test_symmetry() -> None:
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            both = x[:, 0] * x[:, 1] * self.scale
+            return torch.stack([both, x[:, 2]], 1)
+
+    (found,) = wf.explain(Product(), (torch.tensor([[2.0, 3.0, 5.0]]),), target=0, **METHOD)
+    close(found.scores, [3.0, 3.0, 0.0])
+
+
+def test_words_share_among_their_pieces() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    found = wf.explain(model, "The overblown movie", processor=tokenizer, target="positive", **METHOD, by="word")
+    words = dict(found.words())
+    pieces = [s for s, w in zip(found.scores, found.units.word, strict=True) if w == 1]
+    assert len(pieces) > 1 and np.ptp(pieces) < 1e-6
+    assert words["overblown"] == pytest.approx(sum(pieces), abs=1e-6)
+    assert found.scores.sum() == pytest.approx(found.value - found.base, abs=1e-4)
+    assert found.cost.forwards == 2**3
+    assert found.scores[0] == found.scores[-1] == 0, "[CLS] and [SEP] were there all the time"
+
+
+def test_superpixels_are_connected_groups_of_patches() -> None:
+    with running("vit") as run:
+        players = players_of(run, 0, "superpixel", True, 5)
+        assert len(players.members) == 5
+        assert sorted(i for m in players.members for i in m) == list(range(1, 17))
+        for members in players.members:
+            cells = {divmod(i - 1, 4) for i in members}
+            reached, waiting = set(), [next(iter(cells))]
+            while waiting:
+                r, c = waiting.pop()
+                reached.add((r, c))
+                near = {(r + 1, c), (r - 1, c), (r, c + 1), (r, c - 1)} & cells - reached
+                waiting += near
+            assert reached == cells
+    for found in explained("vit", **METHOD, by="superpixel", superpixels=5):
+        assert len(np.unique(found.scores[1:].round(6))) <= 5
+        assert found.cost.forwards == 2**5
+
+
+def test_masked_variants_hold_what_is_present() -> None:
+    """Every set of patches, against pasting the pixels by hand."""
+    with running("vit") as run:
+        players = [(1, 2), (5,), (16,)]
+        game = Coalitions(run, 0, players, "zero")
+        sets = np.array(list(product([False, True], repeat=3)))
+        made = game.batch(sets).tensors["pixel_values"]
+        image = CASES["vit"].inputs()["pixel_values"][0]
+        for present, picture in zip(sets, made, strict=True):
+            expected = image.clone()
+            for members, there in zip(players, present, strict=True):
+                for unit in members:
+                    r, c = divmod(unit - 1, 4)
+                    if not there:
+                        expected[:, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
+            assert torch.equal(picture, expected)
+        before = run.forwards_B[0]
+        game.scores(sets)
+        assert run.forwards_B[0] - before == 7, "all of them there is the input itself, whose value is known"
+        game.scores(sets)
+        assert run.forwards_B[0] - before == 7, "asked twice, run once"
+
+
+def test_padding_is_cut_off_before_anything_is_run() -> None:
+    inputs = padded(CASES["bert"].inputs(), 6)
+    with running("bert", inputs=inputs) as run:
+        game = Coalitions(run, 1, [(1,), (2,)], MASK)
+        assert game.batch(np.ones((3, 2), bool)).tensors["input_ids"].shape == (3, 7)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_padding_is_nothing(name: str) -> None:
+    padding_is_nothing(name, **METHOD, evaluations=32, replace=MASK)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "rtdl_ft_transformer"])
+@pytest.mark.parametrize("algorithm", ["auto", "permutation"])
+def test_a_batch_is_its_rows_whatever_the_batch_size(name: str, algorithm: str) -> None:
+    how = METHOD | {"algorithm": algorithm, "evaluations": 40}
+    inputs = CASES[name].inputs()
+    for row, found in enumerate(explained(name, **how)):
+        own = [v[row : row + 1] for v in (inputs.values() if isinstance(inputs, dict) else inputs)]
+        single = dict(zip(inputs, own, strict=True)) if isinstance(inputs, dict) else tuple(own)
+        (alone,) = explained(name, single, **how, batch_size=3)
+        close(found.scores, alone.scores)
+
+
+def test_seeds_reproduce_and_numpys_state_is_left_alone() -> None:
+    np.random.seed(11)
+    expected = np.random.rand()
+    np.random.seed(11)
+    how = METHOD | {"algorithm": "permutation", "evaluations": 40}
+    one, same, other = (explained("bert", **how, seed=seed)[0].scores for seed in (1, 1, 2))
+    assert np.random.rand() == expected
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_one_token_and_nothing_but_special_tokens() -> None:
+    one_token_is_finite("bert", **METHOD)
+    first = int(CASES["bert"].inputs()["input_ids"][0, 0])
+    one_token_is_finite("bert", **METHOD, keep_special=[first])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    half_precision_is_finite("bert", dtype, **METHOD, evaluations=16)
+
+
+def test_the_tree_joins_neighbours() -> None:
+    grid = np.array(list(product(range(2), range(3))), float)
+    tree = Players(tuple((i,) for i in range(6)), grid, 6, "").tree()
+    assert tree.shape == (5, 4)
+    assert tree[-1, 3] == 6
+    halves = [set(tree_members(tree, int(node))) for node in tree[-1, :2]]
+    assert {0, 3} <= halves[0] or {0, 3} <= halves[1], "the longer side is cut first"
+
+
+def tree_members(tree: np.ndarray, node: int) -> list[int]:
+    players = len(tree) + 1
+    if node < players:
+        return [node]
+    return [m for child in tree[node - players, :2] for m in tree_members(tree, int(child))]
+
+
+def test_the_masker_hands_on_what_is_present() -> None:
+    assert _Masker(3, None)(np.array([True, False, True]), None).tolist() == [[True, False, True]]
+
+
+def test_refusals() -> None:
+    cases = [
+        ("bert", {"algorithm": "luck"}, UnknownName, "luck"),
+        ("bert", {"by": "syllable"}, UnknownName, "syllable"),
+        ("bert", {"evaluations": 1}, BadInput, "evaluations=1"),
+        ("bert", {"algorithm": "exact", "evaluations": 16}, BadInput, "2\\^10"),
+        ("bert", {"algorithm": "permutation", "evaluations": 5}, BadInput, "one order"),
+        ("bert", {"replace": "delete"}, BadInput, "delete"),
+        ("bert", {"by": "word"}, NotOffered, "tokenizer"),
+        ("bert", {"by": "superpixel"}, NotOffered, "patches"),
+        ("vit", {"keep_special": [1]}, BadInput, "token ids"),
+        ("vit", {"by": "superpixel", "superpixels": 1}, BadInput, "superpixels=1"),
+    ]
+    for name, options, error, word in cases:
+        with pytest.raises(error, match=word):
+            explained(name, **(METHOD | {"keep_special": False} | options))

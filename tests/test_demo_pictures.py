@@ -1,0 +1,36 @@
+"""Drawn faces: what the shipped model of pets says about them, and that a seed is a picture."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from whyformer.demo import load_pets, load_textures
+from whyformer.demo.faces import face
+from whyformer.demo.pictures import CLASSES, picture
+
+
+def test_the_model_of_pets_knows_the_drawn_faces() -> None:
+    model, processor = load_pets()
+    for animal in ("cat", "dog"):
+        pixels = processor(images=[face(animal, seed) for seed in range(4)], return_tensors="pt")
+        with torch.no_grad():
+            found = model(**pixels).logits.argmax(1)
+        assert [model.config.id2label[int(i)] for i in found] == [animal] * 4
+
+
+def test_the_model_of_textures_knows_a_striped_horse() -> None:
+    model, processor = load_textures()
+    with torch.no_grad():
+        logits = model(**processor(images=picture("horse", "striped", seed=2), return_tensors="pt")).logits
+    assert model.config.id2label[int(logits.argmax())] == CLASSES[0] == "zebra-like"
+
+
+def test_a_seed_is_a_picture() -> None:
+    assert face("cat").shape == (128, 128, 3) and face("cat").dtype == np.uint8
+    assert np.array_equal(face("dog", 1), face("dog", 1))
+    assert not np.array_equal(face("dog", 1), face("dog", 2))
+    assert face("cat", size=32).shape == (32, 32, 3)
+    with pytest.raises(ValueError, match="cat or dog"):
+        face("horse")
