@@ -1,7 +1,8 @@
 """Make the generated parts of the docs from the code: ``python -m docs.build`` writes them, ``--check`` fails if stale.
 
 Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md (the
-table of model families, from the tests' own cases) and the methods table in README.md.
+table of model families, from the tests' own cases), the metrics table in docs/guide/trust.md and the methods table in
+README.md.
 """
 
 from __future__ import annotations
@@ -46,8 +47,16 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def metrics_table() -> str:
+    lines = ["| metric | kind | good | asks | cost per input | paper |", "|---|---|---|---|---|---|"]
+    for entry in sorted(wf.metrics().values(), key=lambda m: (m.kind, m.name)):
+        good = "high" if entry.higher_is_better else "low"
+        lines.append(f"| {entry.name} | {entry.kind} | {good} | {entry.idea} | {entry.cost_text} | {entry.paper} |")
+    return "\n".join(lines)
+
+
 def supported() -> str:
-    from tests.models import CASES
+    from tests.models import CASES, UNUSUAL
 
     lines = [
         "# Supported models",
@@ -62,6 +71,16 @@ def supported() -> str:
     for name, case in CASES.items():
         implementations = ", ".join(i or "its own" for i in case.implementations)
         lines.append(f"| {name} | {implementations} | {case.sites} | {case.units} |")
+    lines += [
+        "",
+        "Models whose inputs or outputs are not one row per input have tests of their own",
+        "(`tests/test_placed_streams.py`, `tests/test_stream_inputs.py`):",
+        "",
+        "| family | attention implementations tested | units |",
+        "|---|---|---|",
+    ]
+    for name, case in UNUSUAL.items():
+        lines.append(f"| {name} | {', '.join(i or 'its own' for i in case.implementations)} | {case.units} |")
     return "\n".join(lines) + "\n"
 
 
@@ -81,6 +100,8 @@ def pages() -> dict[Path, str]:
     listing = table().replace("docs/methods/", "")
     made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{listing}") + "\n"
     made[ROOT / "docs" / "supported.md"] = supported()
+    trust = ROOT / "docs" / "guide" / "trust.md"
+    made[trust] = with_part(trust.read_text(encoding="utf-8"), metrics_table())
     readme = ROOT / "README.md"
     made[readme] = with_part(readme.read_text(encoding="utf-8"), table())
     return made

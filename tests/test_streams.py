@@ -20,7 +20,8 @@ from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.relevance_streams import generic_relevance, rollout_relevance
 from whyformer.schedule import Schedule, Step
 
-SEVERAL = ["lxmert", "clip", "siglip", "detr", "t5", "bart", "whisper", "t5_cls", "bart_cls"]
+SEVERAL = ["lxmert", "clip", "siglip", "detr", "t5", "bart", "marian", "whisper", "t5_cls", "bart_cls"]
+SEVERAL += ["blip_retrieval", "blip_caption"]
 JOINT = ["visual_bert", "vilt"]
 METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam"]
 GOLDEN = Path(__file__).parent / "golden" / "lxmert"
@@ -60,6 +61,10 @@ STREAMS = {
     "detr": [IMAGE] * 2 + [("queries", "queries"), ("queries", "image")] * 2,
     "t5": DECODING,
     "bart": DECODING,
+    "marian": DECODING,
+    "blip_retrieval": [IMAGE] * 2 + [TEXT, ("text", "image")] * 2,
+    "blip_caption": [IMAGE] * 2 + [TEXT, ("text", "image")] * 2,
+    "llava": [IMAGE] * 2 + [TEXT] * 2,
     "t5_cls": DECODING,
     "bart_cls": DECODING,
     "whisper": DECODING,
@@ -121,7 +126,13 @@ def test_a_hand_worked_case_of_two_layers() -> None:
     close(found["image", "image"][0], [[1.2, 0.3], [0, 1]])
     close(found["text", "image"][0], [[0.28, 0.52], [0.14, 0.26]])
     close(found["text", "text"][0], [[1, 1], [0.5, 1]])
-    close(found["image", "text"][0], np.zeros((2, 2)))
+    assert ("image", "text") not in found  # the image never asks the text
+    # Without eqs. 8 and 9, R_ii itself: (.2·1.2 + .4·0, .2·.3 + .4·1) = (.24, .46), and half of it in the second row.
+    plain = generic_relevance(schedule, maps, ones(image=2, text=2), normalize_cross=False)
+    close(plain["text", "image"][0], [[0.24, 0.46], [0.12, 0.23]])
+    # Without self relevance in eq. 10, A2 itself: (.2, .4), and half of it.
+    alone = generic_relevance(schedule, maps, ones(image=2, text=2), self_in_rule_10=False)
+    close(alone["text", "image"][0], [[0.2, 0.4], [0.1, 0.2]])
 
 
 def test_rule_11_hands_back_what_the_keys_knew_of_the_queries() -> None:
@@ -159,12 +170,12 @@ def expected_maps(name: str, layers: list[twin.Layer], how: dict[str, bool]) -> 
         return twin.co_attention(layers[:2], layers[2:3], [tuple(layers[3:7]), tuple(layers[7:11])], **how)
     if name == "clip":
         return {IMAGE: twin.one_stream(layers[:2]), TEXT: twin.one_stream(layers[2:])}
-    source, target = ("image", "queries") if name == "detr" else ("source", "target")
+    source, target = {"detr": ("image", "queries"), "blip_retrieval": ("image", "text")}.get(name, ("source", "target"))
     return twin.encoder_decoder(layers[:2], [tuple(layers[2:4]), tuple(layers[4:6])], source, target, **how)
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
-@pytest.mark.parametrize("name", ["lxmert", "detr", "clip", "t5", "bart"])
+@pytest.mark.parametrize("name", ["lxmert", "detr", "clip", "t5", "bart", "marian", "blip_retrieval"])
 def test_generic_attention_agrees_with_its_twin(name: str, how: dict[str, bool]) -> None:
     """The batch, with padding, against each input alone in float64."""
     target = {"target": (0, 1)} if name == "detr" else {}
@@ -175,6 +186,7 @@ def test_generic_attention_agrees_with_its_twin(name: str, how: dict[str, bool])
         for pair, want in expected.items():
             close(explanation.matrix[pair], want)
         rows = {"lxmert": {"text": 0}, "detr": {"queries": 0}, "clip": {"image": 0, "text": -1}}
+        rows["blip_retrieval"] = {"text": 0}
         streams = np.array(explanation.units.stream)
         for stream in dict.fromkeys(explanation.units.stream):
             total = sum(
@@ -270,7 +282,7 @@ def test_methods_for_one_stream_refuse(name: str) -> None:
         explained(name, CASES[name].inputs(), "input_x_gradient")
 
 
-@pytest.mark.parametrize("name", ["lxmert", "clip", "siglip", "visual_bert", "vilt", "detr", "t5", "whisper"])
+@pytest.mark.parametrize("name", [*SEVERAL[:8], *SEVERAL[10:], *JOINT])
 def test_occlusion_takes_units_of_every_stream_away(name: str) -> None:
     explanation = explained(name, CASES[name].inputs(), "occlusion")[0]
     for stream in dict.fromkeys(explanation.units.stream):

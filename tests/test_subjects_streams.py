@@ -75,30 +75,6 @@ def test_an_image_with_a_caption() -> None:
         wf.explain(model_of("clip"), (picture(), "a cat"))
 
 
-def test_image_tokens_inside_a_language_model() -> None:
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
-
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = LlavaConfig(
-        vision_config=CLIPVisionConfig(image_size=32, patch_size=8, projection_dim=32, **size),
-        text_config=LlamaConfig(vocab_size=100, num_key_value_heads=2, **size),
-        image_token_index=99,
-        vision_feature_layer=-1,
-    )
-    model = seeded(lambda: LlavaForConditionalGeneration(config))
-    ids = torch.arange(48).view(2, 24) % 90 + 5
-    ids[:, 2:18] = 99
-    pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
-    for method in ("generic_attention", "attention_rollout"):
-        found = wf.explain(model, inputs, method=method, target=7)
-        assert [found[0].units.stream.count(s) for s in ("image", "text")] == [16, 8]
-        assert found[0].heatmap().shape == (4, 4)
-        assert any("image layers are not followed" in w for w in found[0].warnings)  # never silently dropped
-        alone = wf.explain(model, {k: v[1:] for k, v in inputs.items()}, method=method, target=7)
-        close(found[1].scores, alone[0].scores)
-
-
 # Encoder-decoders
 
 
@@ -123,6 +99,11 @@ def test_each_generated_token_is_explained(name: str) -> None:
         close(steps[number].scores, wf.explain(model, given, target=written[number + 1])[0].scores)
     several = wf.explain(model, [source, "a cat on the mat"], processor=tokenizer())
     close(several[0][2].scores, steps[2].scores)
+    fresh = CASES[name].build("sdpa")  # studied on the shortest prefix: the last token is read all the same
+    short = {"input_ids": encoded["input_ids"], "decoder_input_ids": torch.tensor([written[:1]])}
+    assert wf.explain(fresh, short, target=1)[0].readout == "target: last position"
+    close(wf.explain(fresh, source, processor=tokenizer())[2].scores, steps[2].scores)
+    assert steps[2].scores[4:].argmax() == 2  # of the prefix, the token before the next one counts most: it is read
 
 
 def test_a_given_answer_and_the_token_asked_for() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
@@ -21,6 +22,7 @@ from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
 from whyformer.outputs import SCALARS, logits_of
+from whyformer.peak import Peak
 from whyformer.progress import tracker
 from whyformer.registry import Method, get_method
 from whyformer.run import Attribution, Run
@@ -28,6 +30,7 @@ from whyformer.streams import cropped
 from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
+from whyformer.subjects.table import TableSubject
 from whyformer.types import Cost, Explanation, Record, Target
 from whyformer.version import __version__
 
@@ -87,21 +90,25 @@ class Explainer:
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with borrowed(self.model), _Marked(self._named_modules):
+        with self.borrowed():
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
             batch, target = subject.expanded(hidden_padding(subject, batch), target)
             study, new = study_of(subject, batch)
-            step = batch_size or BATCH_SIZE
+            step, uneven = batch_size or BATCH_SIZE, subject.uneven(batch)
             track = tracker(progress)
-            chunks = [range(i, min(i + step, batch.size)) for i in range(0, batch.size, step)]
+            stride = 1 if uneven else step
+            chunks = [range(i, min(i + stride, batch.size)) for i in range(0, batch.size, stride)]
             for chunk in track(chunks, "explaining"):
                 part = [target[i] for i in chunk] if isinstance(target, list) else target
+                own = subject.alone(batch.select(chunk)) if uneven else batch.select(chunk)
+                if uneven:
+                    study, new = study_of(subject, own)
                 runner = _Runner(
                     subject, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
                 )
-                for name, found in runner.run(batch.select(chunk), part, chosen, settings).items():
+                for name, found in runner.run(own, part, chosen, settings).items():
                     results[name] += found
         shaped = {name: _shaped(found, batch.groups, single) for name, found in results.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
@@ -109,7 +116,7 @@ class Explainer:
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         subject, batch, _ = self.prepare(inputs)
-        with borrowed(self.model), _Marked(self._named_modules):
+        with self.borrowed():
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             names = module_names(self.model)
@@ -126,18 +133,47 @@ class Explainer:
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
         subject, batch, _ = self.prepare(inputs)
-        with borrowed(self.model), _Marked(self._named_modules):
+        with self.borrowed():
+            batch, _ = subject.expanded(batch, None)  # a generator is studied on what it writes
+            if subject.uneven(batch):
+                batch = subject.alone(batch.select([0]))
             return study_of(subject, batch)[0]
 
     def audit(self, inputs: Any) -> Leak:
         """Does information pass between positions outside the captured attention? (capture/audit.py)"""
         return self.study(inputs).leak
 
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """The model ready to be explained, under its lock, and afterwards exactly as it was."""
+        with borrowed(self.model), _Marked(self._named_modules):
+            yield
+
+    def compare(self, inputs: Any, **how: Any) -> Any:
+        """Which method explains this model best on these inputs? See ``whyformer.compare``."""
+        from whyformer.evaluate.compare import compare
+
+        return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
+
+    def check(self, inputs: Any, **how: Any) -> Any:
+        """Should these explanations be believed? See ``whyformer.check``."""
+        from whyformer.evaluate.checks.check import check_with
+
+        return check_with(self, inputs, **how)
+
+    def recommend(self, inputs: Any, **how: Any) -> Any:
+        """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
+        from whyformer.evaluate.recommend import recommend
+
+        return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
+
     # Inputs
 
     def prepare(self, inputs: Any) -> tuple[Subject, Batch, bool]:
         """Subject, encoded batch, and whether a single raw input was given."""
         subject = choose_subject(self.model, self.processor, inputs)
+        if isinstance(subject, TableSubject):
+            return subject, *subject.read(inputs)
         if are_tensors(inputs):
             return subject, subject.adopt(inputs), False
         single = is_single(inputs)
@@ -181,6 +217,8 @@ class _Runner:
     def run(
         self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
     ) -> dict[str, list[Explanation]]:
+        if self.subject.mixes_rows:
+            return self._beside_others(batch, target, chosen, settings)
         try:
             return self._run(batch, target, chosen, settings)
         except AmbiguousLayout:
@@ -194,12 +232,30 @@ class _Runner:
                 results[name] += found
         return results
 
-    def _cost(self, run: Run, m: Method, settings: dict[str, dict[str, Any]], row: int, seconds: float) -> Cost:
+    def _beside_others(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        """Row by row, each beside the reference rows; methods that only ask for scores bring those in themselves."""
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        asking = [m for m in chosen if m.needs <= {"perturbation"}]
+        if asking:
+            results |= self._run(batch, target, asking, {m.name: settings[m.name] for m in asking})
+        looking = [m for m in chosen if m not in asking]
+        for row in range(batch.size if looking else 0):
+            one = self.subject.in_company(batch.select([row]))
+            own = [target[row], *[None] * one.company] if isinstance(target, list) else target
+            for name, found in self._run(one, own, looking, {m.name: settings[m.name] for m in looking}).items():
+                results[name] += found[:1]
+        return results
+
+    def _cost(
+        self, run: Run, m: Method, settings: dict[str, dict[str, Any]], row: int, seconds: float, peak: int
+    ) -> Cost:
         """Counted for a single method; where several share passes, what this one takes by itself."""
         passes = float(run.forwards_B[row]), float(run.backwards_B[row])
         if len(settings) > 1:
             passes = m.cost(len(run.units[row]), **settings[m.name])
-        return Cost(*passes, seconds=seconds / run.batch.size, setup_forwards=self.setup)
+        return Cost(*passes, seconds=seconds / run.batch.size, peak_bytes=peak, setup_forwards=self.setup)
 
     def _run(
         self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
@@ -215,9 +271,11 @@ class _Runner:
             keep_layers=self.keep_layers,
             track=self.track,
         )
-        started = time.perf_counter()
+        started, peak = time.perf_counter(), Peak(next(iter(batch.tensors.values())).device)
         if any("attention_gradients" in m.needs for m in chosen):
             run.record(grad=True, several=True)  # one record serves every method that follows
+        elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
+            run.anatomy()  # likewise, for those that need the blocks around attention as well
         shared = time.perf_counter() - started
         results = {}
         for m in chosen:
@@ -227,8 +285,11 @@ class _Runner:
             seconds = time.perf_counter() - started
             if m.needs & {"attention", "attention_gradients"}:
                 seconds += shared
+            highest = peak.bytes
             results[m.name] = [
-                _explanation(run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds))
+                _explanation(
+                    run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds, highest)
+                )
                 for row in range(batch.size)
             ]
         return results
@@ -243,7 +304,7 @@ def _explanation(run: Run, m: Method, options: dict[str, Any], found: Attributio
     prediction = int(run.logits[row].argmax())
     warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
     warnings += found.warnings[row] if found.warnings else []
-    warnings += [*run.study.notes, *_doubts(run, m, scores)]
+    warnings += [*run.study.notes, *run.subject.notes(run.batch, run.length), *_doubts(run, m, scores)]
     return Explanation(
         scores=scores,
         units=run.units[row],

@@ -16,7 +16,8 @@ class Head:
     """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
 
     def __init__(self, subject: Subject, batch: Batch, scalar: str = "logit") -> None:
-        self.subject, self.scalar = subject, scalar
+        self.subject, self.scalar, self.batch = subject, scalar, batch
+        self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
         self.model = subject.model
         self.extra: dict[str, Any] = {}
         if "use_cache" in subject.parameters:
@@ -40,6 +41,8 @@ class Head:
         if self.causal:
             return self._language_model(batch)
         output = self.subject.call(batch, **self.extra)
+        if batch is self.batch and self.subject.compares:
+            self.pairs = self.subject.pairs(output)
         own = self.subject.logits(output, batch, self.scalar)
         if own is not None:
             return own
@@ -76,6 +79,8 @@ class Head:
             return {0: "similarity"}
         if self.speaks:
             return {}
+        if self.subject.classes:
+            return dict(enumerate(self.subject.classes))
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
         return {int(k): str(v) for k, v in names.items()}
 

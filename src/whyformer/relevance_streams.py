@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.relevance import chosen_layers, row_normalized
-from whyformer.schedule import START, Schedule, Step
+from whyformer.schedule import START, Link, Schedule, Step
 from whyformer.shapes import BQK
 from whyformer.types import Record, Site
 
@@ -25,6 +25,8 @@ Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)
 
 def placed(map_BQK: BQK, site: Site, step: Step, keep: Mapping[str, Tensor]) -> BQK:
     """A map over all positions of its two streams, padding zeroed; rows that were not asked for are zero."""
+    if step.query not in keep:  # a stream without units of its own has no padding
+        return map_BQK
     rows_BN, columns_BN = keep[step.query], keep[step.key]
     queries = rows_BN.shape[1]
     if map_BQK.shape[1] != queries:
@@ -67,13 +69,19 @@ def generic_relevance(
 ) -> Maps:
     """Rules 6, 7, 10 and 11 over the schedule; ``maps`` are Ā of eq. 5 by site (sites left out change nothing)."""
     dtype = next(iter(maps.values())).dtype
-    eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in keep.items()}
+    eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in whole_keep(schedule, keep).items()}
+    for link in schedule.links:  # a placed token is nothing of its own
+        eyes[link.into] = eyes[link.into] * _own(link)
     states: dict[tuple[str, int], Rows] = {}
 
     def state(stream: str, after: int) -> Rows:
         if (stream, after) in states:
             return states[stream, after]
         start = {t: eyes[t] if t == stream else _zeros(eyes, stream, t) for t in schedule.streams}
+        link = schedule.link(stream)
+        if link is not None:  # it starts as what its positions had seen
+            seen = state(link.source, schedule.last(link.source))
+            start = {t: r + _placed(link, r) @ seen[t] for t, r in start.items()}
         return states.setdefault((stream, START), start)
 
     for step in schedule.steps:
@@ -89,7 +97,39 @@ def generic_relevance(
             others = state(step.key, step.key_after)
             states[step.query, step.site] = _crossed(step, layer, rows, others, eyes, normalize_cross, self_in_rule_10)
     final = {s: state(s, schedule.last(s)) for s in schedule.streams}
-    return {(s, t): r for s, rows in final.items() for t, r in rows.items()}
+    heard = {
+        s: schedule.reduced([s], schedule.links).streams for s in schedule.streams
+    }  # of others nothing can be known
+    return _folded(schedule, {(s, t): r for s, rows in final.items() for t, r in rows.items() if t in heard[s]})
+
+
+def whole_keep(schedule: Schedule, keep: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Real positions of every stream, also of those that have no units of their own."""
+    like = next(iter(keep.values()))
+    inner = {s: like.new_ones(len(like), n) for s, n in schedule.lengths.items() if s not in keep}
+    return {**inner, **keep}
+
+
+def _placed(link: Link, like: Tensor) -> Tensor:
+    assert link.placed_BNM is not None
+    return link.placed_BNM.to(like.dtype)
+
+
+def _own(link: Link) -> Tensor:
+    """(B, N, 1) tokens that are not placed."""
+    assert link.placed_BNM is not None
+    return link.placed_BNM.sum(2, keepdim=True) == 0
+
+
+def _folded(schedule: Schedule, maps: Maps) -> Maps:
+    """Columns of a placed stream are added to those of the tokens that its positions became."""
+    for link in schedule.links:
+        columns_BMN = _placed(link, next(iter(maps.values()))).transpose(1, 2) > 0
+        shares = columns_BMN / columns_BMN.sum(2, keepdim=True).clamp(min=1)
+        for s in schedule.shown:
+            if (s, link.source) in maps:
+                maps[s, link.into] = maps[s, link.into] + maps[s, link.source] @ shares.to(maps[s, link.into].dtype)
+    return {pair: m for pair, m in maps.items() if set(pair) <= set(schedule.shown)}
 
 
 def _zeros(eyes: Mapping[str, Tensor], query: str, key: str) -> Tensor:
@@ -123,7 +163,9 @@ def rollout_relevance(
     of that cross-attention had been through. This is the baseline of Chefer et al.; the transpose is theirs.
     """
     dtype = next(iter({**layers, **cross}.values())).dtype
-    rolled: dict[tuple[str, int], Tensor] = {(s, START): eye_of(k, dtype) for s, k in keep.items()}
+    rolled: dict[tuple[str, int], Tensor] = {
+        (s, START): eye_of(k, dtype) for s, k in whole_keep(schedule, keep).items()
+    }
     found: Maps = {}
     for step in schedule.steps:
         if not step.used:
@@ -138,7 +180,11 @@ def rollout_relevance(
     for s in schedule.streams:
         if schedule.between(s, s):
             found[s, s] = rolled[s, schedule.last(s)]
-    return found
+    for link in schedule.links:
+        whole = found[link.into, link.into]
+        found[link.into, link.source] = whole @ _placed(link, whole) @ rolled[link.source, schedule.last(link.source)]
+        found[link.into, link.into] = whole * _own(link).transpose(1, 2)
+    return _folded(schedule, found)
 
 
 def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
@@ -158,8 +204,8 @@ def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
 def layer_means(schedule: Schedule, maps: Mapping[int, BQK], layers: str | int | Sequence[int]) -> Maps:
     """For each pair of streams, the mean of the chosen layers (numbered among those of the pair)."""
     found: Maps = {}
-    for s in schedule.streams:
-        for t in schedule.streams:
+    for s in schedule.shown:
+        for t in schedule.shown:
             sites = schedule.between(s, t)
             if sites:
                 found[s, t] = torch.stack([maps[sites[i]] for i in chosen_layers(layers, len(sites))]).mean(0)

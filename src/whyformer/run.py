@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from whyformer.capture.anatomy import Dissect, dissect
 from whyformer.capture.block import Anatomy
 from whyformer.capture.capture import observe, record, require_sites
 from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
@@ -29,6 +30,7 @@ from whyformer.schedule import Schedule
 from whyformer.study import Study, require_readable, rows_of_each, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.table import TableSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Record, Target, Units
 
@@ -36,6 +38,8 @@ NO_EMBEDDING = (
     "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use occlusion, or an "
     "attention method."
 )
+
+Seeing = TypeVar("Seeing", bound=Intercept)
 
 
 @dataclass
@@ -92,15 +96,20 @@ class Run:
         return self.study.length(self.subject, self.batch)
 
     @property
+    def explained(self) -> range:
+        """The rows of the batch that are explained; others may stand beside them (SAINT)."""
+        return range(self.batch.size - self.batch.company)
+
+    @property
     def several(self) -> bool:
         """Several streams of tokens: methods that know the rules for them read maps by stream."""
         return self.study.several
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """Who asks whom (schedule.py)."""
         assert self.study.schedule is not None
-        return self.study.schedule
+        return streams.placed(self.subject, self.batch, self.study.schedule)
 
     @property
     def windowed(self) -> bool:
@@ -185,7 +194,12 @@ class Run:
         if self._targets is None:
             self._see(logits_BC)
             self._resolve(logits_BC.detach())
-        return scalar_of(logits_BC, self.targets, self.scalar)
+        values_B = scalar_of(logits_BC, self.targets, self.scalar)
+        if not self.batch.company:
+            return values_B
+        own_B = torch.zeros_like(values_B)
+        own_B[: len(self.explained)] = 1
+        return values_B * own_B  # others are looked at, not explained
 
     # Passes
 
@@ -223,30 +237,30 @@ class Run:
         everyone = range(self.batch.size)
         np.add.at(self.forwards_B, list(everyone), 1)
         if not grad:
-            result = observe(lambda: self.head.logits(self.batch), Observe(self.batch.size, self._names, axes), values)
+            observer = self._ready(Observe(self.batch.size, self._names, axes))
+            result = observe(lambda: self.head.logits(self.batch), observer, values)
         else:
-            recorder = Recorder(self.batch.size, self._names, axes)
+            recorder = self._ready(Recorder(self.batch.size, self._names, axes))
             result = record(lambda: self.head.logits(self.batch), recorder, self.scalars, values)
             np.add.at(self.backwards_B, list(everyone), 1)
         if self._logits is None:
             self._see(result.logits)
         return result
 
+    def _ready(self, intercept: Seeing) -> Seeing:
+        intercept.rows_attend = self.batch.company > 0
+        return intercept
+
     def pairs(self) -> Tensor | None:
-        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows."""
-        if not self.subject.compares:
-            return None
-        found = self.subject.pairs(self.batch)
-        if found is not None:
-            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
-        return found
+        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows; found on the way."""
+        return self.head.pairs
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/anatomy.py); its one forward serves as a record, too."""
         if self._anatomy is None:
             require_readable(self.study)
             np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
-            intercept = Dissect(self.batch.size, self._names, self.study.batch_axes)
+            intercept = self._ready(Dissect(self.batch.size, self._names, self.study.batch_axes))
             found = dissect(lambda: self.head.logits(self.batch), intercept)
             require_sites(found.record)
             self._anatomy = found
@@ -257,7 +271,7 @@ class Run:
 
     def rewritten(self, edit: Edit) -> Tensor:
         """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
-        intercept = Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit)
+        intercept = self._ready(Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit))
         np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
         with torch.no_grad(), intercept:
             return self.head.logits(self.batch)
@@ -372,6 +386,8 @@ class Run:
                 rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
             return torch.stack(rows)
         scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
+        if isinstance(self.subject, TableSubject):
+            return self.subject.placed(scores, self.batch, self.length)
         missing = self.length - scores.shape[1]
         if missing <= 0:
             return scores

@@ -9,11 +9,13 @@ states (LXMERT) are two steps with the same predecessors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from torch import Tensor
 
 from whyformer.capture.lineage import Call, Segments
 from whyformer.capture.probe import SiteFacts
-from whyformer.errors import NotOverUnits
+from whyformer.errors import BadInput, NotOverUnits
 from whyformer.subjects.families import ENCODER_STREAMS, PATH_STREAMS
 
 START = -1  # the state before any attention
@@ -36,32 +38,71 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Link:
+    """The result of one stream placed among the tokens of another (LLaVA): those tokens start as what it had seen."""
+
+    source: str
+    into: str
+    made_of: Tensor  # (tokens, N_source) each placed token is the mean of these positions of the source
+    placed_BNM: Tensor | None = None  # (B, N_into, N_source) the same, where the tokens stand in each input
+
+    def at(self, places_BN: Tensor) -> Link:
+        """For a batch: ``places_BN`` marks the tokens, which come in the order of ``made_of``."""
+        made_of = self.made_of.to(places_BN.device)
+        counts = places_BN.sum(1).tolist()
+        if any(count != len(made_of) for count in counts):
+            raise BadInput(
+                f"the inputs have {sorted(set(counts))} image tokens, and the model makes {len(made_of)} of an "
+                "image: every input needs one image of the same size. Explain the others separately."
+            )
+        placed = made_of.new_zeros(*places_BN.shape, made_of.shape[1])
+        placed[places_BN] = made_of.repeat(len(places_BN), 1)
+        return replace(self, placed_BNM=placed)
+
+    @property
+    def lost(self) -> int:
+        """Positions of the source that become no token."""
+        return int((self.made_of.sum(0) == 0).sum())
+
+
+@dataclass(frozen=True)
 class Schedule:
     """All steps in call order, and how many positions each stream has."""
 
     steps: tuple[Step, ...]
     lengths: dict[str, int]  # on the input that was studied
     segments: Segments = ()  # streams laid end to end in a joint one
+    links: tuple[Link, ...] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:
         return tuple(self.lengths)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Streams with units of their own: one that is placed among another's tokens is shown there."""
+        inner = {link.source for link in self.links}
+        return tuple(s for s in self.streams if s not in inner)
+
+    def link(self, into: str) -> Link | None:
+        return next((link for link in self.links if link.into == into), None)
 
     def last(self, stream: str) -> int:
         """The site after which the rows of a stream are final: its last one that reaches the output."""
         own = [s.site for s in self.steps if s.query == stream and s.used]
         return own[-1] if own else START
 
-    def reduced(self, feeding: Iterable[str]) -> Schedule:
-        """Without the streams that no attention connects to those that feed the head."""
+    def reduced(self, feeding: Iterable[str], links: tuple[Link, ...] = ()) -> Schedule:
+        """Without the streams that neither attention nor a link connects to those that feed the head."""
         joined = set(feeding)
         while True:
-            more = {s.key for s in self.steps if s.used and s.query in joined} - joined
+            more = {s.key for s in self.steps if s.used and s.query in joined}
+            more = (more | {link.source for link in links if link.into in joined}) - joined
             if not more:
                 break
             joined |= more
         steps = tuple(s for s in self.steps if s.query in joined)
-        return Schedule(steps, {k: v for k, v in self.lengths.items() if k in joined}, self.segments)
+        return Schedule(steps, {k: v for k, v in self.lengths.items() if k in joined}, self.segments, links)
 
     def between(self, query: str, key: str) -> list[int]:
         """Sites where ``query`` asks ``key``, and the answer reaches the output."""
@@ -103,7 +144,7 @@ def _named(sites: Sequence[SiteFacts], calls: Sequence[Call], default: str) -> t
         if blocks and _block(site.path) in blocks:
             queries[i] = "target"
             keys[i] = keys[i] if i in crossed else "target"
-    if "target" in queries:
+    if "target" in queries and "image" not in queries:  # beside an image, a question stays a text
         queries = [ENCODER_STREAMS.get(q, q) for q in queries]
         keys = [ENCODER_STREAMS.get(k, k) for k in keys]
     return queries, keys
@@ -152,11 +193,21 @@ def require_steady(sites: Sequence[SiteFacts], schedule: Schedule) -> None:
     """Streams must keep their positions from layer to layer."""
     for step in schedule.steps:
         site = sites[step.site]
-        want = schedule.lengths[step.query], schedule.lengths[step.key]
-        few = site.queries <= want[0] if not step.cross else site.queries == want[0]
-        if site.windows > 1 or not few or site.keys != want[1]:
+        if not _fits(site, step, schedule):
+            want = schedule.lengths[step.query], schedule.lengths[step.key]
             raise NotOverUnits(
                 f"{site.path}: attention of {site.queries} × {site.keys} positions, where the streams {step.query} and "
                 f"{step.key} have {want[0]} and {want[1]}, so maps of different layers do not line up. Use a gradient "
                 "or perturbation method."
             )
+
+
+def is_steady(sites: Sequence[SiteFacts], schedule: Schedule, stream: str) -> bool:
+    """Does this stream keep its positions? A vision tower that attends inside windows does not."""
+    return all(_fits(sites[s.site], s, schedule) for s in schedule.steps if s.query == stream)
+
+
+def _fits(site: SiteFacts, step: Step, schedule: Schedule) -> bool:
+    queries, keys = schedule.lengths[step.query], schedule.lengths[step.key]
+    few = site.queries <= queries if not step.cross else site.queries == queries
+    return site.windows == 1 and few and site.keys == keys

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from whyformer.capture.audit import Probe
 from whyformer.capture.direct_readout import direct_rows
 from whyformer.capture.paths import module_names
+from whyformer.capture.placement import made_of
 from whyformer.capture.probe import Readout, readout_of
 from whyformer.errors import CaptureError
 from whyformer.head import Head
-from whyformer.schedule import START, Schedule
+from whyformer.schedule import START, Link, Schedule
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.joined import joined
 from whyformer.subjects.text import TextSubject
@@ -23,10 +26,37 @@ from whyformer.types import Units
 def lengths(subject: Subject, batch: Batch, schedule: Schedule) -> dict[str, int]:
     """Positions of each stream in this batch: as studied, except for text, which has its own length."""
     found = {}
-    for stream, studied in schedule.lengths.items():
+    for stream in schedule.shown:
         part, view = subject.part(stream, batch)
+        studied = schedule.lengths[stream]
         found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextSubject) else studied
     return found
+
+
+def placed(subject: Subject, batch: Batch, schedule: Schedule) -> Schedule:
+    """The schedule with its links as they are in this batch."""
+    if not schedule.links:
+        return schedule
+    places_BN = _places(subject, batch)
+    return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
+
+
+def links_of(subject: Subject, one: Batch, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
+    """Streams whose result is placed among the tokens of the main one (image tokens in a language model)."""
+    places_BN, into = subject.places(one), subject.stream
+    firsts = [s.site for s in schedule.steps if s.query == into and s.used]
+    if places_BN is None or not firsts:
+        return ()
+    head, names = Head(subject, one), module_names(subject.model)
+    links: tuple[Link, ...] = ()
+    for source in sorted(schedule.streams, key=schedule.last, reverse=True):  # the nearest first: BLIP-2's queries
+        last = schedule.last(source)
+        if source in schedule.reduced(feeding, links).streams or not START < last < firsts[0]:
+            continue
+        weights = made_of(lambda: head.logits(one), names, last, firsts[0], places_BN[0])
+        if weights is not None and weights.shape[1] == schedule.lengths[source]:
+            links = (*links, Link(source, into, weights))
+    return links
 
 
 def slices(sizes: dict[str, int]) -> dict[str, slice]:
@@ -57,6 +87,34 @@ def units_of(subject: Subject, batch: Batch, sizes: dict[str, int], grid: tuple[
     return [joined(parts) for parts in zip(*each, strict=True)]
 
 
+def stream_probes(subject: Subject, one: Batch, schedule: Schedule) -> list[Probe]:
+    """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
+    sizes, probes = schedule.lengths, []
+    for stream, length in sizes.items():
+        own = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]
+        if not own or length < 2:
+            continue
+        position = length // 2
+        if stream in schedule.shown:
+            part, view = subject.part(stream, one)
+            real = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
+            position = real[len(real) // 2]
+        heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
+        heard[length] = {position}
+        for link in (link for link in schedule.links if link.source == stream):
+            places = link.at(_places(subject, one)).placed_BNM
+            assert places is not None
+            heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
+        probes.append(Probe(own[0], position, heard))
+    return probes
+
+
+def _places(subject: Subject, batch: Batch) -> Tensor:
+    places_BN = subject.places(batch)
+    assert places_BN is not None
+    return places_BN
+
+
 def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:
     """Rules for the rows of each stream that feed the head, learned on one input."""
     sizes = lengths(subject, one, schedule)
@@ -68,6 +126,8 @@ def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, R
         real = [rank[r] for r in rows if r in rank]
         if real:
             rule = readout_of(real, sizes[stream], len(rank), set())
+            if subject.generates and real == [len(rank) - 1]:  # also where a single token is first and last
+                rule = Readout("last")
             if stream == subject.positioned:  # which row is read is the target's choice, not the model's
                 rule = Readout("rows", tuple(real))
             guessed = rule.kind == "last" and not subject.generates and not any("mask" in n for n in one.tensors)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import memory_of
-from whyformer.capture.audit import Leak, audit
+from whyformer.capture.audit import Leak, Probe, audit, audit_streams
 from whyformer.capture.capture import observe
 from whyformer.capture.direct_readout import direct_rows
 from whyformer.capture.embedding import SwapEmbedding
@@ -22,16 +22,20 @@ from whyformer.capture.roles import Observe
 from whyformer.capture.windows import Windows, windows_of
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.head import Head
-from whyformer.schedule import Schedule, kind_of, require_steady, schedule_of
-from whyformer.streams import readouts_of
+from whyformer.schedule import Schedule, is_steady, kind_of, require_steady, schedule_of
+from whyformer.streams import links_of, readouts_of, stream_probes
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.table import TableSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Record
 
 UNFOLLOWED = (
     "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
     "placed among the tokens of another stream. Scores are those of the tokens it became there."
+)
+LOST = (
+    "the model's {stream} layers have {count} position(s) that become no token ([CLS]): what they receive is not shown."
 )
 
 
@@ -84,11 +88,17 @@ class Study:
 def study_of(subject: Subject, batch: Batch) -> tuple[Study, bool]:
     """The study of this model for this kind of input, and whether it had to be made now."""
     facts = memory_of(subject.model).facts
+    mixes = subject.mixes_rows  # asked before any mode is on: the answer may take a pass
     key = _signature(subject, batch)
     if key in facts:
         return facts[key], False
     row = _longest(batch)
-    study = _study(subject, batch.select([row]))
+    if mixes:
+        from whyformer.study_rows import beside_others  # it makes a Study, too
+
+        study = beside_others(subject, batch.select([row]))
+    else:
+        study = _study(subject, batch.select([row]))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True
@@ -99,7 +109,7 @@ def _signature(subject: Subject, batch: Batch) -> tuple[Any, ...]:
         (k, v.ndim, () if isinstance(subject, TextSubject) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
     )
     layers = sum(1 for _ in subject.model.modules())
-    return (type(subject).__name__, subject.main, shapes, layers)
+    return (type(subject).__name__, subject.main, shapes, subject.form(batch), layers)
 
 
 def _longest(batch: Batch) -> int:
@@ -107,6 +117,8 @@ def _longest(batch: Batch) -> int:
 
 
 def input_length(subject: Subject, batch: Batch) -> int:
+    if isinstance(subject, TableSubject):
+        return subject.positions
     tensor = batch.tensors[subject.main]
     return tensor.shape[1] if tensor.ndim > 1 else 1
 
@@ -152,18 +164,34 @@ def _study(subject: Subject, one: Batch) -> Study:
 
 def _several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> Study:
     """Several streams: which rows of each feed the head."""
-    if any(s.windows > 1 for s in study.sites):
+    if len(schedule.streams) == 1 and any(s.windows > 1 for s in study.sites):
         return _windowed(subject, one, study)
     if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
         return study
     try:
-        require_steady(study.sites, schedule)
         readouts = readouts_of(subject, one, schedule)
-        followed = schedule.reduced(readouts)
-        notes = tuple(UNFOLLOWED.format(stream=s) for s in schedule.streams if s not in followed.streams)
-        return replace(study, readouts=readouts, schedule=followed, notes=notes, forwards=2)
+        links = tuple(
+            k for k in links_of(subject, one, schedule, readouts) if is_steady(study.sites, schedule, k.source)
+        )
+        followed = schedule.reduced(readouts, links)
+        require_steady(study.sites, followed)
+        notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s not in followed.streams]
+        notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
+        found = replace(study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=2 + len(links))
+        probes = stream_probes(subject, one, followed)
+        if _is_short(subject, one, followed):
+            found = replace(found, input_length=1)
+        return _audited(subject, one, found, probes, {s.site for s in schedule.steps if s.cross})
     except CaptureError as error:
         return replace(study, trouble=error)
+
+
+def _is_short(subject: Subject, one: Batch, schedule: Schedule) -> bool:
+    """A stream of a single token, of which it cannot be told whether its first or its last row is read."""
+    if subject.generates:
+        return False  # always the last
+    parts = {stream: subject.part(stream, one) for stream in schedule.shown}
+    return any(int(p.keep(v, schedule.lengths[s], None)[0].sum()) < 2 for s, (p, v) in parts.items() if s != "queries")
 
 
 def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
@@ -174,8 +202,28 @@ def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
         rows = direct_rows(lambda: head.logits(one), names)[-1]
     except CaptureError as error:
         return replace(study, trouble=error)
-    pooled = len(rows) == windows.placements[-1].tokens_WN.shape[1]
-    return replace(study, windows=windows, readout=Readout("mean"), forwards=3) if pooled else study
+    if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
+        return study
+    found = replace(study, windows=windows, readout=Readout("mean"), forwards=3)
+    return _audited(subject, one, found, [_window_probe(windows)], set())
+
+
+def _window_probe(windows: Windows) -> Probe:
+    """The token in the middle of the first window; of later stages, the one that it is part of may change."""
+    first = windows.placements[0].tokens_WN[0]
+    place = next(i for i in range(len(first) // 2, len(first)) if first[i] >= 0)
+    heard = {windows.sizes[0]: {int(first[place])}}
+    alone = torch.zeros(1, windows.sizes[0], 1)
+    alone[0, first[place]] = 1
+    for stage in range(1, len(windows.sizes)):
+        heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
+    return Probe(0, place, heard)
+
+
+def _audited(subject: Subject, one: Batch, study: Study, probes: list[Probe], cross: set[int]) -> Study:
+    head, names = Head(subject, one), module_names(subject.model)
+    leak = audit_streams(lambda: head.logits(one), names, probes, cross) if probes else Leak()
+    return replace(study, leak=leak, forwards=study.forwards + (len(probes) + 1 if probes else 0))
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
@@ -306,6 +354,7 @@ def require_readable(study: Study, several: bool = False) -> None:
     if study.unclaimed:
         return
     if several and study.windows is not None:
+        _refuse_leak(study)
         return
     if any(s.windows > 1 for s in study.sites):
         raise NotOverUnits(
@@ -314,6 +363,7 @@ def require_readable(study: Study, several: bool = False) -> None:
             "image, or a gradient or perturbation method."
         )
     if several and study.several:
+        _refuse_leak(study)
         return
     if not study.one_stream:
         raise NotOverUnits(
@@ -323,6 +373,10 @@ def require_readable(study: Study, several: bool = False) -> None:
             + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.several)
             + "a gradient or perturbation method."
         )
+    _refuse_leak(study)
+
+
+def _refuse_leak(study: Study) -> None:
     if study.leak.found:
         raise PartlyCaptured(
             f"positions exchange information outside the captured attention (seen at {study.leak.path}: a change of "

@@ -30,9 +30,11 @@ class Units:
     text: str | None = None
     image_size: tuple[int, int] | None = None  # height, width the grid covers
     boxes: tuple[tuple[float, ...], ...] | None = None  # left, top, right, bottom as shares of the image
+    values: tuple[str, ...] | None = None  # what stood in each column, for tables
+    unseen: tuple[str, ...] = ()  # columns that no unit stands for: the model does not attend to them
 
     def __post_init__(self) -> None:
-        for name in ("special", "stream", "word", "spans", "boxes"):
+        for name in ("special", "stream", "word", "spans", "boxes", "values"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.labels):
                 raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
@@ -58,7 +60,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model."""
+    """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model.
+
+    ``peak_bytes``: the most memory above what was in use before, for the whole batch (peak.py says how it is measured).
+    """
 
     forwards: float = 0.0
     backwards: float = 0.0

@@ -20,7 +20,7 @@ WRONG_USAGE = [
     (("explain", "text", "a", "--batch-size", "0"), "batch-size"),
     (("explain", "text", "--file", "nowhere.txt"), "does not exist"),
     (("explain", "image", "a.png"), "--model"),
-    (("explain", "sound", "a.wav"), "No such command"),
+    (("explain", "smell", "a.wav"), "No such command"),
     (("demo", "--out", "x.png"), "something.html"),
     (("frobnicate",), "No such command"),
 ]

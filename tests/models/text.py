@@ -38,6 +38,8 @@ XLNET |= {"d_inner": 2 * WIDTH, "pad_token_id": 0}
 T5 = LABELS | {"vocab_size": VOCAB, "d_model": WIDTH, "d_kv": WIDTH // HEADS, "d_ff": 2 * WIDTH}
 T5 |= {"num_layers": LAYERS, "num_heads": HEADS, "relative_attention_num_buckets": 8}
 T5 |= {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 2}
+MARIAN = ENCODER_DECODER | CONTROL | {"decoder_start_token_id": 0, "max_position_embeddings": 32}
+MARIAN |= {"forced_eos_token_id": 2, "scale_embedding": False}
 BART = ENCODER_DECODER | CONTROL | LABELS | {"decoder_start_token_id": 2, "forced_eos_token_id": 2}
 
 
@@ -140,5 +142,6 @@ CASES = [
     generator("t5", "T5ForConditionalGeneration", gain=0.9, **T5),
     eos_classifier("t5_cls", "T5ForSequenceClassification", gain=0.9, **T5),
     generator("bart", "BartForConditionalGeneration", **BART),
+    generator("marian", "MarianMTModel", **MARIAN),
     eos_classifier("bart_cls", "BartForSequenceClassification", **BART),
 ]

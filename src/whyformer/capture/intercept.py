@@ -37,6 +37,7 @@ class Intercept(TorchFunctionMode):
 
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
     keeps_values = True  # False: a site's values go once they have been used
+    rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -45,6 +46,7 @@ class Intercept(TorchFunctionMode):
         self.batch_axes = batch_axes or {}
         self.softmaxes: list[SoftmaxCall] = []
         self.sites: list[OpenSite] = []
+        self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
         self._trail = Trail()
         self._since_site = Trail()  # what was computed from the last single-head site
         self._handlers: dict[str, Callable[..., Any]] = {
@@ -101,6 +103,8 @@ class Intercept(TorchFunctionMode):
         q, k = self._trail.at(query), self._trail.at(key)
         contraction = matmul_contraction(weights.ndim, value.ndim, (weights.ndim - 1, True))
         assert contraction is not None
+        if self._is_between_rows(weights, contraction):
+            return torch.matmul(weights, value) if fused is None else fused
         axes = (*q.axes[:-1], k.axes[-2])
         batch_axis = 0 if weights.ndim == 4 and weights.shape[0] == self.batch else None  # documented layout
         site = self._open(weights, value, contraction, axes, (q.source, k.source), batch_axis)
@@ -201,11 +205,22 @@ class Intercept(TorchFunctionMode):
         assert note.softmax is not None
         call = self.softmaxes[note.softmax]
         call.claimed = True
+        if self._is_between_rows(weights, contraction):
+            return product(weights, value) if first else product(value, weights)
         site = self._open(weights, value, contraction, note.axes, note.query_key or (None, None), None, call.layout)
         self.at_site(site)
         out = product(site.attention, site.value) if first else product(site.value, site.attention)
         self._close(site, out)
         return out
+
+    def _is_between_rows(self, weights: Tensor, contraction: Contraction) -> bool:
+        sizes = weights.shape[contraction.query], weights.shape[contraction.key]
+        found = self.rows_attend and sizes == (self.batch, self.batch)
+        if found:
+            lead = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
+            order = (*lead, contraction.query, contraction.key)
+            self.between_rows.append((current_path(self.names), weights.detach().permute(order)))
+        return found
 
     def _open(
         self,

@@ -31,7 +31,9 @@ class LookupLeaves(TorchFunctionMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        return out if func.__name__ != "embedding" or out.requires_grad else self.leaf(out)
+        if func.__name__ != "embedding" or out.requires_grad:
+            return out
+        return self.leaf(out).clone()  # a leaf itself must not be written into, and some models do that
 
 
 class BeforeAttention(TorchFunctionMode):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from whyformer.errors import BadInput, MissingExtra
@@ -54,19 +55,77 @@ def load_image(name: str) -> tuple[Any, Any]:
         return model, _processor(name, "AutoImageProcessor", "image processor")
 
 
-def load_any(name: str) -> tuple[Any, Any, str]:
-    """Model, processor, and "text" or "image"."""
+def load_pair(name: str) -> tuple[Any, Any]:
+    """A model of images with texts, and its processor."""
+    _require_transformers()
+    with quiet():
+        model = _model(name, headless=True)
+        if kind_of(model) == "regions":
+            raise BadInput(
+                f"{name!r} reads vectors of image regions, which a detector makes. In Python: "
+                "whyformer.explain(model, ({'visual_feats': …, 'visual_pos': …}, text), processor=tokenizer)."
+            )
+        if kind_of(model) != "pair":
+            raise BadInput(f"{name!r} is no model of images with texts: use 'whyformer explain text' or 'image'.")
+        return model, _processor(name, "AutoProcessor", "processor")
+
+
+def load_encoder(name: str) -> tuple[Any, Any]:
+    """A text encoder whose token vectors are averaged, or the SentenceTransformer that the folder holds."""
+    _require_transformers()
+    pooling = Path(name) / "1_Pooling" / "config.json"
+    with quiet():
+        if pooling.is_file() and '"pooling_mode_mean_tokens": true' not in pooling.read_text(encoding="utf-8"):
+            try:
+                from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+            except ImportError:
+                raise BadInput(f"{name!r} pools its tokens in its own way: pip install sentence-transformers") from None
+            return SentenceTransformer(name), None
+        return _model(name, headless=True), _processor(name, "AutoTokenizer", "tokenizer")
+
+
+def load_sound(name: str) -> tuple[Any, Any]:
+    """A model of sound, and its processor or feature extractor."""
     _require_transformers()
     with quiet():
         model = _model(name)
-        if _is_image_model(model):
-            return model, _processor(name, "AutoImageProcessor", "image processor"), "image"
-        if getattr(model, "main_input_name", None) != "input_ids":
+        if kind_of(model) != "sound":
+            raise BadInput(f"{name!r} is no model of sound: use 'whyformer explain text' or 'image'.")
+        return model, _sound_processor(name)
+
+
+def load_any(name: str) -> tuple[Any, Any, str]:
+    """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound"."""
+    _require_transformers()
+    with quiet():
+        model = _model(name, headless=True)
+        kind = kind_of(model)
+        if not kind:
             raise BadInput(
-                f"{name!r} takes {model.main_input_name}: the command line knows text and image models. In Python, "
-                "pass the model's own tensors: whyformer.Explainer(model).study(tensors)."
+                f"{name!r} takes {model.main_input_name}: the command line knows text, image and sound models. In "
+                "Python, pass the model's own tensors: whyformer.Explainer(model).study(tensors)."
             )
-        return model, _processor(name, "AutoTokenizer", "tokenizer"), "text"
+        wanted = {"image": "AutoImageProcessor", "pair": "AutoProcessor"}.get(kind, "AutoTokenizer")
+        if kind == "sound":
+            return model, _sound_processor(name), kind
+        return model, _processor(name, wanted, "processor"), kind
+
+
+def kind_of(model: Any) -> str:
+    """What a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
+    from whyformer.subjects.base import signature_of
+    from whyformer.subjects.families import BOX_FEATURES
+
+    names = set(signature_of(model))
+    if "input_ids" in names and names & set(BOX_FEATURES):
+        return "regions"
+    if {"input_ids", "pixel_values"} <= names:
+        return "pair"
+    if _is_image_model(model):
+        return "image"
+    if names & {"input_features", "input_values"}:
+        return "sound"
+    return "text" if getattr(model, "main_input_name", None) == "input_ids" else ""
 
 
 def _require_transformers() -> None:
@@ -76,7 +135,7 @@ def _require_transformers() -> None:
         raise MissingExtra("transformers", "hf", "loading models") from None
 
 
-def _model(name: str) -> Any:
+def _model(name: str, headless: bool = False) -> Any:
     import transformers
 
     if (name.startswith((".", "/", "~")) or name.endswith(("/", "\\"))) and not Path(name).is_dir():
@@ -92,7 +151,8 @@ def _model(name: str) -> Any:
     kind = getattr(transformers, classes[0], None) if classes else None
     if kind is None:
         raise BadInput(f"{name!r} does not say which transformers model it is (config.json: architectures={classes}).")
-    if classes[0].endswith("Model") and not classes[0].endswith("LMHeadModel"):
+    bare = classes[0].endswith("Model") and not classes[0].endswith(("LMHeadModel", "MTModel"))
+    if bare and not headless:
         raise BadInput(
             f"{name!r} is a {classes[0]}, which has no head and predicts nothing: there is no prediction to explain. "
             "Use a fine-tuned checkpoint, e.g. one for sequence or image classification."
@@ -110,6 +170,16 @@ def _processor(name: str, auto: str, what: str) -> Any:
         return getattr(transformers, auto).from_pretrained(name)
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise BadInput(f"the {what} of {name!r} could not be loaded: {_first_line(error)}") from None
+
+
+def _sound_processor(name: str) -> Any:
+    """What turns samples into tensors, and the tokenizer where the folder has one."""
+    found = {"feature_extractor": _processor(name, "AutoFeatureExtractor", "feature extractor")}
+    try:
+        found["tokenizer"] = _processor(name, "AutoTokenizer", "tokenizer")
+    except (BadInput, TypeError):  # a classifier has no words: transformers stumbles over the missing vocabulary
+        return found["feature_extractor"]
+    return SimpleNamespace(**found)
 
 
 def _is_image_model(model: Any) -> bool:

@@ -53,7 +53,7 @@ def capture(
 
     loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model)
     explainer = Explainer(loaded, processor)
-    study = explainer.study(text if kind == "text" else _picture(image))
+    study = explainer.study(_example(loaded, kind, text, image))
     trouble = None
     try:
         require_readable(study, several=True)
@@ -69,6 +69,28 @@ def capture(
         _print(type(loaded).__name__, study, trouble)
     if trouble:
         raise typer.Exit(1)
+
+
+def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
+    """An input of the kind that the model takes; what the user did not give is noise."""
+    if kind == "text":
+        return text
+    if kind == "image":
+        return _picture(image)
+    if kind == "pair":
+        return _picture(image), text
+    import numpy as np
+
+    noise = np.random.default_rng(0)
+    if kind == "sound":
+        return noise.normal(size=16000).astype(np.float32)
+    boxes = {"visual_feats": ("visual_feat_dim", "visual_pos"), "visual_embeds": ("visual_embedding_dim", "")}
+    from whyformer.subjects.base import signature_of
+
+    name = next(n for n in boxes if n in signature_of(model))
+    size, corners = boxes[name]
+    regions = {name: noise.normal(size=(6, getattr(model.config, size))).astype(np.float32)}
+    return regions | ({corners: noise.random((6, 4)).astype(np.float32)} if corners else {}), text
 
 
 def _picture(path: Path | None) -> Any:
@@ -95,14 +117,24 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
     ]
     if study.sites:
         lines += [_sites(study), ""]
-    lines.append(Text(f"read from   {study.readout if study.readout is not None else 'not known'}"))
+    lines.append(Text(f"read from   {_readout(study)}"))
     if study.grid:
         lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
     lines.append(Text(f"ledger      {count or 'no'} softmax{'' if count == 1 else 'es'} left unexplained"))
     lines += [Text(f"  - {line}") for line in study.unclaimed]
-    lines += [Text(f"leak audit  {_audit(study)}"), ""]
+    lines += [Text(f"leak audit  {_audit(study)}")]
+    lines += [Text(f"note        {note}") for note in study.notes]
+    lines.append("")
     verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
     put(Group(*lines, Text(verdict, style="red" if trouble else "green")))
+
+
+def _readout(study: Study) -> str:
+    """The rows that feed the head; with several streams, those of each."""
+    if study.readouts:
+        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in study.readouts.items()}
+        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
+    return "not known" if study.readout is None else str(study.readout)
 
 
 def _sites(study: Study) -> Table:
@@ -128,7 +160,7 @@ def _audit(study: Study) -> str:
         return f"LEAK at {leak.path}: {leak.amount:.2g}"
     if leak.checked:
         return f"no leak, {leak.checked} places compared"
-    return "not run (several streams, or too few positions)"
+    return "not run (too few positions, or streams that could not be put in order)"
 
 
 def _print_json(study: Study, trouble: str | None) -> None:
@@ -139,10 +171,11 @@ def _print_json(study: Study, trouble: str | None) -> None:
         json.dumps(
             {
                 "sites": [dataclasses.asdict(s) for s in study.sites],
-                "readout": None if study.readout is None else str(study.readout),
+                "readout": None if study.readout is None and not study.readouts else _readout(study),
                 "grid": study.grid,
                 "unclaimed": study.unclaimed,
                 "leak": dataclasses.asdict(study.leak),
+                "notes": study.notes,
                 "trouble": trouble,
             },
             ensure_ascii=False,

@@ -12,13 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import borrowed
 from whyformer.capture.capture import observe, require_sites
 from whyformer.capture.gates import Gate
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput
-from whyformer.explainer import BATCH_SIZE, Explainer, _Marked
+from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.head import Head
 from whyformer.progress import tracker
 from whyformer.run import Run
@@ -179,7 +178,7 @@ def visiting(
 ) -> Iterator[Visit]:
     """Borrow the model for a visit."""
     explainer = Explainer(model, processor, attention_at=attention_at)
-    with borrowed(explainer.model), _Marked(explainer._named_modules):
+    with explainer.borrowed():
         yield Visit(explainer, inputs, batch_size, progress)
 
 

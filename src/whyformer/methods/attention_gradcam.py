@@ -10,7 +10,7 @@ from torch import Tensor
 from whyformer.errors import NotOffered, UnknownName, one_of
 from whyformer.registry import constant, method
 from whyformer.relevance import chosen_layers, read_row, real
-from whyformer.relevance_streams import layer_means, placed_maps, read_streams
+from whyformer.relevance_streams import layer_means, placed_maps, read_streams, whole_keep
 from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
@@ -101,12 +101,12 @@ def _over_streams(run: Run, layer: str | int | Sequence[int]) -> Attribution:
     """One map per pair of streams, from the layers where the one asks the other."""
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     record = run.record(grad=True, several=True)
-    weights = {}
+    weights, every = {}, whole_keep(schedule, keep)
     for step in schedule.steps:
         site = record.sites[step.site]
         assert site.attention_grad_BHQK is not None
-        rows_BQ = keep[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
-        cells_BQK = rows_BQ[:, :, None] * keep[step.key].float()[:, None, :]
+        rows_BQ = every[step.query][:, site.first_query : site.first_query + site.attention_BHQK.shape[2]].float()
+        cells_BQK = rows_BQ[:, :, None] * every[step.key].float()[:, None, :]
         total_BH = torch.einsum("bhqk,bqk->bh", site.attention_grad_BHQK.float(), cells_BQK)
         weights[id(site)] = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
 

@@ -21,7 +21,7 @@ from whyformer.relevance import (
     with_ratio,
     with_residual,
 )
-from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites
+from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites, whole_keep
 from whyformer.relevance_windows import over_windows
 from whyformer.run import Attribution, Run
 
@@ -108,14 +108,14 @@ def _over_streams(
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     record = run.record(several=True)
     plain = placed_maps(record, schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads))
-    chosen = start_sites(schedule, start_layer)
+    chosen, every = start_sites(schedule, start_layer), whole_keep(schedule, keep)
     layers, cross = {}, {}
     for step in schedule.steps:
         if step.site in chosen and step.cross:
             cross[step.site] = plain[step.site]
         elif step.site in chosen:
             mixed = with_residual(plain[step.site], 0, residual, normalize)
-            real_BN = keep[step.query].to(mixed.dtype)
+            real_BN = every[step.query].to(mixed.dtype)
             layers[step.site] = mixed * real_BN[:, :, None] * real_BN[:, None, :]
     whole = rollout_relevance(schedule, layers, cross, keep)
     return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -55,17 +55,30 @@ def raw_attention(
         return over_one_layer(run, False, lambda site: over_heads(site.attention_BHQK.float(), heads), layers)
     if run.several:
         return _over_streams(run, layers, heads)
-    sites = run.record().sites
+    return combined(run, run.record().sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
+
+
+def combined(
+    run: Run, sites: Sequence[Site], fused: Callable[[Site], BQK], layers: str | int | Sequence[int], read: str
+) -> Attribution:
+    """One map per layer, ``fused`` over its heads, brought together over ``layers`` and read."""
     keep_BN = run.keep_BN
     picked = chosen_layers(layers, len(sites))
-    maps = [real(over_heads(sites[i].attention_BHQK.float(), heads), keep_BN, sites[i]) for i in picked]
+    maps = [real(fused(sites[i]), keep_BN, sites[i]) for i in picked]
     square = [m for m in maps if m.shape[1] == m.shape[2]]
     if layers == "product":
         whole, last = product(maps), sites[picked[-1]]
     elif len(square) == len(maps) or read == "row":
         whole, last = _mean(run, maps, [sites[i] for i in picked])
-    else:  # a last layer with few rows has no columns or diagonal of its own
+    elif square:  # a last layer with few rows has no columns or diagonal of its own
         whole, last = torch.stack(square).mean(0), sites[0]
+    else:
+        whole, last = maps[-1], sites[picked[-1]]
+    if read != "row" and whole.shape[1] != whole.shape[2]:
+        raise NotOffered(
+            f"read={read!r} needs a map with a row for every position, and the last layer of this model asks for "
+            f"{whole.shape[1]} only: use read='row', or layers without the last one."
+        )
     scores = _read(run, whole, last, read)
     layered = torch.stack(square, 1) if run.keep_layers and len(square) == len(maps) else None
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=layered)

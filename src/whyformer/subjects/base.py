@@ -30,6 +30,8 @@ class Batch:
     constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
     positions: tuple[int, ...] = ()  # per input: the output position explained, where the subject chose it
     groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
+    company: int = 0  # so many rows at the end are not explained: they stand beside the first, which looks at them
+    alone: bool = False  # rows that would look at others are run without them
 
     @property
     def size(self) -> int:
@@ -50,6 +52,7 @@ class Batch:
             encodings=pick(self.encodings),
             positions=pick(self.positions),
             groups=pick(self.groups),
+            company=0,
         )
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
@@ -65,6 +68,7 @@ class Subject(ABC):
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
+    classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         self.model = model
@@ -99,6 +103,21 @@ class Subject(ABC):
         """What a unit can be replaced by; the first is the default."""
         return ()
 
+    # Rows of a table that look at each other
+
+    @property
+    def mixes_rows(self) -> bool:
+        """What the model says about one input depends on the others in the batch (SAINT)."""
+        return False
+
+    def in_company(self, one: Batch) -> Batch:
+        """One input beside those that it looks at."""
+        return one
+
+    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
+        """What every explanation of these inputs has to say."""
+        return ()
+
     # Several streams
 
     def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
@@ -112,11 +131,27 @@ class Subject(ABC):
         """The subject of one stream, and the batch as it sees it."""
         return self, batch
 
+    def places(self, batch: Batch) -> Tensor | None:
+        """(B, N) positions of the main stream where another stream's result is placed, if there are any."""
+        return None
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        """What about these inputs, besides names and axes of tensors, makes a study of its own necessary."""
+        return ()
+
+    def uneven(self, batch: Batch) -> bool:
+        """Inputs that differ in form, so that each has to be studied and explained by itself."""
+        return False
+
+    def alone(self, one: Batch) -> Batch:
+        """One input of an uneven batch, as it is by itself."""
+        return one
+
     def scalar(self, scalar: str) -> str:
         """What is explained when ``scalar`` is asked for."""
         return scalar
 
-    def pairs(self, batch: Batch) -> Tensor | None:
+    def pairs(self, output: Any) -> Tensor | None:
         """(B, N_a, N_b) what each pair of units of two compared inputs adds to their similarity, where it is known."""
         return None
 

@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput
 from whyformer.subjects.audio import AudioSubject
 from whyformer.subjects.base import Batch, Subject, signature_of
+from whyformer.subjects.columns import Table
 from whyformer.subjects.detection import DetectionSubject
 from whyformer.subjects.families import BOX_FEATURES
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.packed import are_packed
 from whyformer.subjects.pair import PairSubject
 from whyformer.subjects.seq2seq import Seq2SeqSubject
 from whyformer.subjects.similarity import SimilaritySubject, compares_texts
+from whyformer.subjects.table import TableSubject
 from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
 
@@ -39,6 +42,8 @@ def is_single(inputs: Any) -> bool:
 
 
 def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if isinstance(processor, Table):
+        return TableSubject(model, processor)
     if compares_texts(model, inputs):
         return SimilaritySubject(model, processor)
     if are_tensors(inputs):
@@ -53,6 +58,9 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     names = {main} if isinstance(main, str) else set()
     if isinstance(first, (tuple, list)) and {"pixel_values", "input_ids"} <= set(parameters):
         names |= {"pixel_values", "input_ids"}
+    boxes = [n for n in BOX_FEATURES if n in parameters]
+    if isinstance(first, (tuple, list)) and boxes and any(not isinstance(p, str) for p in first):
+        names |= {boxes[0], "input_ids"}
     several = _several(model, processor, names)
     if several is not None:
         return several
@@ -73,6 +81,8 @@ def _looks_like_image(inputs: Any) -> bool:
 
 
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if are_packed(inputs):
+        return PairSubject(model, processor)
     plain = TensorSubject(model, processor)
     batch = plain.adopt(inputs)
     several = _several(model, processor, set(batch.tensors))

@@ -46,3 +46,6 @@ ENCODER_STREAMS: dict[str, str] = {"text": "source", "audio": "source", "sequenc
 
 # Argument names that hold vectors of boxes, and where those boxes are in the picture.
 BOX_FEATURES: dict[str, str | None] = {"visual_feats": "visual_pos", "visual_embeds": None}
+
+# Models whose own output lacks the logits: the part of them that makes them.
+LOGITS_INSIDE: dict[str, str] = {"BlipForQuestionAnswering": "text_decoder"}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered
+from whyformer.errors import NotOffered
 from whyformer.outputs import logits_of
+from whyformer.subjects.answer import Answer, bare
 from whyformer.subjects.base import Batch, Raw, Subject
-from whyformer.subjects.families import BOX_FEATURES
-from whyformer.subjects.image import ImageSubject, open_image
+from whyformer.subjects.families import BOX_FEATURES, LOGITS_INSIDE
+from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.joined import joined
+from whyformer.subjects.packed import SIZES, are_packed, packed, token_grid, unpacked
+from whyformer.subjects.pair_encoding import encoded_pairs
+from whyformer.subjects.pair_model import SortedDraws, heard
 from whyformer.subjects.parts import OwnPositions, VectorSubject, without_each
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Units
@@ -25,8 +27,9 @@ from whyformer.types import Units
 class PairSubject(TextSubject):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
-    Three ways in which models bring them together: streams of their own (LXMERT, CLIP), laid end to end (VisualBERT,
-    ViLT), or image tokens at marked places of the text (LLaVA).
+    Three ways in which models bring them together: streams of their own (LXMERT, CLIP, BLIP), laid end to end
+    (VisualBERT, ViLT), or image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that writes an answer
+    with a decoder of its own (BLIP) is explained at each token of it.
     """
 
     several = True
@@ -35,10 +38,12 @@ class PairSubject(TextSubject):
         super().__init__(model, processor, main="input_ids")
         self.image = image
         self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
-        self.generates = type(model).__name__.endswith("ForConditionalGeneration")
+        answers = "decoder_input_ids" in self.parameters and callable(getattr(model, "generate", None))
+        self._answer = Answer(model, processor) if answers else None
+        self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
         self._text = TextSubject(model, processor)
         self._image: Subject = (
-            VectorSubject(model, image, places=BOX_FEATURES[image])
+            VectorSubject(model, image, boxes=BOX_FEATURES[image])
             if image in BOX_FEATURES
             else ImageSubject(model, main=image)
         )
@@ -46,37 +51,62 @@ class PairSubject(TextSubject):
     # Inputs
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        if self.image in BOX_FEATURES:
-            raise NotOffered(
-                f"{type(self.model).__name__} reads vectors of image regions, which a detector makes: pass tensors "
-                f"({{'input_ids': …, '{self.image}': …}}) instead of an image."
-            )
-        if self.processor is None or not hasattr(self.processor, "image_processor"):
-            raise MissingProcessor(
-                "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
-                "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
-            )
-        pairs = [_pair(r) for r in raw]
-        images = [open_image(i) for i, _ in pairs]
-        texts = [t for _, t in pairs]
-        encoded = self.processor(images=images, text=texts, return_tensors="pt", padding=True)
-        batch = self.adopt({k: v for k, v in encoded.items() if self._takes(k)})
-        facts = tuple(self._facts((t,), self._tokenizer()(t)) for t in texts)
-        return replace(batch, raw=tuple(zip(images, texts, strict=True)), encodings=facts, warnings=((),) * len(pairs))
+        tensors, pairs, given = encoded_pairs(self, raw)
+        batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
+        tokenizer = self._tokenizer()
+        facts = tuple(self._facts((text,), tokenizer(text)) for _, text in pairs)
+        batch = replace(batch, raw=tuple(pairs), encodings=facts, warnings=((),) * len(pairs))
+        return batch if self._answer is None else self._answer.with_given(batch, given)
 
     def adopt(self, tensors: Any) -> Batch:
-        batch = super().adopt(tensors)
+        batch = super().adopt(unpacked(tensors) if are_packed(tensors) else tensors)
         mask = batch.tensors.get("attention_mask")  # other masks may have the text's width by chance
         keep = torch.ones_like(batch.tensors[self.main], dtype=torch.bool) if mask is None else mask.bool()
         return replace(batch, keep_BN=keep)
 
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        # BLIP's own generate reads the padding of its question, so questions are answered one by one.
+        return (batch, target) if self._answer is None else self._answer.expanded(batch, target, apart=True)
+
     def call(self, batch: Batch, **extra: Any) -> Any:
+        if SIZES in batch.tensors:
+            batch = replace(batch, tensors=packed(batch.tensors))
+        inside = LOGITS_INSIDE.get(type(self.model).__name__)
         with SortedDraws():
-            return super().call(batch, **extra)
+            if inside is None:
+                return super().call(batch, **extra)
+            with heard(self.model.get_submodule(inside)) as outputs:
+                super().call(batch, **extra)
+            return outputs[-1]
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        """How many patches an image has decides how many positions there are."""
+        shape = tuple(batch.tensors[self.image].shape[1:]) if SIZES not in batch.tensors else ()
+        return (shape, *sorted(set(self._forms(batch))))
+
+    def uneven(self, batch: Batch) -> bool:
+        assert batch.keep_BN is not None
+        padded = self._answer is not None and not bool(batch.keep_BN.all())
+        return padded or SIZES in batch.tensors or len(set(self._forms(batch))) > 1
+
+    def alone(self, one: Batch) -> Batch:
+        # NOTE[DIFF] transformers' BLIP hands no mask to the decoder's cross-attention, so it would read padding.
+        return one if self._answer is None else bare(one)
+
+    def _forms(self, batch: Batch) -> list[tuple[int, ...]]:
+        """Per input, the size of its image where that may differ: ViLT's padded images, Qwen's packed ones."""
+        if SIZES in batch.tensors:
+            return [tuple(size) for size in batch.tensors[SIZES].tolist()]
+        mask = batch.tensors.get("pixel_mask")
+        if mask is None or mask.ndim != 3:
+            return []
+        return [(int(m.any(1).sum()), int(m.any(0).sum())) for m in mask]
 
     # Outputs
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        if self._answer is not None:
+            return self._answer.next_logits(output, batch)
         similarity = getattr(output, "logits_per_image", None)
         if similarity is not None:
             if scalar == "cosine":
@@ -97,13 +127,15 @@ class PairSubject(TextSubject):
     def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
         if stream == "image":
             return self._image, batch
-        if stream == "text" and self._image_token() is None:
+        if stream == "target" and self._answer is not None:
+            return self._answer.part(batch)
+        if stream == "text" and self.image_token() is None:
             return self._text, batch
         if stream == "queries":
             return OwnPositions(self.model, self.main), batch
         return self, batch
 
-    def _image_token(self) -> int | None:
+    def image_token(self) -> int | None:
         """The id that marks an image token inside the text (LLaVA and its kin)."""
         for name in ("image_token_id", "image_token_index"):
             value = getattr(self.config, name, None)
@@ -111,25 +143,39 @@ class PairSubject(TextSubject):
                 return int(value)
         return None
 
+    def places(self, batch: Batch) -> Tensor | None:
+        token = self.image_token()
+        return None if token is None else batch.tensors[self.main] == token
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         tokens = batch.tensors[self.main].shape[1]
         texts = self._text.units(batch, tokens, 0, None)
         if length == tokens:
             return self._marked(batch, texts, grid)
-        images = self._image.units(batch, length - tokens, None, grid)
+        images = self._image.units(batch, length - tokens, None, self._shape(batch, grid))
         order = (images, texts) if front else (texts, images)
         return [joined(parts) for parts in zip(*order, strict=True)]
 
+    def _shape(self, batch: Batch, grid: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Rows and columns of the patches that hold a picture: ViLT leaves the padding out."""
+        mask = batch.tensors.get("pixel_mask")
+        if grid is None or mask is None or mask.ndim != 3:
+            return grid
+        small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0, 0]  # as ViLT does it
+        return int(small.any(1).sum()), int(small.any(0).sum())
+
     def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
         """Tokens at the image's places belong to the image."""
-        token, result = self._image_token(), []
+        token, result = self.image_token(), []
         for row, units in enumerate(texts):
             ids = batch.tensors[self.main][row]
             assert batch.keep_BN is not None
             images = (ids[batch.keep_BN[row]] == token).tolist() if token is not None else [False] * len(units)
+            size = tuple(batch.tensors[self.image].shape[-2:])
+            if SIZES in batch.tensors:
+                grid, size = token_grid(self.config, batch.tensors[SIZES][row])
             fits = grid is not None and sum(images) == grid[0] * grid[1]
             numbers = iter(range(sum(images)))
-            height, width = batch.tensors[self.image].shape[-2:]
             labels = tuple(f"image {next(numbers)}" if i else lab for i, lab in zip(images, units.labels, strict=True))
             result.append(
                 replace(
@@ -138,7 +184,7 @@ class PairSubject(TextSubject):
                     special=tuple(s and not i for i, s in zip(images, units.special, strict=True)),
                     stream=tuple("image" if i else "text" for i in images),
                     grid=grid if fits else None,
-                    image_size=(height, width) if fits else None,
+                    image_size=(size[0], size[1]) if fits else None,
                 )
             )
         return result
@@ -159,29 +205,8 @@ class PairSubject(TextSubject):
         return (*known, *self._image.replacements)
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
-        if self._image_token() is not None:
+        if self.image_token() is not None:
             raise NotOffered(
                 "units cannot be taken away where image tokens stand inside the text. Use generic_attention."
             )
         return without_each(self, batch, row, units, replacement)
-
-
-class SortedDraws(TorchFunctionMode):
-    """Patches drawn at random come in order. ViLT shuffles them on every call; attention does not mind, units do."""
-
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        return out.sort(-1).values if func.__name__ == "multinomial" else out
-
-
-def _pair(raw: Raw) -> tuple[Any, str]:
-    """(image, text) in either order; an image may be a path."""
-    parts = tuple(raw) if isinstance(raw, (tuple, list)) else ()
-    if len(parts) == 2:
-        if isinstance(parts[1], str) and not isinstance(parts[1], Path):
-            return parts[0], parts[1]
-        if isinstance(parts[0], str):
-            return parts[1], parts[0]
-    raise BadInput(f"expected (image, text), got {type(raw).__name__}: {str(raw)[:60]!r}")

@@ -18,17 +18,17 @@ class VectorSubject(Subject):
     """One vector per unit, given as a (B, N, D) tensor: regions of an image (boxes), or any sequence of features."""
 
     def __init__(
-        self, model: nn.Module, main: str, stream: str = "image", word: str = "box", places: str | None = None
+        self, model: nn.Module, main: str, stream: str = "image", word: str = "box", boxes: str | None = None
     ) -> None:
         super().__init__(model)
-        self.main, self.stream, self.word, self.places = main, stream, word, places
+        self.main, self.stream, self.word, self.boxes = main, stream, word, boxes
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise NotOffered(f"{self.main} holds vectors that another model made: pass them as a tensor.")
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         keep_BN = self.keep(batch, length, front)
-        places = None if self.places is None else batch.tensors.get(self.places)
+        places = None if self.boxes is None else batch.tensors.get(self.boxes)
         result = []
         for row in range(batch.size):
             real = keep_BN[row].nonzero()[:, 0].tolist()

@@ -92,9 +92,8 @@ class SimilaritySubject(TextSubject):
             weights = mask.to(hidden.dtype) / mask.sum(1, keepdim=True)
             shares = hidden * weights[..., None]
         if known:
-            total = None if shares is None or shares.shape[-1] != known[0].shape[-1] else shares.sum(1)
-            same = total is not None and torch.allclose(total, known[0], rtol=1e-4, atol=1e-5)
-            return known[0], shares if same else None
+            fits = shares is not None and shares.shape[-1] == known[0].shape[-1]
+            return known[0], shares if fits and _aligned(shares, known[0]) else None
         assert shares is not None
         return shares.sum(1), shares
 
@@ -103,12 +102,13 @@ class SimilaritySubject(TextSubject):
         return nn.functional.cosine_similarity(a, b, dim=-1)[:, None]
 
     @torch.no_grad()
-    def pairs(self, batch: Batch) -> Tensor | None:
+    def pairs(self, output: Any) -> Tensor | None:
         """(B, N_a, N_b) what each pair of tokens adds to the cosine (exact for mean pooling), else None."""
-        (a, a_shares), (b, b_shares) = self.call(batch)
+        (_, a_shares), (_, b_shares) = output
         if a_shares is None or b_shares is None:
             return None
-        scale = (a.norm(dim=-1) * b.norm(dim=-1))[:, None, None]
+        a_shares, b_shares = a_shares.float(), b_shares.float()
+        scale = (a_shares.sum(1).norm(dim=-1) * b_shares.sum(1).norm(dim=-1))[:, None, None]
         return torch.einsum("bnd,bmd->bnm", a_shares, b_shares) / scale
 
     # Units
@@ -127,6 +127,13 @@ class SimilaritySubject(TextSubject):
         return without_each(self, batch, row, units, replacement)
 
 
+def _aligned(shares_BND: Tensor | None, vector_BD: Tensor) -> bool:
+    """Is the text's vector the mean of its tokens' up to a factor (many models bring it to length one)?"""
+    assert shares_BND is not None
+    cosine = nn.functional.cosine_similarity(shares_BND.sum(1).float(), vector_BD.float(), dim=-1)
+    return bool((cosine > 1 - 1e-5).all())
+
+
 def compares_texts(model: Any, inputs: Any) -> bool:
     """A pair of texts for an encoder without a head: their similarity is what can be explained."""
     if isinstance(inputs, dict):
@@ -134,5 +141,7 @@ def compares_texts(model: Any, inputs: Any) -> bool:
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
     if not (isinstance(first, tuple) and len(first) == 2 and all(isinstance(p, str) for p in first)):
         return False
-    name = type(model).__name__
-    return name == "SentenceTransformer" or (name.endswith("Model") and not name.endswith("LMHeadModel"))
+    if callable(getattr(model, "encode", None)) and getattr(model, "tokenizer", None) is not None:
+        return True  # a SentenceTransformer, or what looks like one
+    writes = getattr(model, "can_generate", None)
+    return type(model).__name__.endswith("Model") and not (callable(writes) and writes())

@@ -1,0 +1,178 @@
+"""What a decoder writes token by token: a stream of its own, explained at the next token after the prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.outputs import logits_of
+from whyformer.subjects.base import Batch, Raw, Subject
+from whyformer.subjects.text import TextSubject
+
+STEPS = 32  # generated tokens that are explained, unless the target is given
+
+
+class Answer:
+    """The target side of an encoder-decoder. ``main``: the argument that holds what was written so far."""
+
+    def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
+        self.model, self.main = model, main
+        self.text = TextSubject(model, processor, main=main)
+        config = getattr(model, "config", None)
+        self.configs = [config, getattr(config, "text_config", None)]
+
+    # Inputs
+
+    def with_given(self, batch: Batch, texts: Sequence[str | None]) -> Batch:
+        """Remember the answers that the user gave, if any."""
+        if all(t is None for t in texts):
+            return batch
+        if any(t is None for t in texts):
+            raise BadInput("give a target text for every input, or for none.")
+        tokenizer = self.text._tokenizer()
+        ids = [[int(i) for i in tokenizer(text_target=str(t))["input_ids"]] for t in texts]
+        return replace(batch, encodings=tuple({**e, "answer": i} for e, i in zip(_facts(batch), ids, strict=True)))
+
+    def expanded(self, batch: Batch, target: Any, apart: bool = False) -> tuple[Batch, Any]:
+        """A source without a target prefix: one row per token of the answer, or the token that was asked for.
+
+        apart: inputs are answered one by one, without padding.
+        """
+        if self.main in batch.tensors:
+            return batch, target
+        answers = [self._given(e) for e in batch.encodings] if batch.encodings else [None] * batch.size
+        written = answers if all(a is not None for a in answers) else self._generated(batch, apart)
+        rows, prefixes, tokens = [], [], []
+        for row, answer in enumerate(written):
+            assert answer is not None
+            wanted = target[row] if isinstance(target, list) else target
+            for step in self._steps(answer[1:], wanted):
+                rows.append(row)
+                prefixes.append(answer[: step + 1])
+                tokens.append(answer[step + 1])
+        width = max(len(p) for p in prefixes)
+        pad = self.start()
+        ids = torch.tensor([p + [pad] * (width - len(p)) for p in prefixes])
+        mask = torch.tensor([[1] * len(p) + [0] * (width - len(p)) for p in prefixes])
+        steps = batch.select(rows).with_tensors(**{self.main: self.text.move(ids)})
+        if "decoder_attention_mask" in self.text.parameters:
+            steps = steps.with_tensors(decoder_attention_mask=self.text.move(mask))
+        elif len({len(p) for p in prefixes}) > 1:
+            steps = replace(
+                steps, encodings=tuple({**e, "written": len(p)} for e, p in zip(_facts(steps), prefixes, strict=True))
+            )
+        return replace(steps, groups=tuple(rows) if target is None else ()), tokens
+
+    def _given(self, facts: Any) -> list[int] | None:
+        answer = facts.get("answer")
+        return None if answer is None else [self.start(), *answer]
+
+    def _named_id(self, *names: str) -> Any:
+        found = (getattr(config, name, None) for name in names for config in self.configs)
+        return next((value for value in found if value is not None), None)
+
+    def start(self) -> int:
+        own = getattr(self.model, "decoder_start_token_id", None)  # BLIP keeps it on the model
+        value = (
+            own if isinstance(own, int) else self._named_id("decoder_start_token_id", "bos_token_id", "pad_token_id")
+        )
+        if value is None:
+            raise NotOffered("the model's config names no decoder_start_token_id: pass decoder_input_ids yourself.")
+        return int(value)
+
+    def _generated(self, batch: Batch, apart: bool) -> list[list[int]]:
+        """The model's greedy answers, end of text included."""
+        room = self._named_id("max_target_positions")  # Whisper refuses to be asked for more
+        steps = STEPS if room is None else min(STEPS, int(room) - 2)
+        parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
+        ids: list[list[int]] = []
+        for part in parts:
+            with torch.no_grad():
+                ids += self.model.generate(  # type: ignore[operator]
+                    **part.tensors, max_new_tokens=steps, do_sample=False, num_beams=1
+                ).tolist()
+        ends = [self._named_id("eos_token_id"), self._named_id("sep_token_id")]
+        stop = {e for end in ends for e in (end if isinstance(end, (list, tuple)) else [end])}
+        answers = []
+        for tokens in ids:
+            # Whisper's generate leaves the prompt out; others begin with the start token.
+            row = tokens if tokens[0] == self.start() else [self.start(), *tokens]
+            end = next((i for i, token in enumerate(row[1:], 1) if token in stop), len(row) - 1)
+            answers.append(row[: end + 1])
+        return answers
+
+    def _steps(self, answer: list[int], wanted: Any) -> list[int]:
+        if wanted is None:
+            return list(range(len(answer)))
+        ids = {wanted} if isinstance(wanted, int) else self._spellings(str(wanted))
+        found = [i for i, token in enumerate(answer) if token in ids]
+        if not found:
+            shown = " ".join(self.text.labels(answer))
+            raise BadInput(f"target {wanted!r} is not among the tokens of the answer: {shown}.")
+        return found[:1]
+
+    def _spellings(self, token: str) -> set[int]:
+        found: set[int] = set()
+        for text in (token, " " + token):
+            ids = self.text._tokenizer()(text, add_special_tokens=False)["input_ids"]
+            found |= set(ids) if len(ids) == 1 else set()
+        return found
+
+    # Outputs
+
+    def next_logits(self, output: Any, batch: Batch) -> Tensor | None:
+        """(B, C) logits after the last written token."""
+        logits = logits_of(output)
+        if logits.ndim != 3:
+            return None
+        keep = self.keep(batch)
+        width = keep.shape[1]
+        last = torch.stack([width - 1 - row.flip(0).float().argmax() for row in keep])
+        return logits[torch.arange(len(logits), device=logits.device), last.to(logits.device)]
+
+    # Units
+
+    def ids(self, batch: Batch, source: str = "") -> Tensor:
+        if self.main in batch.tensors:
+            return batch.tensors[self.main]
+        ids = batch.tensors[source]  # classifiers feed the source to the decoder, after a start token
+        start = torch.full_like(ids[:, :1], self.start())
+        return torch.cat([start, ids[:, :-1]], 1)
+
+    def keep(self, batch: Batch, source: str = "") -> Tensor:
+        """(B, N) real positions of the target."""
+        ids = self.ids(batch, source)
+        mask = batch.tensors.get("decoder_attention_mask")
+        if mask is not None:
+            return mask.bool()
+        if self.main not in batch.tensors and batch.keep_BN is not None:
+            return batch.keep_BN  # the source once more, moved on by one
+        counts = [e.get("written") if isinstance(e, dict) else None for e in batch.encodings]
+        if counts and all(c is not None for c in counts):
+            return torch.arange(ids.shape[1], device=ids.device) < torch.tensor(counts, device=ids.device)[:, None]
+        return torch.ones_like(ids, dtype=torch.bool)
+
+    def part(self, batch: Batch, source: str = "") -> tuple[Subject, Batch]:
+        return self.text, Batch({self.main: self.ids(batch, source)}, keep_BN=self.keep(batch, source))
+
+
+def is_pair(raw: Raw) -> bool:
+    """A source with the answer that is to be explained."""
+    return isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[1], str)
+
+
+def _facts(batch: Batch) -> tuple[Any, ...]:
+    return batch.encodings or ({},) * batch.size
+
+
+def bare(one: Batch) -> Batch:
+    """A single input with the padding of its text cut off."""
+    assert one.keep_BN is not None
+    real, names = one.keep_BN[0], ("input_ids", "attention_mask", "token_type_ids")
+    cut = {k: v[:, real] for k, v in one.tensors.items() if k in names}
+    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])

@@ -1,0 +1,162 @@
+"""Models that look at an image while they read or write: BLIP's cross-attention, image tokens in a language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.models.case import BATCH, HEADS, LAYERS, WIDTH, Inputs, randint, randn, spied
+from tests.models.hf import CONTROL, EAGER, ENCODER, LENGTHS, VOCAB, hf, hf_case, image, last_logits, text
+
+TOWER = {key: value for key, value in ENCODER.items() if key not in {"num_labels", "vocab_size"}}
+VISION = TOWER | {"image_size": 32, "patch_size": 8}
+BLIP_TEXT = TOWER | CONTROL | {"vocab_size": VOCAB, "max_position_embeddings": 32, "encoder_hidden_size": WIDTH}
+BLIP = {
+    "text_config": BLIP_TEXT | {"sep_token_id": 2},
+    "vision_config": VISION,
+    "projection_dim": WIDTH,
+    "image_text_hidden_size": WIDTH,
+}
+LLAMA = TOWER | CONTROL | {"model_type": "llama", "vocab_size": VOCAB, "num_key_value_heads": 2}
+IMAGE_TOKEN = 99
+LLAVA = {
+    "text_config": LLAMA,
+    "vision_config": VISION | {"model_type": "clip_vision_model", "projection_dim": WIDTH},
+    "image_token_index": IMAGE_TOKEN,
+    "vision_feature_layer": -1,
+    "image_seq_length": 16,
+}
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+QWEN_TEXT = TOWER | CONTROL | {"vocab_size": VOCAB, "num_key_value_heads": 2, "rope_parameters": ROTARY}
+QWEN_TOKENS = {"image_token_id": IMAGE_TOKEN, "video_token_id": 98, "vision_start_token_id": 97}
+QWEN_TOKENS |= {"vision_end_token_id": 96}
+QWEN_VISION = {"depth": LAYERS, "num_heads": HEADS, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+QWEN2_VL = {
+    "text_config": QWEN_TEXT | {"model_type": "qwen2_vl_text"},
+    "vision_config": QWEN_VISION | {"embed_dim": WIDTH, "hidden_size": WIDTH, "mlp_ratio": 2},
+} | QWEN_TOKENS
+QWEN2_5_VL = {
+    "text_config": QWEN_TEXT | {"model_type": "qwen2_5_vl_text"},
+    "vision_config": QWEN_VISION
+    | {"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "window_size": 16}
+    | {"fullatt_block_indexes": [1]},
+} | QWEN_TOKENS
+
+
+def question_and_picture() -> Inputs:
+    return text() | {"pixel_values": image()}
+
+
+def question_picture_and_answer() -> Inputs:
+    return question_and_picture() | {"decoder_input_ids": randint(5, VOCAB, BATCH, 3, seed=3)}
+
+
+def prompt_with_image_tokens(tokens: int = 16) -> dict[str, Tensor]:
+    """Text around the places of the image, the second row shorter and padded on the right."""
+    short = text(high=95)
+    ids, mask = short["input_ids"], short["attention_mask"]
+    places = torch.full((BATCH, tokens), IMAGE_TOKEN)
+    return {
+        "input_ids": torch.cat([ids[:, :2], places, ids[:, 2:]], 1),
+        "attention_mask": torch.cat([mask[:, :2], torch.ones_like(places), mask[:, 2:]], 1),
+    }
+
+
+def llava_inputs() -> Inputs:
+    return prompt_with_image_tokens() | {"pixel_values": image()}
+
+
+def packed_inputs() -> Inputs:
+    """Two images of 4 × 6 and 4 × 6 patches in one row of patches, two by two of them one token."""
+    prompt = prompt_with_image_tokens(6)
+    grid = torch.tensor([[1, 4, 6]] * BATCH)
+    return prompt | {
+        "pixel_values": randn(int(grid.prod(1).sum()), 3 * 2 * 4 * 4, seed=2),
+        "image_grid_thw": grid,
+        "mm_token_type_ids": (prompt["input_ids"] == IMAGE_TOKEN).int(),
+    }
+
+
+def after_the_image(output: Any) -> Tensor:
+    """Logits at the last real token: the image's 16 tokens stand before it."""
+    rows = output.logits
+    return rows[torch.arange(len(rows)), torch.tensor(LENGTHS[: len(rows)]) + 16 - 1]
+
+
+CASES = [
+    hf_case(
+        "blip_retrieval",
+        hf("BlipForImageTextRetrieval", **BLIP),
+        question_and_picture,
+        implementations=EAGER,
+        attention=spied,
+        sites=3 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=lambda output: output.itm_score,
+    ),
+    hf_case(
+        "blip_caption",
+        hf("BlipForConditionalGeneration", **BLIP),
+        question_and_picture,
+        implementations=EAGER,
+        attention=spied,
+        sites=3 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=last_logits,
+    ),
+    hf_case(
+        "llava",
+        hf("LlavaForConditionalGeneration", **LLAVA),
+        llava_inputs,
+        attention=spied,
+        sites=2 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=after_the_image,
+    ),
+]
+
+# Inputs or outputs that are not one row per input: these have tests of their own.
+UNUSUAL = [
+    hf_case(
+        "blip_vqa",  # its output has no logits: they stay inside the answer's decoder
+        hf("BlipForQuestionAnswering", **BLIP),
+        question_picture_and_answer,
+        implementations=EAGER,
+        attention=spied,
+        sites=5 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=None,
+    ),
+    hf_case(
+        "qwen2_vl",
+        hf("Qwen2VLForConditionalGeneration", **QWEN2_VL),
+        packed_inputs,
+        attention=spied,
+        sites=2 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=None,
+    ),
+    hf_case(
+        "qwen2_5_vl",
+        hf("Qwen2_5_VLForConditionalGeneration", **QWEN2_5_VL),
+        packed_inputs,
+        attention=spied,
+        sites=2 * LAYERS,
+        self_only=False,
+        units="several",
+        readout=None,
+        logits=None,
+    ),
+]

@@ -1,0 +1,29 @@
+"""Memory as it is told in the cost of an explanation."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from tests.methods.properties import explained
+from whyformer.peak import Peak
+
+LARGE = 64 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell, and 0 is reported")
+def test_the_highest_moment_counts_also_when_it_is_over() -> None:
+    peak = Peak(torch.device("cpu"))
+    tensor = torch.ones(LARGE // 4)
+    assert peak.bytes > 0.9 * LARGE
+    del tensor
+    assert peak.bytes > 0.9 * LARGE
+    assert Peak(torch.device("cpu")).bytes < LARGE / 2
+
+
+def test_it_is_part_of_the_cost() -> None:
+    (found, *_) = explained("bert", method="generic_attention")
+    assert isinstance(found.cost.peak_bytes, int)
+    assert found.cost.peak_bytes >= 0

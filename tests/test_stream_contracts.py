@@ -1,0 +1,160 @@
+"""What every method promises, on models with several streams, windows, and two compared texts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES, UNUSUAL, run
+from tests.processors import tokenizer
+from whyformer.errors import NonFinite, NotOffered, NotOverUnits
+
+METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam", "occlusion"]
+MODELS = ["lxmert", "clip", "siglip", "vilt", "detr", "t5", "bart_cls", "whisper", "blip_retrieval", "blip_vqa"]
+MODELS += ["llava", "qwen2_vl", "swin", "similarity"]
+OCCLUDED = {"lxmert", "clip", "t5", "blip_vqa", "llava", "similarity"}  # test_streams.py has the others
+PAIRS = [("a cat on the mat", "two birds"), ("a dog", "what is this")]
+
+
+@cache
+def model_of(name: str) -> Any:
+    if name == "similarity":
+        return CASES["bert"].build("sdpa").bert
+    case = (CASES | UNUSUAL)[name]
+    return case.build(case.implementations[0])
+
+
+def inputs_of(name: str) -> Any:
+    if name != "similarity":
+        return (CASES | UNUSUAL)[name].inputs()
+    sides = [tokenizer()([pair[i] for pair in PAIRS], padding=True, return_tensors="pt") for i in (0, 1)]
+    return {f"{s}_{k}": v for s, side in zip("ab", sides, strict=True) for k, v in side.items()}
+
+
+def target_of(name: str) -> Any:
+    return {"detr": (2, 1), "clip": 0, "siglip": 0, "similarity": 0}.get(name, 1)
+
+
+def explained(name: str, method: str, model: Any = None, inputs: Any = None) -> list[wf.Explanation] | None:
+    try:
+        return wf.explain(model or model_of(name), inputs or inputs_of(name), method=method, target=target_of(name))
+    except (NotOffered, NotOverUnits) as refusal:
+        assert len(str(refusal)) > 40, "a refusal has to say why and what to do"
+        return None
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> None:
+    model = model_of(name)
+    if name != "similarity":
+        run(model, inputs_of(name))  # LLaVA leaves hooks of its own on its first call
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    flags = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    wanted = [p.requires_grad for p in model.parameters()]
+    seen = 0
+    for method in METHODS if name in OCCLUDED else METHODS[:4]:
+        found = explained(name, method)
+        if found is None:
+            assert (name, method) == ("llava", "occlusion")  # the others know streams
+            continue
+        again = explained(name, method) if method == "generic_attention" else found
+        assert again is not None
+        entry = wf.methods()[method]
+        for one, other in zip(found, again, strict=True):
+            seen += 1
+            assert np.array_equal(one.scores, other.scores)
+            assert np.isfinite(one.scores).all() and (entry.signed or (one.scores >= 0).all())
+            assert one.scores.shape == (len(one.units),)
+            assert (one.cost.forwards, one.cost.backwards) == entry.cost(len(one.scores), **one.options)
+            assert one.target.index == other.target.index
+    assert seen >= 8
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert flags == [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    assert wanted == [p.requires_grad for p in model.parameters()]
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_batch_is_singles_for_two_texts() -> None:
+    """For the others, see test_streams.py and test_placed_streams.py."""
+    inputs = inputs_of("similarity")
+    for method in METHODS:
+        together = explained("similarity", method)
+        assert together is not None
+        for row in range(2):
+            one = {k: v[row : row + 1] for k, v in inputs.items()}
+            bare = {k: v[:, one[f"{k[0]}_attention_mask"][0].bool()] for k, v in one.items()}
+            for given in (one, bare):
+                alone = explained("similarity", method, inputs=given)
+                assert alone is not None
+                close(together[row].scores, alone[0].scores)
+
+
+@pytest.mark.parametrize("name", ["llava", "t5"])
+def test_left_padding_changes_nothing(name: str) -> None:
+    inputs = inputs_of(name)
+    moved = dict(inputs)
+    gap = int((inputs["attention_mask"][1] == 0).sum())
+    for key in ("input_ids", "attention_mask"):
+        moved[key] = torch.stack([inputs[key][0], inputs[key][1].roll(gap)])
+    for method in METHODS[:4]:
+        right, left = explained(name, method), explained(name, method, inputs=moved)
+        assert right is not None and left is not None
+        for one, other in zip(right, left, strict=True):
+            assert one.units.labels == other.units.labels
+            close(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["lxmert", "clip", "detr", "t5", "blip_retrieval", "llava", "swin", "similarity"])
+def test_half_precision_is_finite_or_refused(name: str, dtype: torch.dtype) -> None:
+    case = CASES.get(name)
+    model = (CASES["bert"].build("sdpa").bert if case is None else case.build(case.implementations[0])).to(dtype)
+    for method in ("generic_attention", "attention_rollout"):
+        try:
+            found = explained(name, method, model)
+        except NonFinite as refusal:
+            assert "float32" in str(refusal)
+            continue
+        assert found is not None
+        exact = explained(name, method)
+        assert exact is not None
+        for one, other in zip(found, exact, strict=True):
+            assert one.scores.dtype == np.float32 and np.isfinite(one.scores).all()
+            if method == "attention_rollout":  # no gradient: only rounding differs
+                close(one.scores, other.scores, 0.1)
+
+
+def test_one_token_and_one_box() -> None:
+    inputs = {k: v[:1, :1] for k, v in inputs_of("lxmert").items()}
+    for method in METHODS[:4]:
+        found = explained("lxmert", method, inputs=inputs)
+        assert found is not None and len(found[0].scores) == 2 and np.isfinite(found[0].scores).all()
+    inputs = {k: v[:1, :1] for k, v in inputs_of("t5").items()}
+    for method in METHODS[:4]:
+        found = explained("t5", method, inputs=inputs)
+        assert found is not None and len(found[0].scores) == 2 and np.isfinite(found[0].scores).all()
+
+
+def test_a_score_that_depends_on_nothing_gives_zeros_and_not_nan() -> None:
+    """A class rather than itself: no gradient reaches any attention, and what is left is the identity."""
+    for explanation in wf.explain(model_of("lxmert"), inputs_of("lxmert"), target=(1, 1)):
+        tokens = explanation.units.stream.count("text")
+        close(explanation.matrix["text", "text"], np.eye(tokens))
+        close(explanation.matrix["text", "image"], np.zeros((tokens, 6)))
+
+
+@pytest.mark.parametrize("name", ["lxmert", "clip", "t5", "llava", "similarity"])
+@pytest.mark.parametrize("method", ["saliency", "integrated_gradients"])
+def test_input_gradients_refuse_and_say_what_to_use(name: str, method: str) -> None:
+    with pytest.raises(NotOffered, match=r"several streams.*Use occlusion, or generic_attention"):
+        wf.explain(model_of(name), inputs_of(name), method=method, target=target_of(name))
