@@ -16,7 +16,7 @@ def to_shap(explanations: Explanation | Sequence[Explanation]) -> Any:
     """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
 
     values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
-    the units' labels. Rows may differ in length.
+    the units' labels, for tables the values of the columns and their names. Rows may differ in length.
     """
     shap = shap_package("to_shap")
     if isinstance(explanations, Explanation):
@@ -24,18 +24,19 @@ def to_shap(explanations: Explanation | Sequence[Explanation]) -> Any:
         return shap.Explanation(
             values=explanations.scores.astype(np.float64),
             base_values=_base(explanations),
-            data=np.array(labels, dtype=object),
+            data=_data(explanations),
             feature_names=labels,
             output_names=None,
         )
     rows = list(explanations)
     if not rows or not all(isinstance(e, Explanation) for e in rows):
         raise BadInput("to_shap takes an Explanation or a list of them, and at least one.")
+    one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1
     return shap.Explanation(
         values=_ragged([e.scores.astype(np.float64) for e in rows]),
         base_values=np.array([_base(e) for e in rows]),
-        data=_ragged([np.array(_labels(e), dtype=object) for e in rows]),
-        feature_names=[_labels(e) for e in rows],
+        data=_ragged([_data(e) for e in rows]),
+        feature_names=_labels(rows[0]) if one_table else [_labels(e) for e in rows],
     )
 
 
@@ -52,6 +53,19 @@ def shap_package(why: str) -> Any:
 
 def _base(explanation: Explanation) -> float:
     return 0.0 if explanation.base is None else float(explanation.base)
+
+
+def _data(explanation: Explanation) -> Any:
+    """What stood at each unit: the token itself, or the value of a column, as a number where it is one."""
+    values = explanation.units.values
+    return np.array(_labels(explanation) if values is None else [_number(v) for v in values], dtype=object)
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _labels(explanation: Explanation) -> list[str]:

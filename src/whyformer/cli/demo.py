@@ -1,4 +1,4 @@
-"""whyformer demo: five sentences, four methods, one page."""
+"""whyformer demo: five sentences, three pictures and a table, one page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ SENTENCES = (
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 LEAD = (
     "A small sentiment model reads five sentences and calls each one positive or negative. Four methods say which "
-    "tokens that came from; the higher a token's score, the more it counted."
+    "tokens that came from; the higher a token's score, the more it counted. Then two small vision transformers look "
+    "at a drawn cat, a drawn dog and a striped horse, and are asked about the idea of stripes; and a table transformer "
+    "says of people in a census who earns more."
 )
 ABOUT = {
     "raw_attention": "how much the last layer looks at each token",
@@ -37,9 +39,9 @@ def demo(
         Path, typer.Option("--out", dir_okay=False, metavar="FILE", help="Where the page is written.")
     ] = Path("whyformer-demo.html"),
 ) -> None:
-    """Explain five sentences with four methods, and write one page.
+    """Explain sentences, pictures and a table, and write one page.
 
-    Takes a few seconds; nothing is downloaded.
+    Four small models are part of the package; nothing is downloaded.
 
     \b
     Examples:
@@ -57,6 +59,8 @@ def demo(
 
 
 def demo_page(out: Path) -> Any:
+    from whyformer.cli._demo_pictures import picture_views
+    from whyformer.cli._demo_table import table_views
     from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
     from whyformer.views import page, side_by_side
@@ -66,6 +70,8 @@ def demo_page(out: Path) -> Any:
     explained = Explainer(model, tokenizer).explain(list(SENTENCES), method=list(METHODS), progress=False)
     views = [side_by_side([explained[name][i] for name in METHODS]) for i in range(len(SENTENCES))]
     lead = (LEAD, Terms(tuple(Fact(name, ABOUT[name]) for name in METHODS)), SPECIAL)
+    views += picture_views()
+    views += table_views()
     return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))
 
 
@@ -76,6 +82,8 @@ def _next(out: Path) -> tuple[Any, ...]:
         Fact('whyformer explain text "your own sentence"', "your words"),
         Fact('whyformer explain text "Not bad" -m occlusion', "another method"),
         Fact('whyformer explain text "Not bad" -t negative', "another class"),
+        Fact("whyformer tcav --relative", "does the model need stripes?"),
+        Fact("whyformer explain table --row 0", "a row of a table"),
         Fact("whyformer methods", "all methods and their cost"),
         Fact("whyformer capture", "what was seen in the model"),
     )

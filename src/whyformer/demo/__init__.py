@@ -18,3 +18,29 @@ def load_sentiment() -> tuple[Any, Any]:
         raise MissingExtra("transformers", "hf", "the demo model") from None
     model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT)
     return model.eval(), AutoTokenizer.from_pretrained(SENTIMENT)
+
+
+def load_pets() -> tuple[Any, Any]:
+    """The shipped ViT (cat, dog) and its image processor; demo/pets/MODEL_CARD.md. Faces to try it: demo/faces.py."""
+    return _load_image("pets")
+
+
+def load_textures() -> tuple[Any, Any]:
+    """The shipped ViT of shapes and textures and its image processor; demo/textures/MODEL_CARD.md, demo/pictures.py."""
+    return _load_image("textures")
+
+
+def _load_image(name: str) -> tuple[Any, Any]:
+    try:
+        from transformers import AutoImageProcessor, AutoModelForImageClassification
+    except ImportError:
+        raise MissingExtra("transformers", "hf", "the demo model") from None
+    folder = Path(__file__).parent / name
+    return AutoModelForImageClassification.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
+
+
+def load_adult() -> tuple[Any, Any]:
+    """The shipped FT-Transformer (income <=50K, >50K) and its Table; demo/adult/MODEL_CARD.md, rows: demo/census.py."""
+    from whyformer.demo.census import load_adult
+
+    return load_adult()

@@ -12,6 +12,7 @@ from whyformer.views.attention import relevance_map as relevance_map
 from whyformer.views.explained import page as page
 from whyformer.views.explained import side_by_side as side_by_side
 from whyformer.views.explained import view_of as view_of
+from whyformer.views.table import table_map as table_map
 from whyformer.views.view import Page as Page
 from whyformer.views.view import View as View
 
@@ -25,5 +26,6 @@ __all__ = [
     "page",
     "relevance_map",
     "side_by_side",
+    "table_map",
     "view_of",
 ]

@@ -14,6 +14,7 @@ from whyformer.views.heat import heatmap
 from whyformer.views.image import heat
 from whyformer.views.pixels import to_pixels
 from whyformer.views.scale import scale_of, share
+from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import Bars, Heat, Mark, Page, Panel, Picture, Scale, Terms, TokenRun, View
 
@@ -31,6 +32,8 @@ def view_of(
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it)."""
     _check_by(by)
+    unseen = unseen_panel(explanation.units.unseen)
+    explanation = with_values(explanation)
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
     pixels = None if image is None else to_pixels(image)
     has_patches = explanation.units.grid is not None
@@ -38,6 +41,7 @@ def view_of(
     panels += _panels(explanation, pixels, by)
     scale = None if has_patches else scale_for(explanation, by)
     panels.append(Panel((ranking(explanation, most=most, scale=scale),), "ranked", wide=has_patches))
+    panels += unseen
     return View(
         title or title_of(explanation),
         tuple(panels),
@@ -63,7 +67,7 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
         if stream in TEXT:
             found.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
         if stream not in TEXT or len(members) <= MOST_BARS:
-            per = f"per {by}" if stream in TEXT else "per unit"
+            per = f"per {by}" if stream in TEXT else "per column" if stream == "table" else "per unit"
             found.append(Panel((bars(explanation, by=by, members=members),), f"{per}{name}"))
     return found
 
@@ -88,6 +92,7 @@ def side_by_side(
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
+    chosen = [with_values(e, " = " if len(chosen) < 3 else ": ") for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
     pixels = None if image is None else to_pixels(image)
@@ -97,7 +102,7 @@ def side_by_side(
     panels = []
     for explanation, factor in zip(chosen, times, strict=True):
         marks = _marks(explanation, pixels, by, scale, factor)
-        if explanation.units.grid is None:
+        if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
             marks.append(ranking(explanation, scale=scale, times=factor, most=most))
         panels.append(
             Panel(

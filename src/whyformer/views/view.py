@@ -73,6 +73,8 @@ class Bar:
     score: float
     special: bool = False
     tint: float | None = None
+    low: float | None = None  # limits of the score, drawn as a thin line
+    high: float | None = None
 
     @property
     def colour(self) -> float:
@@ -151,7 +153,42 @@ class HeadColours:
     size: tuple[int, int] | None = None
 
 
-Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours
+@dataclass(frozen=True)
+class Table:
+    """Rows of words and numbers under headings; ``shades`` tints cells, 0 (white) to 1, None for no tint.
+
+    ``quiet`` rows are there for comparison (a floor, a ceiling).
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    shades: tuple[tuple[float | None, ...], ...] = ()
+    quiet: tuple[int, ...] = ()
+
+    def shade(self, row: int, column: int) -> float | None:
+        return self.shades[row][column] if self.shades else None
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One curve; a ``quiet`` one is there for comparison."""
+
+    name: str
+    values: Array
+    quiet: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Curves over one axis."""
+
+    x: Array
+    lines: tuple[Line, ...]
+    x_axis: str = ""
+    y_axis: str = ""
+
+
+Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines
 
 
 @dataclass(frozen=True)
@@ -251,7 +288,7 @@ class Page(_Drawn):
 
 def captions(views: Sequence[View]) -> list[str]:
     """Each view's caption, once where neighbours share it: at the last of them."""
-    following = [v.caption for v in views[1:]] + [""]
+    following = [v.caption for v in views[1:]] + [""] * bool(views)
     return ["" if v.caption == after else v.caption for v, after in zip(views, following, strict=True)]
 
 

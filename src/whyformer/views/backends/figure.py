@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.views.backends.sheet import GREY, INK, LINE, Sheet, cells, letter
+from whyformer.views.backends.sheet_charts import draw_lines, draw_table
 from whyformer.views.backends.sheet_matrix import draw_matrix
 from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on, ramp
 from whyformer.views.facts import decimals, fixed, number
@@ -20,6 +21,7 @@ from whyformer.views.view import (
     Bars,
     HeadColours,
     Heat,
+    Lines,
     Mark,
     Matrix,
     Page,
@@ -27,6 +29,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Table,
     Terms,
     TokenRun,
     View,
@@ -69,6 +72,8 @@ def _width(view: View) -> float:
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
     if len(marks) == 1 and isinstance(marks[0], Matrix):
         return 8.0 if max(marks[0].values.shape) > 16 else 6.5
+    if any(isinstance(m, Table) for m in marks):
+        return 11.0
     return {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
 
 
@@ -151,6 +156,10 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size))
     if isinstance(mark, Matrix):
         return draw_matrix(sheet, x, y, width, mark)
+    if isinstance(mark, Table):
+        return draw_table(sheet, x, y, width, mark)
+    if isinstance(mark, Lines):
+        return draw_lines(sheet, x, y, width, mark)
     y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     return _keys(sheet, x, y, width, mark)
 
@@ -185,7 +194,8 @@ def _rows(
     size = 8.5
     step = letter(size, mono=True)
     digits = decimals([line[1].score for line in lines if not isinstance(line, str)])
-    labels = [_label(line, quoted) for line in lines]
+    longest = min(34, max(18, int((width - 1.0) / step) - (14 if quoted else 9)))  # for columns with their values
+    labels = [_label(line, quoted, longest) for line in lines]
     scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
     number_at = x + (max(cells(s) for s in labels) + 1.5 + max(len(s) for s in scores)) * step
     track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1))
@@ -208,10 +218,10 @@ def _rows(
     return y
 
 
-def _label(line: tuple[int, Bar] | str, quoted: bool) -> str:
+def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
     if isinstance(line, str):
         return line
-    label = _short(line[1].label, 18)
+    label = _short(line[1].label, longest if " = " in line[1].label else 18)
     return f"{line[0]:>2}. {label!r}" if quoted else label
 
 
@@ -226,6 +236,10 @@ def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar
     beyond = abs(bar.colour) > reach * 1.0001
     style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
+    if bar.low is not None and bar.high is not None:
+        middle = x + (width / 2 if scale.signed else 0)
+        left, right = (max(x, middle + scale.length(limit) * full) for limit in (bar.low, bar.high))
+        sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
 
 
 def _image(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from whyformer.views.backends.charts import lines_svg, table_html
 from whyformer.views.backends.style import STYLE
 from whyformer.views.backends.svg import heads_svg, heat_svg, matrix_svg, picture_svg
 from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on
@@ -15,6 +16,7 @@ from whyformer.views.view import (
     Fact,
     HeadColours,
     Heat,
+    Lines,
     Mark,
     Matrix,
     Page,
@@ -22,6 +24,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Table,
     Terms,
     TokenRun,
     View,
@@ -132,6 +135,10 @@ def _mark(mark: Mark) -> str:
         return heat_svg(mark)
     if isinstance(mark, Matrix):
         return matrix_svg(mark)
+    if isinstance(mark, Table):
+        return table_html(mark)
+    if isinstance(mark, Lines):
+        return lines_svg(mark)
     return _heads(mark)
 
 
@@ -179,10 +186,21 @@ def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale) -> str:
     tip = ' title="longer than the scale of the other units"' if beyond else ""
     axis = '<i class="wf-axis"></i>' if scale.signed else ""
     drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
-    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto">{escape(label)}</th>'
+    drawn += _limits(bar, scale)
+    wide = ' style="max-width:16em"' if " = " in label and not place else ""  # a column and its value
+    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(label)}</th>'
     special = ' class="wf-special"' if bar.special else ""
     cells += f'<td class="wf-number">{fixed(bar.score, digits)}</td><td class="wf-track">{drawn}</td>'
     return f"<tr{special}>{cells}</tr>"
+
+
+def _limits(bar: Bar, scale: Scale) -> str:
+    if bar.low is None or bar.high is None:
+        return ""
+    middle, full = (50, 50) if scale.signed else (0, 100)
+    start, end = (max(0.0, middle + full * scale.length(x)) for x in (bar.low, bar.high))
+    place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
+    return f'<i class="wf-limits" style="{place}" title="{number(bar.low)} to {number(bar.high)}"></i>'
 
 
 def _heads(mark: HeadColours) -> str:

@@ -48,4 +48,5 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+    longest = 2 * LONGEST_LABEL if " = " in label else LONGEST_LABEL  # a column and its value
+    return label if len(label) <= longest else label[: longest - 1] + "…"

@@ -123,4 +123,5 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+    longest = 2 * LONGEST_LABEL if " = " in label else LONGEST_LABEL  # a column and its value
+    return label if len(label) <= longest else label[: longest - 1] + "…"

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whyformer.views.backends.blocks import heads_block, heat_block, matrix_block, picture_block
+from whyformer.views.backends.charts_terminal import lines_block, table_block
 from whyformer.views.backends.runs import run_lines
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
@@ -22,6 +23,7 @@ from whyformer.views.view import (
     Bars,
     Fact,
     Heat,
+    Lines,
     Mark,
     Matrix,
     Page,
@@ -35,6 +37,7 @@ from whyformer.views.view import (
     captions,
     rows_of,
 )
+from whyformer.views.view import Table as TableMark
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
@@ -198,6 +201,10 @@ class _Draw:
             return heat_block(mark, width, self.coloured)
         if isinstance(mark, Matrix):
             return matrix_block(mark, width, self.coloured)
+        if isinstance(mark, TableMark):
+            return table_block(mark, width, self.coloured)
+        if isinstance(mark, Lines):
+            return lines_block(mark, width, self.coloured)
         return heads_block(mark, width, self.coloured)
 
     def ranking(self, mark: Ranking, width: int) -> Group:
@@ -217,7 +224,7 @@ class _Draw:
 
     def _bar_lines(self, bars: Sequence[Bar], labels: Sequence[str], scale: Scale, width: int) -> list[Text]:
         digits = decimals([b.score for b in bars])
-        scores = [fixed(b.score, digits) for b in bars]
+        scores = [fixed(b.score, digits) + _limits(b, digits) for b in bars]
         label_width = max((cell_len(x) for x in labels), default=0)
         score_width = max((len(x) for x in scores), default=0)
         room = width - label_width - score_width - 2
@@ -246,6 +253,11 @@ class _Draw:
             drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
         plain = not self.coloured or bar.special
         return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.colour))))
+
+
+def _limits(bar: Bar, digits: int) -> str:
+    """± half the distance of the limits."""
+    return "" if bar.low is None or bar.high is None else f" ± {fixed((bar.high - bar.low) / 2, digits)}"
 
 
 def _strong(scale: Scale, score: float) -> float:

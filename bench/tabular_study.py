@@ -1,0 +1,258 @@
+"""Do readings of a tabular transformer's attention rank columns as other evidence does?
+
+``python -m bench.tabular_study --data FOLDER --seeds 5`` trains FT-Transformer, TabTransformer and SAINT on adult
+census, bank marketing and California housing, reads them in every way, and prints Spearman's rank correlation with
+feature permutation and with integrated gradients, per row and over all rows: the mean over seeds, its 95 % interval.
+TabTransformer is judged on its categorical columns, the only ones that its attention sees.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata, t
+
+import whyformer as wf
+from bench.tabular_data import FILES, Data, load
+from bench.tabular_models import MODELS, encoded, losses, predicted, quality, train
+from whyformer.errors import WhyformerError
+from whyformer.tables import feature_permutation
+
+Array = np.ndarray[Any, Any]
+READINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention, first layer": ("raw_attention", {"layers": 0}),
+    "attention, last layer": ("raw_attention", {"layers": "last"}),
+    "attention, mean of layers (Gorishniy)": ("raw_attention", {"layers": "mean"}),
+    "diagonal, first layer (Borisov)": ("raw_attention", {"layers": 0, "read": "diagonal"}),
+    "column sum, first layer (Borisov)": ("raw_attention", {"layers": 0, "read": "column_sum"}),
+    "column sum, mean of layers": ("raw_attention", {"layers": "mean", "read": "column_sum"}),
+    "attention rollout": ("attention_rollout", {}),
+    "generic attention": ("generic_attention", {}),
+    "gradient rollout": ("gradient_rollout", {}),
+    "Grad-SAM, by query": ("grad_sam", {"reduce": "query"}),
+    "Grad-SAM, by key": ("grad_sam", {"reduce": "key"}),
+    "value norms": ("value_norms", {}),
+    "saliency": ("saliency", {}),
+    "input × gradient": ("input_x_gradient", {}),
+}
+AGAINST = ("permutation, per row", "permutation, global", "IG, per row", "IG, global")
+# FT-Transformer's averaged attention and integrated gradients against permutation, as published (Gorishniy 2021).
+PUBLISHED = {
+    "CA": (0.81, 0.84), "HE": (0.77, 0.74), "AL": (0.84, 0.89), "JA": (0.78, 0.75),
+    "HI": (0.91, 0.72), "YE": (0.92, 0.50), "CO": (0.84, 0.90), "MI": (0.86, 0.56),
+}  # fmt: skip
+
+
+def spearman(a_RU: Array, b_RU: Array) -> Array:
+    """(R,) rank correlation of each row; NaN where a side does not tell columns apart."""
+    ranks = [rankdata(x, axis=1) - (x.shape[1] + 1) / 2 for x in (a_RU, b_RU)]
+    size = [np.sqrt((r**2).sum(1)) for r in ranks]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (ranks[0] * ranks[1]).sum(1) / (size[0] * size[1])
+
+
+def study(name: str, model_name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One data set, model and seed."""
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    data = load(name, options.data, seed, options.rows)
+    found: dict[str, Any] = {"data": name, "model": model_name, "seed": seed}
+    seen = [*data.table.categorical] if model_name == "TabTransformer" else list(data.table.columns)
+    if len(seen) < 3:
+        return {**found, "skipped": f"attention sees {len(seen)} column(s): there is nothing to rank"}
+    model = train(model_name, data, seed, options.device)
+    test = encoded(data, data.test, options.device)
+    found["quality"] = quality(data, predicted(model, test), data.test.truth)
+    found["trained_s"] = time.perf_counter() - started
+    rows = np.arange(min(options.explained if model_name != "SAINT" else options.explained // 4, len(data.test.truth)))
+    part = {k: v[: len(rows)] for k, v in test.items()}
+    gradients = np.abs(_scores(model, data, part, seen, "integrated_gradients", _ig(options)))
+    evidence = {"permutation": _permutation(model, data, seen, seed, options), "IG": (gradients, gradients.mean(0))}
+    found["readings"] = {}
+    for reading, (method, settings) in READINGS.items():
+        try:
+            scores = np.abs(_scores(model, data, part, seen, method, settings))
+        except WhyformerError as error:
+            found["readings"][reading] = {"not offered": str(error)[:200]}
+            continue
+        found["readings"][reading] = _agreement(scores, evidence, len(rows))
+    chance = np.random.default_rng(seed).random(gradients.shape)
+    found["readings"]["random"] = _agreement(chance, evidence, len(rows))
+    found["readings"]["integrated gradients"] = _agreement(gradients, evidence, len(rows))
+    for key in AGAINST[2:]:
+        found["readings"]["integrated gradients"].pop(key)
+    found["seconds"] = time.perf_counter() - started
+    return found
+
+
+def _ig(options: argparse.Namespace) -> dict[str, Any]:
+    return {"steps": options.steps, "baseline": "mean", "at": "embeddings"}
+
+
+def _permutation(
+    model: torch.nn.Module, data: Data, seen: list[str], seed: int, options: argparse.Namespace
+) -> tuple[Array, Array]:
+    """(rows, columns) how far each row's loss moves when a column is shuffled, and (columns,) how much it rises."""
+    count = min(options.shuffled, len(data.test.truth))
+    kept: list[Array] = []
+
+    def metric(truth: Array, logits: Array) -> float:
+        kept.append(losses(data, logits, truth))
+        return -float(kept[-1].mean())
+
+    part = {k: v[:count] for k, v in data.test.columns.items()}
+    result = feature_permutation(
+        model, part, data.test.truth[:count], processor=data.table, metric=metric, repeats=options.repeats, seed=seed,
+        batch_size=512, progress=False,
+    )  # fmt: skip
+    base, *shuffled = kept
+    moves = np.stack(shuffled).reshape(len(result.labels), options.repeats, count) - base
+    where = [result.labels.index(c) for c in seen]
+    return np.abs(moves).mean(1)[where].T, result.mean[where]
+
+
+def _scores(
+    model: torch.nn.Module, data: Data, part: dict[str, torch.Tensor], seen: list[str], method: str,
+    settings: dict[str, Any],
+) -> Array:  # fmt: skip
+    """(rows, columns) of one reading, the model's own token left out."""
+    rows = len(part["numerical"])
+    explained = wf.explain(
+        model, part, processor=data.table, method=method, batch_size=rows, progress=False, **settings
+    )
+    where = [explained[0].units.labels.index(c) for c in seen]
+    return np.stack([e.scores[where] for e in explained])
+
+
+def _agreement(scores_RU: Array, evidence: dict[str, tuple[Array, Array]], rows: int) -> dict[str, float]:
+    found = {}
+    for name, (per_row, overall) in evidence.items():
+        found[f"{name}, per row"] = float(np.nanmean(spearman(scores_RU, per_row[:rows])))
+        found[f"{name}, global"] = float(spearman(scores_RU.mean(0)[None], overall[None])[0])
+    return found
+
+
+# Tables
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Mean and half the width of its 95 % interval over seeds."""
+    known = np.array([v for v in values if not np.isnan(v)])
+    if not len(known):
+        return float("nan"), float("nan")
+    half = t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else float("nan")
+    return float(known.mean()), float(half)
+
+
+def summary(results: list[dict[str, Any]]) -> list[str]:
+    """Means over data sets, one table per model."""
+    lines = []
+    for model in dict.fromkeys(r["model"] for r in results):
+        own = [r for r in results if r["model"] == model and "readings" in r]
+        names = list(dict.fromkeys(r["data"] for r in own))
+        lines += [f"### {model}, mean of {', '.join(names)}", "", f"| reading | {' | '.join(AGAINST)} |"]
+        lines.append("|---" * (len(AGAINST) + 1) + "|")
+        for reading in own[0]["readings"]:
+            # the mean of each seed over the data sets, and its interval over seeds
+            cells = []
+            for key in AGAINST:
+                seeds = dict.fromkeys(r["seed"] for r in own)
+                each = [
+                    float(np.mean([r["readings"][reading].get(key, np.nan) for r in own if r["seed"] == s]))
+                    for s in seeds
+                ]
+                mean, half = interval(each)
+                cells.append("–" if np.isnan(mean) else f"{mean:.2f} ± {half:.2f}")
+            lines.append(f"| {reading} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
+def tables(results: list[dict[str, Any]]) -> str:
+    lines = summary(results)
+    for name in dict.fromkeys(r["data"] for r in results):
+        for model in dict.fromkeys(r["model"] for r in results):
+            own = [r for r in results if (r["data"], r["model"]) == (name, model)]
+            if own:
+                lines += ["", *_table(name, model, own)]
+    lines += [
+        "",
+        "Published for FT-Transformer, against permutation, global (averaged attention / integrated gradients):",
+    ]
+    lines += [", ".join(f"{k} {a:.2f} / {b:.2f}" for k, (a, b) in PUBLISHED.items())]
+    return "\n".join(lines)
+
+
+def _table(name: str, model: str, own: list[dict[str, Any]]) -> list[str]:
+    if "skipped" in own[0]:
+        return [f"### {name}, {model}", "", f"Left out: {own[0]['skipped']}."]
+    measure = "R²" if name == "california" else "accuracy"
+    mean, half = interval([r["quality"] for r in own])
+    lines = [f"### {name}, {model}", "", f"{len(own)} seeds, test {measure} {mean:.3f} ± {half:.3f}", ""]
+    lines += [f"| reading | {' | '.join(AGAINST)} |", "|---" * (len(AGAINST) + 1) + "|"]
+    for reading in own[0]["readings"]:
+        cells = []
+        for key in AGAINST:
+            m, h = interval([r["readings"][reading].get(key, float("nan")) for r in own])
+            cells.append("–" if np.isnan(m) else f"{m:.2f} ± {h:.2f}")
+        lines.append(f"| {reading} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder with the three .csv.gz files")
+    parser.add_argument("--show", type=Path, help="print the tables of an earlier --out, and do nothing else")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rows", type=int, default=None, help="rows per table (default: all)")
+    parser.add_argument("--explained", type=int, default=256, help="test rows that are explained (SAINT: a quarter)")
+    parser.add_argument("--shuffled", type=int, default=4096, help="test rows for permutation")
+    parser.add_argument("--repeats", type=int, default=5, help="shuffles per column")
+    parser.add_argument("--steps", type=int, default=32, help="steps of integrated gradients")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--datasets", nargs="+", default=list(FILES))
+    parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--out", type=Path, default=None, help="write every number as JSON")
+    options = parser.parse_args()
+    if options.show is not None:
+        print(tables(json.loads(options.show.read_text(encoding="utf-8"))))
+        return
+    if options.data is None:
+        parser.error("--data FOLDER is needed")
+    # the slowest first, so that no process is left with one at the end
+    order = sorted(options.models, key=("SAINT", "FT-Transformer", "TabTransformer").index)
+    jobs = [(d, m, s, options) for m in order for d in options.datasets for s in range(options.seeds)]
+    results = []
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for result in pool.imap_unordered(_job, jobs):
+            results.append(result)
+            print(
+                json.dumps({k: result.get(k) for k in ("data", "model", "seed", "quality", "seconds", "error")}),
+                flush=True,
+            )
+            if options.out is not None:  # what is there already survives an interruption
+                options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    results.sort(key=lambda r: (options.datasets.index(r["data"]), options.models.index(r["model"]), r["seed"]))
+    if options.out is not None:
+        options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    print(tables([r for r in results if "error" not in r]))
+
+
+def _job(job: tuple[str, str, int, argparse.Namespace]) -> dict[str, Any]:
+    try:
+        return study(*job)
+    except Exception as error:  # one job must not end the others; its error is in the table of results
+        return {"data": job[0], "model": job[1], "seed": job[2], "error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows."""
+
+from whyformer.tables.chunks import CsvRows as CsvRows
+from whyformer.tables.overall import explain_global as explain_global
+from whyformer.tables.permutation import feature_permutation as feature_permutation
+from whyformer.tables.result import FeaturePermutation as FeaturePermutation
+from whyformer.tables.result import GlobalExplanation as GlobalExplanation
+from whyformer.tables.rows import RowAttention as RowAttention
+from whyformer.tables.rows import row_attention as row_attention
+from whyformer.tables.saved import load_model as load_model
+from whyformer.tables.saved import save_model as save_model
+
+__all__ = [
+    "CsvRows",
+    "FeaturePermutation",
+    "GlobalExplanation",
+    "RowAttention",
+    "explain_global",
+    "feature_permutation",
+    "load_model",
+    "row_attention",
+    "save_model",
+]

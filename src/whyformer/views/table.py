@@ -1,0 +1,164 @@
+"""Tables: columns with the values that stood there, averages over many rows, and maps between columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whyformer.errors import BadInput
+from whyformer.types import Explanation
+from whyformer.views.facts import duration, number
+from whyformer.views.scale import scale_of
+from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = np.ndarray[Any, Any]
+MOST_ROWS = 24  # of a heat map over rows
+MEANT = "Bars are means, lines their 95 % limits."
+
+
+def with_values(explanation: Explanation, between: str = " = ") -> Explanation:
+    """Labels of a table's units with what stood in the column: age = 39. Backends give " = " more room than others."""
+    units = explanation.units
+    if units.values is None:
+        return explanation
+    labels = tuple(
+        f"{label}{between}{value}" if value else label for label, value in zip(units.labels, units.values, strict=True)
+    )
+    return explanation.replace(units=replace(units, labels=labels, values=None))
+
+
+def unseen_panel(columns: Sequence[str]) -> list[Panel]:
+    """Columns that the model does not attend to: named, never drawn as zero."""
+    if not columns:
+        return []
+    return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
+
+
+def view_of_columns(result: Any) -> View:
+    """The picture of a GlobalExplanation or a FeaturePermutation (tables/result.py)."""
+    return _permutation(result) if result.what == "feature permutation" else _global(result)
+
+
+def _permutation(result: Any) -> View:
+    scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"fall of {result.metric}")
+    order = np.argsort(-result.mean, kind="stable")
+    bars = _bars(result.labels, (False,) * len(order), result.mean, result.low, result.high, order, scale)
+    facts = [
+        Fact("metric", f"{result.metric} = {number(result.score)} on {result.rows} rows"),
+        Fact("shuffled", f"{result.drops.shape[1]} times"),
+        Fact("model", result.model),
+    ]
+    groups = [Fact(name, ", ".join(members)) for name, members in result.groups.items()]
+    return View(
+        "Feature permutation",
+        (Panel((bars,), "how much worse without the column", wide=True),),
+        (*facts, *groups),
+        result.warnings,
+        f"How far the metric falls when a column is shuffled. {MEANT}",
+        legend=None,
+    )
+
+
+def _global(result: Any) -> View:
+    plain = [i for i, special in enumerate(result.special) if not special]
+    low, high = (result.size_low, result.size_high) if result.signed else (result.low, result.high)
+    what = "mean size" if result.signed else "mean score"
+    reached = [result.importance[plain], *_known(low[plain], high[plain])]
+    scale = scale_of([np.clip(x, 0, None) if result.signed else x for x in reached], meaning=what)
+    order = [int(i) for i in np.argsort(-result.importance, kind="stable") if int(i) in set(plain)]
+    order += [i for i, special in enumerate(result.special) if special]
+    panels = [Panel((_bars(result.labels, result.special, result.importance, low, high, order, scale),), what)]
+    if result.signed:
+        own = scale_of([result.mean[plain], *_known(result.low[plain], result.high[plain])], True, meaning="mean")
+        panels.append(
+            Panel((_bars(result.labels, result.special, result.mean, result.low, result.high, order, own),), "mean")
+        )
+    panels += unseen_panel(result.unseen)
+    panels += _maps(result, plain)
+    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    facts = [
+        Fact("rows", f"{result.rows}, {duration(result.seconds)}"),
+        Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target}"),
+        Fact("method", result.method + (f" ({settings})" if settings else "")),
+        Fact("model", result.model),
+    ]
+    caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
+    return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
+
+
+def _known(*limits: Array) -> list[Array]:
+    return [x[~np.isnan(x)] for x in limits]
+
+
+def _bars(
+    labels: Sequence[str], special: Sequence[bool], mean: Array, low: Array, high: Array, order: Any, scale: Scale
+) -> Bars:
+    def limit(value: float) -> float | None:
+        return None if np.isnan(value) else float(value)
+
+    drawn = [Bar(labels[i], float(mean[i]), special[i], None, limit(low[i]), limit(high[i])) for i in order]
+    return Bars(tuple(drawn), scale)
+
+
+def _maps(result: Any, plain: list[int]) -> list[Panel]:
+    """The mean map between columns, and the scores of single rows."""
+    panels = []
+    if result.matrix is not None and min(result.matrix.shape) > 1:
+        panels.append(Panel((column_map(result.matrix, result.labels, result.special),), "who looks at whom, mean"))
+    if result.samples is not None and len(result.samples) > 1:
+        panels.append(Panel((row_map(result, plain),), f"{min(MOST_ROWS, len(result.samples))} of the rows", wide=True))
+    return panels
+
+
+def column_map(values: Array, labels: Sequence[str], special: Sequence[bool], signed: bool = False) -> Matrix:
+    """A map between columns, as SAINT's authors draw it: who looks, down; who is looked at, across."""
+    inner = [i for i, s in enumerate(special) if not s] or list(range(len(labels)))
+    shown = values[np.ix_(inner, inner)].copy()
+    if not signed and len(inner) > 1:
+        np.fill_diagonal(shown, np.nan)
+    scale = scale_of([shown[~np.isnan(shown)]], signed, from_zero=False, meaning="score")
+    names = tuple(labels)
+    return Matrix(values, scale, names, names, "looks", "is looked at")
+
+
+def row_map(result: Any, plain: list[int]) -> Matrix:
+    """Rows down, columns across by importance; rows are sorted by the score of the most important column."""
+    order = sorted(plain, key=lambda i: -float(result.importance[i]))
+    rows = result.samples[np.argsort(-result.samples[:, order[0]], kind="stable")]
+    if len(rows) > MOST_ROWS:
+        rows = rows[np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
+    values = rows[:, order]
+    low, high = np.quantile(values, [0.01, 0.99])  # a single row must not leave all others white
+    reach = float(max(abs(low), abs(high))) or 1.0
+    scale = Scale(-reach, reach, True, "score") if result.signed else Scale(float(low), float(high), False, "score")
+    names = tuple(result.labels[i] for i in order)
+    return Matrix(values, scale, (), names, "rows, by the first column", "columns, by importance")
+
+
+def table_map(explanation: Explanation) -> View:
+    """The map between the columns of one row, with their values."""
+    from whyformer.views.facts import doubts, facts
+
+    if not isinstance(explanation.matrix, np.ndarray):
+        raise BadInput(f"{explanation.method} has no map between columns; raw_attention and generic_attention have.")
+    shown = with_values(explanation)
+    values = explanation.matrix
+    if values.shape[0] == 1:
+        own = scale_of([values[:, ~np.array(explanation.units.special)]], meaning="score")
+        mark = Matrix(values, own, ("read",), shown.units.labels, "", "is looked at")
+    else:
+        between = column_map(values, shown.units.labels, shown.units.special, explanation.signed)
+        mark = replace(between, column_labels=explanation.units.labels)
+    return View(
+        "Map between columns",
+        (Panel((mark,), wide=True), *unseen_panel(explanation.units.unseen)),
+        facts(explanation),
+        doubts(explanation),
+        "Each row is a column that looks; the colour says how much each other one gets.",
+        legend=mark.scale,
+    )

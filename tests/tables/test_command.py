@@ -1,0 +1,134 @@
+"""whyformer explain table, the shipped model, and long files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.cli.test_cli import run
+from tests.tables.models import LAYOUTS, NUMBERS, rows, table
+from whyformer import demo
+from whyformer.demo.census import FOLDER, adult_rows
+from whyformer.errors import BadInput
+from whyformer.tables import CsvRows, GlobalExplanation, load_model, save_model
+
+MINE = """
+from tests.tables.models import LAYOUTS, table
+
+def load():
+    return LAYOUTS["cls_last"].build(), table()
+
+def wrong():
+    return 3
+"""
+
+
+def written(path: Path, some: list[dict[str, object]]) -> Path:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(some[0]))
+        writer.writeheader()
+        writer.writerows(some)
+    return path
+
+
+def test_the_shipped_model_explains_its_rows(tmp_path: Path) -> None:
+    shown = run("explain", "table", "--row", 1, "--row", 3, "--out", tmp_path / "x.html").stdout
+    assert "row 1" in shown and "row 3" in shown and "age = " in shown and "generic_attention" in shown
+    assert "marital-status" in (tmp_path / "x.html").read_text()
+    data = json.loads(run("explain", "table", "-r", 0, "-m", "occlusion", "-t", ">50K", "--json").stdout)
+    model, described = demo.load_adult()
+    found = wf.explain(model, adult_rows()[0], processor=described, method="occlusion", target=">50K")
+    np.testing.assert_allclose(data[0]["scores"], found.scores, atol=1e-5)
+
+
+def test_all_rows_on_average(tmp_path: Path) -> None:
+    arguments = ("explain", "table", "--overall", "-m", "raw_attention", "--batch-size", 7)
+    shown = run(*arguments, "--out", tmp_path / "x.json").stdout
+    assert "Columns over many rows" in shown and "capital-gain" in shown
+    model, described = demo.load_adult()
+    expected = wf.explain_global(model, adult_rows(), processor=described, method="raw_attention")
+    np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.json").mean, expected.mean, atol=1e-6)
+    assert json.loads(run(*arguments, "--json").stdout)["rows"] == 40
+
+
+def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "rows.csv", rows(3))
+    (tmp_path / "mine.py").write_text(MINE)
+    assert "age = " in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:load").stdout
+    made = run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:wrong", code=1)
+    assert "has to return (model, whyformer.Table)" in made.output
+    assert "no 'absent'" in run("explain", "table", file, "--model", f"{tmp_path / 'mine.py'}:absent", code=1).output
+    assert "no file" in run("explain", "table", file, "--model", "none.py:load", code=1).output
+    assert "cannot be imported" in run("explain", "table", file, "--model", "no.such:load", code=1).output
+    assert "no saved tabular model" in run("explain", "table", file, "--model", str(tmp_path), code=1).output
+
+
+def test_a_saved_model_is_the_same_model(tmp_path: Path) -> None:
+    arguments = {
+        "n_cont_features": 3, "cat_cardinalities": [3, 2], "d_out": 3, "n_blocks": 2, "d_block": 16,
+        "attention_n_heads": 2, "attention_dropout": 0.1, "ffn_d_hidden": None, "ffn_d_hidden_multiplier": 2.0,
+        "ffn_dropout": 0.1, "residual_dropout": 0.0,
+    }  # fmt: skip
+    model = LAYOUTS["rtdl"].build()
+    described = table(preprocess=wf.Standardize((0.0,) * 3, (1.0,) * 3))
+    again, read = load_model(save_model(model, arguments, described, tmp_path / "model"))
+    assert read.to_dict() == described.to_dict()
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in again.state_dict().items())
+    file = written(tmp_path / "rows.csv", rows(2))
+    assert "row 1" in run("explain", "table", file, "--model", tmp_path / "model").stdout
+    with pytest.raises(BadInput, match="kind of saved model"):
+        save_model(torch.nn.Linear(1, 1), {}, described, tmp_path / "other")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config | {"library": "os", "class": "system"}))
+    with pytest.raises(BadInput, match="kind of saved model"):
+        load_model(tmp_path / "model")
+
+
+def test_usage_errors(tmp_path: Path) -> None:
+    assert "choose some with --row N" in run("explain", "table", code=2).output
+    assert "numbered 0 to 39" in run("explain", "table", "--row", 40, code=1).output
+    assert "one method at a time" in run(
+        "explain", "table", "--overall", "-m", "saliency", "-m", "occlusion", code=2
+    ).output.replace("\n", " ")
+    bad = adult_rows()
+    bad[30]["workclass"] = "Spy"
+    file = written(tmp_path / "bad.csv", bad)
+    said = run("explain", "table", file, "--overall", "--batch-size", 8, code=1).output
+    assert "row 6 of column 'workclass'" in said and "from row 24 of the file" in said
+    short = written(tmp_path / "short.csv", [{k: v for k, v in row.items() if k != "age"} for row in bad])
+    assert "'age' is missing" in run("explain", "table", short, "--row", 0, code=1).output
+    (tmp_path / "empty.csv").write_text("")
+    assert "holds no rows" in run("explain", "table", tmp_path / "empty.csv", code=1).output
+    assert "cannot be read" in run("explain", "table", tmp_path / "none.csv", code=1).output
+
+
+def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
+    described = table()
+    some = rows(300)
+    pieces = CsvRows(written(tmp_path / "rows.csv", some), described, size=64)
+    assert len(pieces) == 5 and pieces.rows == 300
+    assert [len(p["age"]) for p in pieces] == [64, 64, 64, 64, 44]
+    model = LAYOUTS["rtdl"].build()
+    streamed = wf.explain_global(model, pieces, processor=described, batch_size=64, samples=20)
+    whole = wf.explain_global(model, some, processor=described, samples=20)
+    np.testing.assert_allclose(streamed.mean, whole.mean, atol=1e-5)
+    np.testing.assert_allclose(streamed.samples, whole.samples, atol=1e-5)
+    assert len(streamed.samples) == 20 and set(streamed.labels) == {"[CLS]", *NUMBERS, "work", "sex"}
+
+
+def test_the_shipped_model_is_small_and_as_good_as_its_card_says() -> None:
+    assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 1_000_000
+    model, described = demo.load_adult()
+    some = adult_rows()
+    assert len(some) == 40 and all(row["income"] in described.classes for row in some)
+    numbers, codes = described.encode(described.read(some)[0])
+    logits = model(torch.tensor(numbers).float(), torch.tensor(codes))
+    right = [described.classes[i] == row["income"] for i, row in zip(logits.argmax(1).tolist(), some, strict=True)]
+    assert np.mean(right) > 0.8
+    assert "0.8567" in (FOLDER / "MODEL_CARD.md").read_text()
