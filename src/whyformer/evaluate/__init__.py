@@ -1,0 +1,1 @@
+"""Is the explanation to be believed? Metrics, comparison, choice of a method, checks."""

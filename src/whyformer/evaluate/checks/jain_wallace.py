@@ -1,0 +1,230 @@
+"""Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput
+from whyformer.evaluate.checks.adversary import adversarial_attention
+from whyformer.evaluate.checks.divergence import Array, kendall, mean_known, tvd
+from whyformer.evaluate.checks.exam import Exam, title_of
+from whyformer.evaluate.checks.finding import Finding
+from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out, mixing
+from whyformer.evaluate.checks.rows import Choice, LayerRows, outputs_with, rows_of
+from whyformer.run import Run
+from whyformer.types import Explanation
+
+SIGNIFICANT = 0.05
+LOW_AGREEMENT = 0.3  # Kendall's τ below which the rankings are called different
+SMALL_CHANGE = 0.05
+FAR = 0.2  # JSD in nats from which two maps tell different stories
+
+
+@dataclass(frozen=True)
+class AttentionTest:
+    """The experiments on one input."""
+
+    title: str
+    units: int
+    tau_gradient: float  # Kendall's τ of attention with |gradient × input|
+    p_gradient: float
+    tau_loo: float  # with leave-one-out
+    p_loo: float
+    tau_between: float  # of |gradient × input| with leave-one-out: how far the other two agree
+    max_attention: float
+    median_change: float  # |Δp| over the permutations
+    mixing: float  # share of the readout's new vector that attention brings from other positions
+    jsd: float
+    change: float
+    original: Explanation  # the shown attention, with the output as its value
+    adversarial: Explanation | None
+
+
+@dataclass(frozen=True)
+class JainWallace:
+    """All inputs."""
+
+    inputs: tuple[AttentionTest, ...]
+    layers: str
+    heads: str
+    rows: str
+    permutations: int
+    candidates: int
+    epsilon: float
+
+    @property
+    def where(self) -> str:
+        return f"layer {self.layers}, heads {self.heads}, rows {self.rows}"
+
+    def mean(self, name: str) -> float:
+        return mean_known([getattr(i, name) for i in self.inputs])
+
+    def significant(self, name: str) -> float:
+        """Share of inputs whose correlation (``"gradient"``, ``"loo"``) is positive with p < 0.05."""
+        known = [(getattr(i, f"tau_{name}"), getattr(i, f"p_{name}")) for i in self.inputs]
+        known = [(tau, p) for tau, p in known if not math.isnan(p)]
+        return mean_known([float(p < SIGNIFICANT and tau > 0) for tau, p in known])
+
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(f for f in (self._correlation(), self._permutation(), self._adversary()) if f is not None)
+
+    def _correlation(self) -> Finding | None:
+        gradient, loo, between = self.mean("tau_gradient"), self.mean("tau_loo"), self.mean("tau_between")
+        known = [t for t in (gradient, loo) if not math.isnan(t)]
+        if not known:
+            return None
+        low = max(known) < LOW_AGREEMENT
+        numbers = {
+            "tau_gradient": gradient,
+            "tau_loo": loo,
+            "tau_gradient_with_loo": between,
+            "significant_gradient": self.significant("gradient"),
+            "significant_loo": self.significant("loo"),
+        }
+        text = (
+            f"Attention ranks the units {'differently from' if low else 'partly like'} what the output depends on: "
+            f"Kendall's τ is {_signed(gradient)} with gradient × input and {_signed(loo)} with leave-one-out "
+            f"({_signed(between)} between those two)."
+        )
+        return Finding("warning" if low else "ok", "jain_wallace", "Attention and importance", text, numbers)
+
+    def _permutation(self) -> Finding:
+        change, largest, mixing = self.mean("median_change"), self.mean("max_attention"), self.mean("mixing")
+        numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
+        small = change < SMALL_CHANGE
+        text = (
+            f"Shuffling the attention weights of ordinary tokens changes the output by {change:.3f} (median |Δp| of "
+            f"{self.permutations} shuffles)"
+        )
+        text += (
+            f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
+        )
+        if not math.isnan(mixing):
+            text += f"Attention brings {mixing:.0%} of the vector that is read there; the residual has the rest."
+        return Finding("warning" if small else "ok", "jain_wallace", "Shuffled attention", text.strip(), numbers)
+
+    def _adversary(self) -> Finding:
+        far, change = self.mean("jsd"), self.mean("change")
+        numbers = {"jsd": far, "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
+        if far >= FAR:
+            text = (
+                f"Another attention map that points elsewhere (JSD {far:.2f} of at most 0.69) gives the same output "
+                f"(|Δp| = {change:.3f}): this map is one of many that go with this answer."
+            )
+            return Finding("warning", "jain_wallace", "Adversarial attention", text, numbers)
+        text = (
+            f"No very different attention map with the same output was found (JSD {far:.2f} of at most 0.69, "
+            f"|Δp| ≤ {self.epsilon:g})."
+        )
+        return Finding("ok", "jain_wallace", "Adversarial attention", text, numbers)
+
+
+def jain_wallace(
+    exam: Exam,
+    *,
+    layers: Choice = "last",
+    heads: Choice = "all",
+    rows: str = "readout",
+    permutations: int = 100,
+    candidates: int = 5,
+    steps: int = 100,
+    epsilon: float = 0.05,
+) -> JainWallace:
+    """Does attention agree with importance, does shuffling it matter, and does another map give the same output?
+
+    τ: Kendall's rank correlation of the shown attention (mean over heads and chosen layers, readout row) with
+    |gradient × input|, attention held constant in the graph, and with leave-one-out. Permutation: median |Δp| when the
+    weights of ordinary tokens are shuffled, each head by itself. Adversary: the largest JSD under |Δp| ≤ ``epsilon``
+    (adversary.py).
+
+    Misleads when: the layer that is changed carries little (the mixing ratio says how much). That a single map can be
+    exchanged says that it is not the only explanation, not that it is none (Wiegreffe & Pinter 2019); their answer is
+    in the check ``wiegreffe_pinter``.
+    """
+    if permutations < 1:
+        raise BadInput(f"permutations={permutations}: at least one.")
+    found = []
+    shown = exam.explain(method="raw_attention", scalar="probability")
+    with exam.borrowing():
+        for row in exam.track(range(exam.size), "attention is not explanation"):
+            run = exam.run(row)
+            places = rows_of(run, layers, heads, rows)
+            found.append(_one(exam, run, places, shown[row], permutations, candidates, steps, epsilon))
+    return JainWallace(tuple(found), str(layers), str(heads), rows, permutations, candidates, epsilon)
+
+
+def _one(
+    exam: Exam,
+    run: Run,
+    places: list[LayerRows],
+    shown: Explanation,
+    permutations: int,
+    candidates: int,
+    steps: int,
+    epsilon: float,
+) -> AttentionTest:
+    own_K = torch.stack([place.shown(place.own_HRK[None])[0] for place in places]).mean(0)
+    units = run.keep_BN[0].nonzero()[:, 0]
+    words = (~run.special_BN[0][units]).cpu().numpy()
+    before = outputs_with(run, places, [p.own_HRK[None] for p in places])
+    attention = own_K[units].cpu().numpy()
+    slopes, losses = gradient_x_input(run), leave_one_out(run)
+    tau_gradient, p_gradient = kendall(attention[words], slopes[words])
+    tau_loo, p_loo = kendall(attention[words], losses[words])
+    shuffled = outputs_with(run, places, permuted(places, permutations, exam.seed))
+    adversary = adversarial_attention(
+        run, places, before[0], candidates=candidates, steps=steps, epsilon=epsilon, seed=exam.seed, track=exam.track
+    )
+    target = min(run.targets[0].index if run.logits.shape[1] > 1 else 1, before.shape[1] - 1)
+    original = shown.replace(scores=_map(own_K, units), value=float(before[0, target]), method="attention")
+    found = torch.stack(adversary.shown).mean(0)
+    return AttentionTest(
+        title_of(shown),
+        int(words.sum()),
+        tau_gradient,
+        p_gradient,
+        tau_loo,
+        p_loo,
+        kendall(slopes[words], losses[words])[0],
+        float(own_K.max()),
+        float(tvd(shuffled, before).median()),
+        mean_known([mixing(run, place) for place in places]),
+        adversary.jsd,
+        adversary.change,
+        original,
+        original.replace(
+            scores=_map(found, units),
+            value=float(adversary.probability_C[target]),
+            method="adversarial attention",
+        ),
+    )
+
+
+def _map(shown_K: Tensor, units: Tensor) -> Array:
+    """What is drawn: the distribution over ordinary units. Special tokens keep their weights; they have none here."""
+    scores: Array = shown_K[units].cpu().numpy().astype(np.float32)
+    return scores
+
+
+def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:
+    """Per layer (V, H, R, K): the weights of the free keys shuffled, every row of every head by itself."""
+    generator = torch.Generator().manual_seed(seed)
+    result = []
+    for place in places:
+        rows = place.own_HRK.repeat(count, 1, 1, 1)
+        for r, free in enumerate(place.free_RK):
+            keys = free.nonzero()[:, 0]
+            noise = torch.rand((count, len(place.heads), len(keys)), generator=generator).to(rows.device)
+            own = place.own_HRK[:, r, keys].expand(count, -1, -1)
+            rows[:, :, r, keys] = own.gather(2, noise.argsort(-1))
+        result.append(rows)
+    return result
+
+
+def _signed(value: float) -> str:
+    return "not known" if math.isnan(value) else f"{value:+.2f}"

@@ -1,0 +1,172 @@
+"""Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from whyformer.borrow import borrowed
+from whyformer.coalitions import Coalitions
+from whyformer.errors import BadInput, NonFinite, NotOffered
+from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
+from whyformer.evaluate.checks.exam import Exam
+from whyformer.evaluate.checks.finding import Finding
+from whyformer.evaluate.checks.randomised import Part, copied, parts_of, redraw
+from whyformer.explainer import Explainer
+from whyformer.head import Head
+
+MORE = 3.0  # how many times more a trained model makes of its input than the median of its random copies, at least
+SAME = 0.5  # mean Spearman from which the map of a randomised model is nearly the same
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Maps with some parts randomised, against the original: means over inputs; NaN where no map could be made."""
+
+    part: str
+    cascading: float  # this part and all above it: Spearman
+    cascading_abs: float  # of absolute scores
+    independent: float  # this part alone
+    independent_abs: float
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """The cascade from the output down to the input, and what the model makes of its input beside its copies."""
+
+    method: str
+    stages: tuple[Stage, ...]
+    spearman: float  # mean over fully randomised copies and inputs
+    spearman_abs: float
+    evidence: float  # mean over inputs of |s(x) - s(x with every unit replaced)|, s the log-odds of the answer
+    random_evidence: tuple[float, ...]  # of fully randomised copies
+
+    @property
+    def final(self) -> float:
+        """Agreement when everything is random: the higher of both ways to compare."""
+        return max((v for v in (self.spearman, self.spearman_abs) if not math.isnan(v)), default=math.nan)
+
+    @property
+    def untrained(self) -> bool:
+        """The model makes hardly more of the input than a copy with random weights does."""
+        return self.evidence <= MORE * float(np.median(self.random_evidence))
+
+    def findings(self) -> tuple[Finding, ...]:
+        numbers = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}
+        same = self.final >= SAME
+        if math.isnan(self.final):
+            text = "No map could be made of the randomised model, so nothing can be said."
+            found = [Finding("note", "randomisation", "Random weights", text, numbers)]
+        else:
+            text = f"With all weights random, {self.method} gives " + (
+                f"nearly the same map (Spearman {self.final:.2f}): it does not show what the model has learned."
+                if same
+                else f"another map (Spearman {self.final:.2f}): it depends on what the model has learned."
+            )
+            found = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
+        if self.untrained:
+            text = (
+                "The model makes hardly more of these inputs than copies with random weights do (log-odds against an "
+                f"empty input {self.evidence:.3g}, median of the copies {np.median(self.random_evidence):.3g}): it "
+                "looks untrained, or these inputs mean nothing to it."
+            )
+            numbers = {"evidence": self.evidence, "random_evidence": mean_known(self.random_evidence)}
+            found.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
+        return tuple(found)
+
+
+def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int = 9) -> Randomisation:
+    """Draw the weights anew from the output down, block by block, and see whether the map changes with them.
+
+    Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
+    units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
+    its own; the model is copied first. ``by``: "block" or "module". ``copies``: fully randomised models over which
+    the verdict is averaged; ``beside``: how many of them, not all explained, the model itself is compared with.
+
+    Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
+    failure; and a method can pass without being faithful.
+    """
+    if not 1 <= copies <= beside:
+        raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
+    original = exam.scores(exam.explanations)
+    evidence = _evidence(exam, exam.explainer.model)
+    cascade = copied(exam.explainer.model)
+    parts = parts_of(cascade, lambda model: _logits(exam, model), by)
+    single = copied(cascade)
+    untouched = {name: value.clone() for name, value in single.state_dict().items()}
+    stages = []
+    for number, part in enumerate(exam.track(parts, "randomising")):
+        seed = _seed(exam.seed, number)
+        redraw(cascade, part, seed)
+        redraw(single, part, seed)
+        together, alone = _agreement(exam, cascade, original), _agreement(exam, single, original)
+        stages.append(Stage(part.name, *together, *alone))
+        single.load_state_dict(untouched)
+    chance, kept = [_evidence(exam, cascade)], [(stages[-1].cascading, stages[-1].cascading_abs)]
+    for other in exam.track(range(1, beside), "randomised copies"):
+        _redraw_all(single, parts, _seed(exam.seed, len(parts) * other))
+        chance.append(_evidence(exam, single))
+        if other < copies:
+            kept.append(_agreement(exam, single, original))
+        single.load_state_dict(untouched)
+    agreement = mean_known([plain for plain, _ in kept]), mean_known([absolute for _, absolute in kept])
+    return Randomisation(exam.method.name, tuple(stages), *agreement, evidence, tuple(chance))
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed for every part: equal shapes must not get equal numbers."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _redraw_all(model: nn.Module, parts: list[Part], seed: int) -> None:
+    for number, part in enumerate(parts):
+        redraw(model, part, _seed(seed, number))
+
+
+def _agreement(exam: Exam, model: nn.Module, original: list[Any]) -> tuple[float, float]:
+    """Mean Spearman with the original maps, with and without the sign."""
+    explainer = Explainer(model, exam.explainer.processor, attention_at=exam.explainer.attention_at)
+    try:
+        found = exam.scores(exam.explain(explainer=explainer, target=exam.targets))
+    except (NotOffered, NonFinite):  # random weights can overflow, or leave nothing to explain
+        return math.nan, math.nan
+    pairs = list(zip(original, found, strict=True))
+    return (
+        mean_known([rank_agreement(a, b) for a, b in pairs]),
+        mean_known([rank_agreement(np.abs(a), np.abs(b)) for a, b in pairs]),
+    )
+
+
+@torch.no_grad()
+def _logits(exam: Exam, model: nn.Module) -> torch.Tensor:
+    explainer = Explainer(model, exam.explainer.processor)
+    with borrowed(model):
+        subject, batch, _ = explainer.prepare(exam.inputs)
+        chunks = [batch.select(range(i, min(i + exam.step, batch.size))) for i in range(0, batch.size, exam.step)]
+        return torch.cat([Head(subject, chunk).logits(chunk).float() for chunk in chunks])
+
+
+def _evidence(exam: Exam, model: nn.Module) -> float:
+    """Mean over inputs of how far the log-odds of the answer are from those of the input with every unit replaced.
+
+    A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
+    """
+    explainer = Explainer(model, exam.explainer.processor, attention_at=exam.explainer.attention_at)
+    other = Exam(explainer, exam.inputs, batch_size=exam.step, progress=False)
+    found = []
+    with other.borrowing():
+        for row in range(other.size):
+            run = other.run(row)
+            units = [i for i, special in enumerate(run.units[0].special) if not special]
+            try:
+                game = Coalitions(run, 0, [units], run.subject.replacements[0])
+                empty = float(game.scores(np.array([[False]]))[0])
+            except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
+                empty = 0.0
+            found.append(abs(float(run.value_B[0]) - empty))
+    return mean_known(found)

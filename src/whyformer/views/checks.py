@@ -1,0 +1,104 @@
+"""A check-up as a page: what to doubt in words first, then the pictures behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whyformer.types import Explanation
+from whyformer.views.explained import TEXT
+from whyformer.views.facts import duration
+from whyformer.views.image import heat
+from whyformer.views.scale import scale_of
+from whyformer.views.text import bars, token_run
+from whyformer.views.view import Bar, Bars, Fact, Mark, Page, Panel, Scale, Terms, View
+
+HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
+MOST_INPUTS = 5
+
+
+def checkup_page(checkup: Any) -> Page:
+    """The page of a CheckUp."""
+    lead: list[str | Terms] = [_summary(checkup)]
+    for level, heading in HEADINGS.items():
+        facts = tuple(Fact(f.title, f.text) for f in checkup.of(level))
+        if facts:
+            lead.append(Terms(facts, heading))
+    views: list[View] = []
+    if "jain_wallace" in checkup.results:
+        views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
+    if "serrano_smith" in checkup.results and checkup.results["serrano_smith"].ever_flips:
+        views.append(_erased(checkup.results["serrano_smith"]))
+    if "randomisation" in checkup.results:
+        views.append(_cascade(checkup.results["randomisation"]))
+    return Page(checkup.title, tuple(views), tuple(lead))
+
+
+def _summary(checkup: Any) -> str:
+    counts = {level: len(checkup.of(level)) for level in HEADINGS}
+    words = f"{counts['warning']} to doubt, {counts['note']} to know, {counts['ok']} fine"
+    return f"{words}; {duration(checkup.seconds)}."
+
+
+def _twice(test: Any) -> View:
+    """The input twice: the attention that the model has, and one that gives the same output."""
+    maps: list[Explanation] = [m for m in (test.original, test.adversarial) if m is not None]
+    # By the model's own map: one that puts all weight on a single unit would leave the other one white.
+    scale = scale_of([test.original.scores], meaning="share of the attention on ordinary tokens")
+    names = ("the model's own attention", "adversarial attention")
+    panels = []
+    for name, one in zip(names, maps, strict=False):
+        output = f"{one.scalar} of '{one.target.label or one.target.index}' = {one.value:.3f}"
+        panels.append(Panel((_drawn(one, scale),), f"{name}: {output}", wide=one.units.grid is None))
+    return View(
+        test.title,
+        tuple(panels),
+        (
+            Fact("difference", f"JSD {test.jsd:.2f} of at most 0.69, output |Δp| = {test.change:.3f}"),
+            Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
+            Fact("agreement", f"Kendall's τ {test.tau_gradient:+.2f} (gradient), {test.tau_loo:+.2f} (leave-one-out)"),
+            Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"),
+        ),
+        caption="Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. "
+        "Special tokens keep their weights in both.",
+        columns=2,
+        legend=scale,
+    )
+
+
+def _drawn(explanation: Explanation, scale: Scale) -> Mark:
+    if explanation.units.grid is not None:
+        return heat(explanation, scale=scale)
+    members = [i for i, special in enumerate(explanation.units.special) if not special]
+    if explanation.units.stream[0] in TEXT:
+        return token_run(explanation, scale=scale, members=members)
+    return bars(explanation, scale=scale, members=members)
+
+
+def _erased(result: Any) -> View:
+    orders = list(result.inputs[0].erased)
+    marks = Bars(
+        tuple(Bar(order.replace("gradient ×", "grad ×"), result.erased(order)) for order in orders),
+        Scale(0.0, 1.0, meaning="share erased"),
+    )
+    caption = "The shorter the bar, the sooner the decision flipped; 1: it never did."
+    return View("Share of attention weights erased until the decision flips", (Panel((marks,)),), caption=caption)
+
+
+def _cascade(result: Any) -> View:
+    scale = Scale(-1.0, 1.0, True, "Spearman with the original map")
+    known = [s for s in result.stages if s.cascading == s.cascading]
+    together = Bars(tuple(Bar(_short(s.part), s.cascading) for s in known), scale)
+    alone = Bars(
+        tuple(Bar(_short(s.part), s.independent) for s in result.stages if s.independent == s.independent), scale
+    )
+    return View(
+        f"{result.method} with random weights",
+        (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random")),
+        caption="From the output down to the input. A map that shows what was learned falls towards 0.",
+        columns=2,
+    )
+
+
+def _short(part: str) -> str:
+    words = part.split(".")
+    return ".".join(words[-2:]) if words[-1].isdigit() else words[-1]

@@ -1,0 +1,322 @@
+"""Jain & Wallace, Serrano & Smith, Wiegreffe & Pinter: against loop-by-loop twins, and what must hold on any model."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import model_of, on_the_left, padded
+from tests.models import CASES
+from tests.models.case import seeded
+from tests.references.checks import attention_debate as twin
+from whyformer.errors import BadInput
+from whyformer.evaluate.checks.adversary import adversarial_attention
+from whyformer.evaluate.checks.divergence import jsd, kendall, probabilities, rank_agreement, tvd
+from whyformer.evaluate.checks.exam import Exam
+from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out
+from whyformer.evaluate.checks.jain_wallace import jain_wallace, permuted
+from whyformer.evaluate.checks.rows import outputs_with, rows_of
+from whyformer.evaluate.checks.serrano_smith import ORDERS, importance, serrano_smith
+from whyformer.evaluate.checks.wiegreffe_pinter import wiegreffe_pinter
+from whyformer.explainer import Explainer
+
+FILLER = 0
+QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}
+
+
+def exam_of(name: str = "bert", inputs: Any = None, **how: Any) -> Exam:
+    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)
+
+
+@cache
+def eager() -> torch.nn.Module:
+    return CASES["bert"].build("eager")
+
+
+def alone(row: int) -> dict[str, torch.Tensor]:
+    inputs = CASES["bert"].inputs()
+    length = int(inputs["attention_mask"][row].sum())
+    return {k: v[row : row + 1, :length] for k, v in inputs.items()}
+
+
+# Distances
+
+
+def test_divergence_is_bounded_symmetric_and_zero_only_for_equal_distributions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(50, 6, generator=generator).mul(3).softmax(-1).double() for _ in range(2))
+    values = jsd(a, b)
+    assert (values > 0).all()
+    assert (values <= math.log(2) + 1e-12).all()
+    assert torch.allclose(values, jsd(b, a))
+    assert jsd(a, a).abs().max() < 1e-12
+    one, other = torch.eye(2, dtype=torch.float64)
+    assert float(jsd(one, other)) == pytest.approx(math.log(2))
+    for row in range(5):
+        assert float(values[row]) == pytest.approx(twin.divergence(a[row].tolist(), b[row].tolist()), abs=1e-9)
+        assert float(tvd(a[row], b[row])) == pytest.approx(twin.total_variation(a[row].tolist(), b[row].tolist()))
+
+
+def test_divergence_has_a_slope_where_a_weight_is_zero() -> None:
+    theta = torch.tensor([0.0, 1.0, -1e4], requires_grad=True)
+    (grad,) = torch.autograd.grad(jsd(theta.softmax(-1), torch.tensor([0.5, 0.5, 0.0])), theta)
+    assert torch.isfinite(grad).all()
+
+
+def test_rank_agreement_of_constants() -> None:
+    assert rank_agreement(np.ones(5), np.ones(5)) == 1.0
+    assert math.isnan(rank_agreement(np.ones(5), np.arange(5)))
+    assert rank_agreement(np.arange(5), -np.arange(5)) == pytest.approx(-1)
+    assert math.isnan(kendall(np.ones(5), np.arange(5))[0])
+
+
+# Twins
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_imposed_rows_give_what_the_twin_gives(row: int) -> None:
+    exam = exam_of()
+    with exam.borrowing():
+        run = exam.run(row)
+        for layers in ("last", [0], "all"):
+            places = rows_of(run, layers)
+            maps = permuted(places, 3, seed=row)
+            found = outputs_with(run, places, maps)
+            for variant in range(3):
+                rows = {p.layer: m[variant, :, 0] for p, m in zip(places, maps, strict=True)}
+                want = twin.output(eager(), alone(row), rows)
+                assert found[variant].tolist() == pytest.approx(want, abs=1e-5)
+
+
+def test_correlations_equal_the_twin() -> None:
+    exam = exam_of(target=1)
+    found = jain_wallace(exam, **QUICK)
+    for row, test in enumerate(found.inputs):
+        one = alone(row)
+        words = [i for i, special in enumerate(test.original.units.special) if not special]
+        attention = twin.own_row(eager(), one, 1).mean(0).tolist()
+        slopes = twin.gradient_x_input(eager(), one, 1)
+        losses = twin.leave_one_out(eager(), one, FILLER)
+        with exam.borrowing():
+            run = exam.run(row)
+            assert gradient_x_input(run) == pytest.approx(slopes, rel=1e-3, abs=1e-5)
+            assert leave_one_out(run) == pytest.approx(losses, abs=1e-5)
+        picked = [[values[i] for i in words] for values in (attention, slopes, losses)]
+        assert test.tau_gradient == pytest.approx(twin.kendall(picked[0], picked[1]))
+        assert test.tau_loo == pytest.approx(twin.kendall(picked[0], picked[2]))
+
+
+def test_several_layers_are_shown_as_their_mean() -> None:
+    found = jain_wallace(exam_of(target=1), layers="all", **QUICK).inputs[0]
+    rows = [twin.own_row(eager(), alone(0), layer).mean(0) for layer in (0, 1)]
+    mean = (rows[0] + rows[1]).div(2).tolist()
+    assert found.original.scores.tolist() == pytest.approx(mean, abs=1e-5)
+    assert found.tau_gradient == pytest.approx(twin.kendall(mean, twin.gradient_x_input(eager(), alone(0), 1)))
+
+
+def test_attention_is_constant_in_the_gradient() -> None:
+    """Without detaching, the slope runs through the softmax too, and is another one."""
+    exam = exam_of(target=1)
+    with exam.borrowing():
+        detached = gradient_x_input(exam.run(0))
+    whole = np.abs(exam.explain(method="input_x_gradient", scalar="log_odds")[0].scores)
+    assert np.abs(detached - whole).max() > 0.05 * whole.max()
+
+
+@pytest.mark.parametrize("row", [0, 1])
+def test_erasure_equals_the_twin(row: int) -> None:
+    exam = exam_of()
+    found = serrano_smith(exam, draws=1).inputs[row]
+    with exam.borrowing():
+        run = exam.run(row)
+        places = rows_of(run)
+        scores = dict(zip(ORDERS, importance(run, places), strict=False))
+        keys = places[0].free_RK.any(0).nonzero()[:, 0].tolist()
+    for name, values in scores.items():
+        order = sorted(keys, key=lambda k: -float(values[k]))
+        want = twin.erased_until_flip(eager(), alone(row), 1, order)
+        assert found.erased[name] == pytest.approx(1.0 if want is None else want)
+        assert found.flipped[name] == float(want is not None)
+
+
+def test_some_decision_flips_on_the_test_model() -> None:
+    """Else the comparison with the twin would compare nothing."""
+    flipped = [i.flipped for i in serrano_smith(exam_of(), layers="all").inputs]
+    assert any(share > 0 for each in flipped for share in each.values())
+
+
+# What must hold
+
+
+def uniform_bert() -> torch.nn.Module:
+    """Queries are zero: every row of attention is uniform."""
+    model = CASES["bert"].build("sdpa")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".query." in name:
+                parameter.zero_()
+    return model
+
+
+def test_permuting_uniform_attention_changes_nothing() -> None:
+    exam = Exam(Explainer(uniform_bert()), CASES["bert"].inputs())
+    with exam.borrowing():
+        run = exam.run(0)
+        for layers in ("last", "all"):
+            places = rows_of(run, layers, rows="all")
+            own = outputs_with(run, places, [p.own_HRK[None] for p in places])
+            shuffled = outputs_with(run, places, permuted(places, 6, 0))
+            assert float(tvd(shuffled, own).max()) < 1e-6
+    assert max(i.change_everywhere for i in wiegreffe_pinter(exam).inputs) < 1e-6
+    changed = jain_wallace(exam_of(), **QUICK).inputs
+    assert max(i.median_change for i in changed) > 1e-3  # and of other attention it does
+
+
+def test_permuted_rows_hold_the_same_weights_and_leave_special_tokens_alone() -> None:
+    exam = exam_of(inputs=with_specials(0))
+    with exam.borrowing():
+        (place,) = rows_of(exam.run(0))
+    (maps,) = permuted([place], 5, 0)
+    assert torch.equal(maps.sort(-1).values, place.own_HRK.sort(-1).values.expand_as(maps))
+    hidden = ~place.free_RK
+    assert hidden[0].nonzero()[:, 0].tolist() == [0, 9]
+    assert torch.equal(maps[..., hidden[0]], place.own_HRK[..., hidden[0]].expand(5, -1, -1, -1))
+    assert len({m.numpy().tobytes() for m in maps}) > 1
+
+
+def with_specials(row: int) -> dict[str, torch.Tensor]:
+    """First and last token become an id that the configuration calls special."""
+    one = alone(row)
+    ids = one["input_ids"].clone()
+    ids[0, [0, -1]] = 0
+    return one | {"input_ids": ids}
+
+
+def test_the_adversary_is_as_far_as_it_says_and_keeps_the_output() -> None:
+    exam = exam_of(inputs=with_specials(0))
+    with exam.borrowing():
+        run = exam.run(0)
+        places = rows_of(run, heads=[2])
+        before = outputs_with(run, places, [places[0].own_HRK[None]])[0]
+        found = adversarial_attention(run, places, before, candidates=3, steps=60)
+        own = places[0].shown(places[0].own_HRK[None])[0]
+    assert 0 < found.jsd <= math.log(2)
+    assert found.jsd == pytest.approx(twin.divergence(own.tolist(), found.shown[0].tolist()), abs=1e-5)
+    assert found.change <= 0.05
+    # One head was changed, so its row is known from what is shown: the twin imposes it.
+    row = twin.own_row(eager(), with_specials(0), 1)
+    words = row[2, 1:-1].sum()  # what the words get together stays; so do [0] and [-1]
+    row[2, 1:-1] = words * found.shown[0][1:-1]
+    assert found.probability_C.tolist() == pytest.approx(twin.output(eager(), with_specials(0), {1: row}), abs=1e-5)
+
+
+def test_the_models_own_attention_is_among_the_candidates() -> None:
+    """An output that may not move at all leaves nothing else."""
+    exam = exam_of()
+    with exam.borrowing():
+        run = exam.run(0)
+        places = rows_of(run, "all", rows="all")
+        before = outputs_with(run, places, [p.own_HRK[None] for p in places])[0]
+        found = adversarial_attention(run, places, before, candidates=1, steps=2, epsilon=1e-9)
+        own = places[-1].shown(places[-1].own_HRK[None])[0]
+    assert found.jsd == 0
+    assert found.change == 0
+    assert torch.equal(found.shown[-1], own)
+
+
+def test_seeds_reproduce_and_differ() -> None:
+    first, again, other = (jain_wallace(exam_of(seed=s), **QUICK).inputs[0] for s in (0, 0, 1))
+    assert (first.jsd, first.median_change) == (again.jsd, again.median_change)
+    assert first.median_change != other.median_change
+
+
+@pytest.mark.parametrize("check", [jain_wallace, serrano_smith, wiegreffe_pinter])
+def test_neighbours_and_padding_change_nothing(check: Any) -> None:
+    how = QUICK if check is jain_wallace else {}
+    together = check(exam_of(), **how)
+    wider = check(exam_of(inputs=padded(CASES["bert"].inputs(), 3)), **how)
+    single = check(exam_of(inputs=alone(1)), **how)
+    for name, value in vars(together.inputs[1]).items():
+        for other in (vars(wider.inputs[1])[name], vars(single.inputs[0])[name]):
+            if isinstance(value, dict):
+                assert value == pytest.approx(other, abs=1e-5)
+            elif isinstance(value, float):
+                assert value == pytest.approx(other, abs=1e-3 if name == "jsd" else 1e-4, nan_ok=True), name
+
+
+FAMILIES = ("vit", "dinov2_registers", "gpt2", "llama_cls", "modernbert", "nn_transformer_encoder", "einsum")
+FAMILIES += ("folded_heads", "looped_heads", "rtdl_ft_transformer")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_runs_on_other_families(name: str) -> None:
+    exam = exam_of(name)
+    with exam.borrowing():
+        run = exam.run(1)
+        for rows in ("readout", "all"):  # a model's own attention, imposed, is the model
+            places = rows_of(run, "all", rows=rows)
+            own = outputs_with(run, places, [p.own_HRK.expand(3, -1, -1, -1) for p in places])
+            assert float(tvd(own, probabilities(run.logits)).max()) < 1e-5
+        places = rows_of(run, "all", heads=[1])
+        moved = outputs_with(run, places, permuted(places, 4, 0))
+        assert float(tvd(moved, probabilities(run.logits)).max()) > 1e-5
+    found = jain_wallace(exam, **QUICK)
+    for test in found.inputs:
+        assert 0 <= test.jsd <= math.log(2)
+        assert test.change <= found.epsilon
+        assert 0 <= test.median_change <= 1
+        assert np.isfinite(test.original.scores).all()
+    assert serrano_smith(exam, draws=1).findings()
+    assert wiegreffe_pinter(exam).findings()
+
+
+def test_padding_on_the_left_changes_nothing() -> None:
+    inputs = CASES["gpt2_cls"].inputs()
+    right, left = (jain_wallace(exam_of("gpt2_cls", i), **QUICK).inputs[1] for i in (inputs, on_the_left(inputs)))
+    for name in ("tau_gradient", "tau_loo", "max_attention", "median_change", "mixing"):
+        assert getattr(left, name) == pytest.approx(getattr(right, name), abs=1e-4, nan_ok=True), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    exam = Exam(Explainer(CASES["bert"].build("sdpa").to(dtype)), CASES["bert"].inputs())
+    found = jain_wallace(exam, **QUICK)
+    assert all(0 <= i.jsd <= math.log(2) and math.isfinite(i.median_change) for i in found.inputs)
+
+
+def test_other_seeds_of_the_model_are_compared() -> None:
+    from transformers import BertForSequenceClassification
+
+    config = model_of("bert").config
+    other = seeded(lambda: BertForSequenceClassification(config), seed=5)
+    same, apart = (wiegreffe_pinter(exam_of(target=1), models=[m]) for m in (CASES["bert"].build("eager"), other))
+    assert same.mean("seed_jsd") < 1e-6
+    assert same.mean("seed_change") < 1e-5
+    assert apart.mean("seed_jsd") > 0.01
+    assert apart.findings()[1].numbers["models"] == 1
+
+
+def test_bad_options_are_refused() -> None:
+    with pytest.raises(BadInput, match="permutations"):
+        jain_wallace(exam_of(), permutations=0)
+    with pytest.raises(BadInput, match="rows"):
+        jain_wallace(exam_of(), rows="some")
+    with pytest.raises(BadInput, match="numbered"):
+        jain_wallace(exam_of(), layers=7)
+    with pytest.raises(BadInput, match="epsilon"):
+        jain_wallace(exam_of(), epsilon=0)
+    with pytest.raises(BadInput, match="draws"):
+        serrano_smith(exam_of(), draws=0)
+
+
+def test_one_word_leaves_nothing_to_change() -> None:
+    ids = torch.tensor([[0, 7]])
+    found = wf.check(model_of("bert"), {"input_ids": ids}, checks=["jain_wallace"])
+    assert found.findings[0].level == "note"
+    assert "nothing to change" in found.findings[0].text

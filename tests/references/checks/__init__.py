@@ -1,0 +1,1 @@
+"""Slow, paper-literal twins of the checks."""
