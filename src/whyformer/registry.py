@@ -1,4 +1,4 @@
-"""Methods register themselves here: what they need, what they cost, what they can say."""
+"""Methods and metrics register themselves here: what they need, what they cost, what they can say."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from whyformer.errors import BadInput, UnknownName
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
+MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
 
 
@@ -49,7 +50,31 @@ class Method:
         return self.defaults() | options
 
 
+@dataclass(frozen=True)
+class Metric:
+    """One way to judge an explanation: a number per input."""
+
+    name: str
+    run: Callable[..., float]  # (trial, **options); evaluate/trial.py
+    paper: str
+    kind: str  # "faithfulness", "plausibility", "localisation", "robustness" or "complexity"
+    higher_is_better: bool
+    needs: frozenset[MetricNeed]
+    cost_text: str
+    idea: str  # first sentence of the docstring
+    masks: Callable[..., Any] | None = None  # (trial, **options) -> the variants of the input that it will ask for
+    ceiling: str | None = None  # the search that says how good a ranking can get: "remove", "keep", "leave_one_out"
+
+    @property
+    def options(self) -> dict[str, inspect.Parameter]:
+        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+    def defaults(self) -> dict[str, Any]:
+        return {k: p.default for k, p in self.options.items()}
+
+
 _METHODS: dict[str, Method] = {}
+_METRICS: dict[str, Metric] = {}
 
 
 def method(
@@ -100,6 +125,61 @@ def get_method(name: str) -> Method:
     if name not in known:
         raise UnknownName("method", name, known)
     return known[name]
+
+
+def metric(
+    *,
+    paper: str,
+    kind: str,
+    higher_is_better: bool,
+    needs: set[MetricNeed],
+    cost_text: str,
+    masks: Callable[..., Any] | None = None,
+    ceiling: str | None = None,
+) -> Callable[[Callable[..., float]], Callable[..., float]]:
+    """Register a metric under its function's name."""
+
+    def register(function: Callable[..., float]) -> Callable[..., float]:
+        doc = inspect.getdoc(function) or ""
+        _METRICS[function.__name__] = Metric(
+            name=function.__name__,
+            run=function,
+            paper=paper,
+            kind=kind,
+            higher_is_better=higher_is_better,
+            needs=frozenset(needs),
+            cost_text=cost_text,
+            idea=" ".join(doc.split("\n\n")[0].split()),
+            masks=masks,
+            ceiling=ceiling,
+        )
+        return function
+
+    return register
+
+
+def metrics() -> dict[str, Metric]:
+    """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included."""
+    _load_metrics()
+    return dict(sorted(_METRICS.items()))
+
+
+def get_metric(name: str) -> Metric:
+    if not isinstance(name, str):
+        raise BadInput(f"metric is a {type(name).__name__}; pass a name such as 'comprehensiveness', or a list.")
+    known = metrics()
+    if name not in known:
+        raise UnknownName("metric", name, known)
+    return known[name]
+
+
+@cache
+def _load_metrics() -> None:
+    for path in sorted((Path(__file__).parent / "evaluate" / "metrics").glob("*.py")):
+        if not path.stem.startswith("_"):
+            import_module(f"whyformer.evaluate.metrics.{path.stem}")
+    for point in entry_points(group="whyformer.metrics"):
+        point.load()
 
 
 @cache

@@ -1,0 +1,70 @@
+"""whyformer compare: which method to trust here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from whyformer.cli._evaluate import (
+    BatchSize,
+    Cache,
+    File,
+    Inputs,
+    Json,
+    Model,
+    Out,
+    Replace,
+    Seed,
+    Target,
+    check_out,
+    common,
+    deliver,
+    loaded,
+)
+
+
+def compare(
+    inputs: Inputs = None,
+    file: File = None,
+    model: Model = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-m", metavar="NAME", help="A method; repeat for several.", show_default="all"),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="A metric; repeat. See: whyformer metrics", show_default="five"),
+    ] = None,
+    replace: Replace = None,
+    target: Target = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    cache: Cache = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Compare methods: faithfulness with intervals, cost, agreement.
+
+    Random scores run along as the floor, a greedy search as the ceiling.
+    Without texts: the five sentences of the demo, which are few.
+
+    \b
+    Examples:
+      whyformer compare --file reviews.txt --out compare.html
+      whyformer compare -m raw_attention -m attn_lrp "I like the movie"
+      whyformer compare --file reviews.txt --replace delete
+      whyformer compare --model my-vit/ *.jpg --cache results/
+    """
+    check_out(out)
+    from whyformer.registry import get_method, get_metric
+
+    for name in method or []:
+        get_method(name)
+    for name in metric or []:
+        get_metric(name)
+    found, processor, given = loaded(model, inputs or [], file, "compare")
+    from whyformer.evaluate.compare import compare as run
+
+    how = common(target, replace, batch_size, seed, cache)
+    deliver(run(found, given, processor=processor, methods=method or None, metrics=metric or None, **how), out, json)

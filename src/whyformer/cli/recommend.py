@@ -1,0 +1,73 @@
+"""whyformer recommend: how to explain this model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from whyformer.cli._evaluate import (
+    BatchSize,
+    Cache,
+    File,
+    Inputs,
+    Json,
+    Model,
+    Out,
+    Replace,
+    Seed,
+    Target,
+    check_out,
+    common,
+    deliver,
+    loaded,
+)
+
+
+def recommend(
+    inputs: Inputs = None,
+    file: File = None,
+    model: Model = None,
+    scope: Annotated[
+        str, typer.Option("--scope", metavar="SCOPE", help="One choice for the dataset, per label or per instance.")
+    ] = "dataset",
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-m", metavar="NAME", help="A method that stands too; repeat.", show_default="all"),
+    ] = None,
+    attention_only: Annotated[
+        bool, typer.Option("--attention-only", help="Choose among attention aggregations only.")
+    ] = False,
+    replace: Replace = None,
+    target: Target = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
+    cache: Cache = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Choose how to explain a model, and test the choice.
+
+    Every layer, head and reading of attention, with and without gradients,
+    and all other methods: chosen on half of the inputs, tested on the rest.
+
+    \b
+    Examples:
+      whyformer recommend --file reviews.txt --out choice.html
+      whyformer recommend --file reviews.txt --scope label
+      whyformer recommend "I like the movie" --scope instance
+      whyformer recommend --file reviews.txt --attention-only
+    """
+    check_out(out)
+    from whyformer.errors import one_of
+    from whyformer.registry import get_method
+
+    one_of("--scope", scope, ("dataset", "label", "instance"))
+    for name in method or []:
+        get_method(name)
+    found, processor, given = loaded(model, inputs or [], file, "recommend")
+    from whyformer.evaluate.recommend import recommend as run
+
+    others = [] if attention_only and not method else method or None
+    how = common(target, replace, batch_size, seed, cache)
+    deliver(run(found, given, processor=processor, scope=scope, methods=others, **how), out, json)

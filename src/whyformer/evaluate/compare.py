@@ -1,0 +1,184 @@
+"""compare: run methods on the same inputs, judge them by the same metrics, and say which to trust here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate.agreement import agreement
+from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
+from whyformer.evaluate.entry import Entry, filled, wanted
+from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
+from whyformer.evaluate.perturbed import Perturbed, perturbing
+from whyformer.evaluate.ranking import FRACTIONS
+from whyformer.evaluate.spread import spread
+from whyformer.explainer import Explainer
+from whyformer.registry import Metric, get_metric
+
+Array = np.ndarray[Any, Any]
+
+DEFAULT_METRICS = ("comprehensiveness", "sufficiency", "aopc", "insertion", "ranked_truthfulness")
+WITH_RATIONALES = ("token_f1", "auprc")
+WITH_REGIONS = ("pointing_game", "relevance_mass")
+RANKED = ("faithfulness", "plausibility", "localisation")  # kinds of metrics that decide the overall rank
+
+
+def compare(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    methods: Sequence[str | Mapping[str, Any]] | None = None,
+    metrics: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    rationales: Sequence[Any] | None = None,
+    masks: Sequence[Any] | None = None,
+    replace: str | int | None = None,
+    reference: Any = None,
+    target: Any = None,
+    scalar: str = "logit",
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
+) -> Comparison:
+    """Which method explains this model best on these inputs?
+
+    methods: names, or {"method": name, option: value}; None is all of them. One that does not fit is listed with its
+    reason. metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given
+    (one per input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per
+    image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
+    "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
+    "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
+    cache: a folder in which everything that was computed is kept; a stopped job goes on from there.
+
+    Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
+    saw: repeat with another ``replace`` and see whether the order holds.
+    """
+    explainer = Explainer(model, processor, attention_at=attention_at)
+    entries, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
+    _check_marks(judged, rationales, masks)
+    perturb = any("perturbation" in metric.needs for metric, _ in judged)
+    how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
+    opened = perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
+    with opened as perturbed:
+        for given, name in ((rationales, "rationales"), (masks, "masks")):
+            if given is not None and len(given) != perturbed.size:
+                raise BadInput(f"{len(given)} {name} for {perturbed.size} inputs: give one per input.")
+        return _compared(perturbed, entries, judged, Marks(rationales, masks), scalar)
+
+
+def chosen_metrics(given: Any, rationales: bool, masks: bool) -> Judged:
+    if given is None:
+        names = (*DEFAULT_METRICS, *(WITH_RATIONALES if rationales else ()), *(WITH_REGIONS if masks else ()))
+        return [(get_metric(name), {}) for name in names]
+    named = given if isinstance(given, Mapping) else {n: {} for n in ([given] if isinstance(given, str) else given)}
+    if not named:
+        raise BadInput("there is no metric to compare by: name one, or leave metrics out.")
+    found: Judged = []
+    for name, options in named.items():
+        metric = get_metric(name)
+        unknown = set(options) - set(metric.options)
+        if unknown:
+            raise BadInput(f"{name} has no option {sorted(unknown)}; it has: {', '.join(metric.options) or 'none'}.")
+        found.append((metric, dict(options)))
+    return found
+
+
+def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
+    for metric, _ in judged:
+        if "rationale" in metric.needs and rationales is None:
+            raise BadInput(f"{metric.name} compares with what people marked: pass rationales=[…], one per input.")
+        if "region" in metric.needs and masks is None:
+            raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
+
+
+def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks: Marks, scalar: str) -> Comparison:
+    done = [filled(entry, perturbed, scalar) for entry in perturbed.track(entries, "explaining")]
+    failures = {e.name: e.failure for e in done if e.failure}
+    done = [e for e in done if not e.failure]
+    if not done:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+        raise NotOffered(f"none of the methods can explain this model: {reasons}")
+    names = [*(e.name for e in done), FLOOR, CEILING]
+    values = {m.name: {name: np.full(perturbed.size, np.nan) for name in names} for m, _ in judged}
+    curves: Curves = {}
+    for number in perturbed.track(range(perturbed.size), "judging"):
+        if len(perturbed.parts[number]):
+            judge(OneInput(perturbed, number, marks, scalar), done, judged, values, curves)
+    rows = _rows(done, judged, values, perturbed.seed)
+    scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(perturbed.parts)]
+    return Comparison(
+        rows=rows,
+        metrics=tuple(m.name for m, _ in judged),
+        higher_is_better={m.name: m.higher_is_better for m, _ in judged},
+        agreement={name: matrix.tolist() for name, matrix in agreement(scores).items()},
+        agreeing=tuple(e.name for e in done),
+        curves={k: {n: np.mean(c, axis=0).tolist() for n, c in by.items()} for k, by in curves.items()},
+        fractions=FRACTIONS,
+        values={m: {n: v.tolist() for n, v in by.items()} for m, by in values.items()},
+        failures=failures,
+        replacement=None if perturbed.replacement is None else str(perturbed.replacement),
+        inputs=perturbed.size,
+        variants=perturbed.forwards,
+        seed=perturbed.seed,
+        warnings=_warnings(perturbed, done, scores),
+        model=type(perturbed.explainer.model).__name__,
+        options={m.name: options for m, options in judged if options},
+    )
+
+
+def _rows(entries: list[Entry], judged: Judged, values: Values, seed: int) -> tuple[ComparedMethod, ...]:
+    names = [e.name for e in entries]
+    scores = {m.name: _scores(m, values[m.name], names, seed) for m, _ in judged}
+    decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
+    mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
+    order = sorted(entries, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
+    places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
+    rows = []
+    for entry, place in zip(order, places, strict=True):
+        own = {m: by_method[entry.name] for m, by_method in scores.items()}
+        costs = (entry.forwards, entry.backwards, entry.seconds, entry.peak_bytes)
+        rows.append(ComparedMethod(entry.name, entry.method, entry.options, own, float(place), *costs))
+    for name, kind in ((FLOOR, "floor"), (CEILING, "ceiling")):
+        known = {m: by_method[name] for m, by_method in scores.items() if not math.isnan(by_method[name].mean)}
+        if known:
+            rows.append(ComparedMethod(name, name, {}, known, baseline=kind))
+    return tuple(rows)
+
+
+def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], seed: int) -> dict[str, MetricScore]:
+    """All methods by one metric."""
+    everyone = [*names, FLOOR, CEILING]
+    values_IM = np.stack([by_method[name] for name in everyone], 1)
+    gain_IM = (values_IM - by_method[FLOOR][:, None]) * (1 if metric.higher_is_better else -1)
+    columns = np.stack([*spread(values_IM, seed), *spread(gain_IM, seed)], 1)
+    means = columns[: len(names), 0]
+    ranks = rankdata(-means if metric.higher_is_better else means, nan_policy="omit")
+    ranks = np.concatenate([ranks, [math.nan, math.nan]])
+    return {
+        name: MetricScore(*map(float, [*row, rank])) for name, row, rank in zip(everyone, columns, ranks, strict=True)
+    }
+
+
+def _warnings(perturbed: Perturbed, entries: list[Entry], scores: list[Array]) -> tuple[str, ...]:
+    found = []
+    flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
+    for entry, count in zip(entries, np.broadcast_to(flat, len(entries)), strict=True):
+        if count:
+            found.append(
+                f"{entry.name}: all scores are equal on {count} of {len(scores)} inputs, so its order there is that of "
+                "the positions."
+            )
+    if perturbed.size < 10:
+        found.append(f"{perturbed.size} inputs say little: intervals are over inputs, and few of them are drawn from.")
+    none = sum(len(p) == 0 for p in perturbed.parts)
+    if none:
+        found.append(f"{none} inputs have nothing but special tokens and were left out.")
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""Judge one input: every method, random scores and the search, by every metric, from variants that all share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from whyformer.evaluate.baselines import ceiling_scores, random_scores
+from whyformer.evaluate.entry import Entry
+from whyformer.evaluate.marks import rationale_of, region_of
+from whyformer.evaluate.noise import scores_with_noise
+from whyformer.evaluate.perturbed import Perturbed
+from whyformer.evaluate.ranking import only_top, without_top
+from whyformer.evaluate.trial import Trial
+from whyformer.registry import Metric
+
+Array = np.ndarray[Any, Any]
+Judged = list[tuple[Metric, dict[str, Any]]]  # metrics with their options
+Values = dict[str, dict[str, Array]]  # metric → method → one value per input
+Curves = dict[str, dict[str, list[Array]]]  # kind → method → one curve per input
+
+FLOOR, CEILING = "random", "greedy"
+CURVES = {"remove": without_top, "keep": only_top}
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What people marked, per input."""
+
+    rationales: Sequence[Any] | None
+    masks: Sequence[Any] | None
+
+
+class OneInput:
+    """One input on which all methods are tried."""
+
+    def __init__(self, perturbed: Perturbed, number: int, marks: Marks, scalar: str) -> None:
+        self.perturbed, self.number, self.scalar = perturbed, number, scalar
+        self.units, self.parts = perturbed.units[number], perturbed.parts[number]
+        self.game: Any = perturbed.game(number) if perturbed.replacement is not None else None
+        self._searched: dict[str, Trial] = {}
+        given = marks.rationales
+        self.rationale = None if given is None else rationale_of(given[number], self.units, self.parts)
+        self.region = None if marks.masks is None else region_of(marks.masks[number], self.units)
+
+    def searched(self, kind: str) -> Trial:
+        """What a search finds: the ceiling."""
+        if kind not in self._searched:
+            self._searched[kind] = self.trial(ceiling_scores(self.game, kind), kind == "leave_one_out")
+        return self._searched[kind]
+
+    def trial(self, scores_P: Array, signed: bool, entry: Entry | None = None) -> Trial:
+        again = None
+        if entry is not None:
+            again = partial(scores_with_noise, self.perturbed, entry, self.scalar, self.number)
+        return Trial(
+            np.asarray(scores_P, dtype=float),
+            self.game,
+            signed,
+            self.perturbed.seed,
+            self.units,
+            self.parts,
+            None if entry is None else entry.scored[self.number],
+            self.rationale,
+            self.region,
+            again,
+        )
+
+
+def judge(
+    one: OneInput,
+    entries: list[Entry],
+    judged: Judged,
+    values: Values,
+    curves: Curves,
+) -> None:
+    number, drawn = one.number, random_scores(len(one.parts), one.number, one.perturbed.seed)
+    trials = {}
+    for entry in entries:
+        scored = entry.scored[number]
+        trials[entry.name] = one.trial(scored.scores[one.parts], scored.signed, entry)
+    floor = [one.trial(scores, False) for scores in drawn]
+    _ask_together(one, [*trials.values(), *floor], judged)
+    for metric, options in judged:
+        by_method = values[metric.name]
+        for name, trial in trials.items():
+            by_method[name][number] = metric.run(trial, **options)
+        by_method[FLOOR][number] = mean_of([metric.run(trial, **options) for trial in floor])
+        if metric.ceiling is not None:
+            by_method[CEILING][number] = metric.run(one.searched(metric.ceiling), **options)
+    _add_curves(one, trials, floor, judged, curves)
+
+
+def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:
+    """All variants that any metric will ask of any method, in full batches."""
+    asked = [m.masks(t, **options) for m, options in judged if m.masks is not None for t in trials]
+    if asked and one.game is not None:
+        one.game.ask(np.concatenate(asked))
+
+
+def mean_of(values: list[float]) -> float:
+    known = [v for v in values if not math.isnan(v)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _add_curves(
+    one: OneInput,
+    trials: dict[str, Trial],
+    floor: list[Trial],
+    judged: Judged,
+    curves: Curves,
+) -> None:
+    """The prediction as parts go or come; for the curves whose variants the metrics have asked for anyway."""
+    names = {metric.name for metric, options in judged if not options}
+    wanted_curves = {"remove": names & {"aopc", "deletion"}, "keep": names & {"insertion"}}
+    for kind, reason in wanted_curves.items():
+        if not reason:
+            continue
+        make = CURVES[kind]
+        searched = one.searched(kind)
+        for value, key in (("probability", kind), ("logit", f"{kind}_logit")):
+            by_method = curves.setdefault(key, {})
+            for name, trial in (*trials.items(), (CEILING, searched)):
+                by_method.setdefault(name, []).append(one.game.values(make(trial.scores_P), value))
+            flat = [one.game.values(make(trial.scores_P), value) for trial in floor]
+            by_method.setdefault(FLOOR, []).append(np.mean(flat, axis=0))

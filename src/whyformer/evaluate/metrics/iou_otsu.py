@@ -1,0 +1,44 @@
+"""IoU at Otsu's threshold: the bright part of the map as a segmentation of the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whyformer.evaluate.trial import Trial
+from whyformer.registry import metric
+
+Array = np.ndarray[Any, Any]
+
+LEVELS = 256
+
+
+def otsu(values: Array) -> float:
+    """The threshold between the two groups of values that differ most: the largest variance between them."""
+    counts, edges = np.histogram(values, bins=LEVELS)
+    centres = (edges[1:] + edges[:-1]) / 2
+    below = np.cumsum(counts)[:-1]
+    above = counts.sum() - below
+    mean_below = np.cumsum(counts * centres)[:-1] / np.maximum(below, 1)
+    mean_above = ((counts * centres).sum() - np.cumsum(counts * centres)[:-1]) / np.maximum(above, 1)
+    return float(edges[1:-1][int(np.argmax(below * above * (mean_below - mean_above) ** 2))])
+
+
+@metric(
+    paper="threshold: Otsu 1979, doi:10.1109/TSMC.1979.4310076",
+    kind="localisation",
+    higher_is_better=True,
+    needs={"region"},
+    cost_text="none",
+)
+def iou_otsu(trial: Trial) -> float:
+    """Intersection over union of the object with the part of the map above Otsu's threshold.
+
+    Misleads when: a map has several levels, or one peak: Otsu cuts it in two wherever that pays most.
+    """
+    if trial.region is None or not trial.region.any():
+        return float("nan")
+    heat = trial.heat()
+    bright = heat > otsu(heat) if np.ptp(heat) > 0 else np.ones_like(heat, dtype=bool)
+    return float((bright & trial.region).sum() / (bright | trial.region).sum())

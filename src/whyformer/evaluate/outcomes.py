@@ -1,0 +1,91 @@
+"""How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from whyformer.evaluate.baselines import greedy, random_scores
+from whyformer.evaluate.candidates import Field
+from whyformer.evaluate.metrics.aopc import aopc, masks
+from whyformer.evaluate.perturbed import Perturbed
+from whyformer.evaluate.recommendation import Choice, Outcome
+from whyformer.evaluate.spread import spread
+from whyformer.evaluate.trial import Trial
+
+Array = np.ndarray[Any, Any]
+
+FLOOR, CEILING = "random", "greedy"
+LAST, MEAN = "last-layer attention", "mean attention"
+
+
+def outcomes_of(
+    perturbed: Perturbed,
+    field: Field,
+    chosen: Mapping[tuple[str, str], Choice],
+    group_of: Mapping[int, str],
+    fallback: Mapping[str, int],
+) -> tuple[Outcome, ...]:
+    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and ceiling."""
+    number_of = {c.name: m for m, c in enumerate(field.candidates)}
+    usual = _usual(field)
+    values: dict[str, list[float]] = {}
+    for i in perturbed.track(list(group_of), "testing"):
+        game, scores_MP = perturbed.game(i), field.scores[i]
+        contenders: dict[str, Array] = {}
+        for cost_class, other in fallback.items():
+            own = chosen.get((group_of[i], cost_class))
+            contenders[cost_class] = scores_MP[other if own is None else number_of[own.name]]
+        contenders |= {name: scores_MP[m] for name, m in usual.items()}
+        contenders |= {name: scores[i] for name, scores in field.aside.items()}
+        trials = {name: Trial(scores, game) for name, scores in contenders.items()}
+        floor = [Trial(scores, game) for scores in random_scores(game.parts, i, perturbed.seed)]
+        game.ask(np.concatenate([masks(t) for t in (*trials.values(), *floor)]))
+        for name, trial in trials.items():
+            values.setdefault(name, []).append(aopc(trial))
+        values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
+        values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
+    return _summed(values, fallback, chosen, field, perturbed.seed)
+
+
+def _usual(field: Field) -> dict[str, int]:
+    """What people look at by habit, where it is among the candidates."""
+    found = {}
+    last = max(
+        (c.options["layers"] for c in field.candidates if isinstance(c.options.get("layers"), int)), default=None
+    )
+    for m, candidate in enumerate(field.candidates):
+        options = candidate.options
+        if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
+            continue
+        if options.get("read", "row") == "row" and options.get("layers", last) in {last, "mean"}:
+            found[MEAN if options.get("layers", last) == "mean" else LAST] = m
+    return {name: found[name] for name in (LAST, MEAN) if name in found}
+
+
+def _summed(
+    values: dict[str, list[float]],
+    classes: Mapping[str, int],
+    chosen: Mapping[tuple[str, str], Choice],
+    field: Field,
+    seed: int,
+) -> tuple[Outcome, ...]:
+    table_IX = np.array(list(values.values())).T
+    names = list(values)
+    means = np.stack(spread(table_IX, seed), 1)
+    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed), 1)
+    over_last = np.full_like(over_random, np.nan)
+    if LAST in names:
+        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed), 1)
+    found = []
+    for x, name in enumerate(names):
+        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
+        shown = name if name not in classes else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
+        found.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
+    return tuple(found)
+
+
+def _three(row: Array) -> tuple[float, float, float]:
+    return float(row[0]), float(row[1]), float(row[2])

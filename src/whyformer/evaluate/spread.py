@@ -1,0 +1,36 @@
+"""Means over inputs with 95 % limits; inputs without a value are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whyformer.heads.interval import DRAWS, LEVEL
+
+Array = np.ndarray[Any, Any]
+
+
+def spread(values_IX: Array, seed: int = 0) -> tuple[Array, Array, Array]:
+    """Mean, lower and upper limit of each column: percentile bootstrap, in which all columns draw the same inputs.
+
+    NaN where there is no value, and limits for fewer than two.
+    """
+    values = np.asarray(values_IX, dtype=float)
+    known, filled = ~np.isnan(values), np.nan_to_num(values)
+    inputs, enough = len(values), known.sum(0)
+    weights = np.random.default_rng(seed).multinomial(inputs, np.full(inputs, 1 / inputs), size=DRAWS).astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = filled.sum(0) / enough
+        drawn = weights @ filled / (weights @ known.astype(float))
+    tail = (1 - LEVEL) / 2
+    limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (tail, 1 - tail)]
+    return mean, limits[0], limits[1]
+
+
+def _quantile(drawn_DX: Array, share: float) -> Array:
+    """Draws that met no value of a column are left out of it."""
+    if not np.isnan(drawn_DX).any():
+        return np.quantile(drawn_DX, share, axis=0)
+    columns = [column[~np.isnan(column)] for column in drawn_DX.T]
+    return np.array([np.quantile(c, share) if len(c) else np.nan for c in columns])

@@ -1,0 +1,44 @@
+"""A trial: the scores that a method gave to the parts of one input, and all that a metric may ask to judge them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from whyformer.evaluate.entry import Scored
+    from whyformer.evaluate.game import Game
+    from whyformer.types import Units
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One explanation of one input. Parts are the units that can be taken away; special tokens are none."""
+
+    scores_P: Array
+    game: Game
+    signed: bool = False
+    seed: int = 0
+    units: Units | None = None
+    parts: Array | None = None  # which units the parts are
+    scored: Scored | None = None  # all that the method said, special tokens included
+    rationale_P: Array | None = None  # what people marked
+    region: Array | None = None  # (height, width) where the object is
+    again: Callable[[int, float], Array] | None = None  # (draw, radius) → scores of the input with a little noise
+
+    def heat(self) -> Array:
+        """(height, width) scores laid over the image, interpolated; not below zero."""
+        from whyformer.views.pixels import resized
+
+        units = self.units
+        assert units is not None and units.grid is not None
+        scores = np.asarray(self.scores_P, dtype=float)
+        if self.parts is not None and len(set(units.stream)) > 1:  # the patches among tokens of a text
+            scores = scores[[units.stream[p] == "image" for p in self.parts]]
+        heat: Array = resized(scores.reshape(units.grid), units.image_size)
+        return np.clip(heat, 0, None)

@@ -1,0 +1,48 @@
+"""Attention × gradient: attention that raised the score, read in one of many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from whyformer.errors import one_of
+from whyformer.methods.raw_attention import READINGS, combined
+from whyformer.registry import constant, method
+from whyformer.relevance import over_heads
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BQK
+from whyformer.types import Site
+
+
+@method(
+    paper="weights: Serrano & Smith 2019, arXiv:1906.03731; clamped: Chefer, Gur & Wolf 2021; readings: Mylonas 2022",
+    needs={"attention_gradients"},
+    cost=constant(1, 1),
+    cost_text="1 forward + 1 backward",
+    signed=False,
+    class_specific=True,
+    specificity="attention",
+)
+def attention_x_gradient(
+    run: Run,
+    *,
+    layers: str | int | Sequence[int] = "last",
+    heads: str | int | Sequence[int] = "mean",
+    read: str = "row",
+) -> Attribution:
+    """Where the model looked and where looking raised the score: attention times its gradient, clamped at zero.
+
+    Ā_h = max(0, A_h ∘ ∂s/∂A_h) per head, then as ``raw_attention``: ``layers``: "last", "mean", "product", a number or
+    a list; ``heads``: "mean", "max", "min", "sum", a number or a list; ``read``: "row", "column", "column_mean",
+    "column_sum", "column_max", "diagonal".
+
+    Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
+    row that feeds the head has a gradient, so the columns there hold that row and nothing else.
+    """
+    one_of("read", read, READINGS)
+
+    def fused(site: Site) -> BQK:
+        assert site.attention_grad_BHQK is not None
+        raised = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).clamp(min=0)
+        return over_heads(raised, heads)
+
+    return combined(run, run.record(grad=True).sites, fused, layers, read)

@@ -1,0 +1,299 @@
+"""compare: the table is what metrics say one by one; floor, ceiling, failures and costs are in it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kendalltau, spearmanr
+
+import whyformer as wf
+from tests.models import CASES
+from tests.references.metrics import eraser
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.evaluate.agreement import kendall, spearman, top_overlap
+from whyformer.evaluate.memory import peak_bytes
+from whyformer.evaluate.spread import spread
+
+TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
+METHODS = ["raw_attention", "generic_attention", "input_x_gradient"]
+
+
+@cache
+def explainer() -> wf.Explainer:
+    return wf.Explainer(*load_sentiment())
+
+
+@cache
+def compared() -> wf.Comparison:
+    return explainer().compare(TEXTS, methods=[*METHODS, {"method": "raw_attention", "layers": "mean"}, "grad_cam"])
+
+
+def test_values_equal_the_paper_literal_twin() -> None:
+    model, tokenizer = explainer().model, explainer().processor
+    found = compared().values["comprehensiveness"]["generic_attention"]
+    kept = compared().values["sufficiency"]["generic_attention"]
+    for number, text in enumerate(TEXTS):
+        ids = tokenizer(text)["input_ids"]
+        explanation = explainer().explain(text, method="generic_attention")
+
+        @torch.no_grad()
+        def predict(words: set[int], ids: Any = ids, target: int = explanation.target.index) -> float:
+            changed = [
+                ids[0],
+                *(t if i in words else tokenizer.mask_token_id for i, t in enumerate(ids[1:-1])),
+                ids[-1],
+            ]
+            return float(model(input_ids=torch.tensor([changed])).logits.softmax(-1)[0, target])
+
+        scores = explanation.scores[1:-1].tolist()
+        bins = (0.01, 0.05, 0.1, 0.2, 0.5)
+        assert found[number] == pytest.approx(eraser.comprehensiveness(predict, scores, bins), abs=1e-5)
+        assert kept[number] == pytest.approx(eraser.sufficiency(predict, scores, bins), abs=1e-5)
+
+
+def test_every_method_has_a_row_and_floor_and_ceiling_come_last() -> None:
+    result = compared()
+    assert {r.name for r in result.rows[:-2]} == {*METHODS, "raw_attention(layers=mean)"}
+    assert [r.baseline for r in result.rows[-2:]] == ["floor", "ceiling"]
+    assert "image" in result.failures["grad_cam"]
+    ranks = [r.rank for r in result.rows[:-2]]
+    assert ranks == sorted(ranks) and ranks[0] == 1
+    for row in result.rows[:-2]:
+        assert set(row.scores) == set(result.metrics)
+        assert row.forwards == 1 and row.seconds > 0
+        assert row.peak_bytes is not None and row.peak_bytes > 1000
+        for score in row.scores.values():
+            assert score.low <= score.mean <= score.high
+    assert result["generic_attention"].backwards == 1
+    assert result["greedy"].scores["aopc"].mean >= max(r.scores["aopc"].mean for r in result.rows[:-1])
+    assert result.best["method"] == result.rows[0].method
+    with pytest.raises(UnknownName):
+        result["shap"]
+
+
+def test_gain_over_random_has_the_sign_of_better() -> None:
+    result = compared()
+    floor = result["random"].scores
+    for row in result.rows[:-2]:
+        for name, up in result.higher_is_better.items():
+            better = row.scores[name].mean - floor[name].mean
+            assert row.scores[name].gain == pytest.approx(better if up else -better)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_batch_size_changes_nothing(batch_size: int) -> None:
+    result = explainer().compare(TEXTS, methods=METHODS, batch_size=batch_size)
+    for metric, by_method in result.values.items():
+        for name in (*METHODS, "random"):
+            np.testing.assert_allclose(by_method[name], compared().values[metric][name], atol=1e-5)
+
+
+def test_same_seed_same_numbers_and_the_model_is_handed_back() -> None:
+    before = {k: v.clone() for k, v in explainer().model.state_dict().items()}
+    first, second = (explainer().compare(TEXTS[:2], methods=METHODS[:1]) for _ in range(2))
+    assert first.values == second.values
+    assert first.rows[-2].scores != explainer().compare(TEXTS[:2], methods=METHODS[:1], seed=1).rows[-2].scores
+    for key, value in explainer().model.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whyformer import registry
+
+    entry = wf.methods()["saliency"]
+
+    def broken(run: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setitem(registry._METHODS, "saliency", registry.Method(**{**vars(entry), "run": broken}))
+    result = explainer().compare(TEXTS[:2], methods=["saliency", "raw_attention"], metrics=["aopc"])
+    assert [r.name for r in result.rows] == ["raw_attention", "random", "greedy"]
+    assert result.failures == {"saliency": "failed: RuntimeError: out of luck"}
+    with pytest.raises(NotOffered, match="out of luck"):
+        explainer().compare(TEXTS[:2], methods=["saliency"])
+
+
+def test_everything_is_kept_on_disk(tmp_path: Path) -> None:
+    first = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+    calls: list[int] = []
+    handle = explainer().model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
+    try:
+        again = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+    finally:
+        handle.remove()
+    assert first.variants > 0 and again.variants == 0
+    assert sum(calls) == len(TEXTS)  # what is predicted has to be known
+    assert again.values == first.values
+    assert again.rows[:-2] == first.rows[:-2]
+    more = explainer().compare(TEXTS, methods=[*METHODS, "attention_rollout"], cache=tmp_path)
+    assert 0 < more.variants < first.variants
+
+
+def test_rationales_by_token_word_and_character() -> None:
+    text = "a seductive movie"
+    units = explainer().explain(text).units
+    words = [0, 1, 0]
+    pieces = [int(w == 1) for w in units.word or () if w >= 0]
+    results = [
+        explainer().compare([text], methods=METHODS, metrics=["token_f1", "iou_f1", "auprc"], rationales=[given])
+        for given in (words, pieces, [0, *pieces, 0], [(2, 11)])
+    ]
+    assert all(str(r.values) == str(results[0].values) for r in results)
+    assert results[0].replacement is None and results[0].variants == 0
+    assert {r.name for r in results[0].rows} == {*METHODS, "random"}
+    with pytest.raises(BadInput, match="entries"):
+        explainer().compare([text], methods=METHODS, metrics=["auprc"], rationales=[[1] * 17])
+    with pytest.raises(BadInput, match="rationales"):
+        explainer().compare([text], methods=METHODS, metrics=["auprc"])
+
+
+def test_images_with_masks_and_boxes() -> None:
+    case = CASES["vit"]
+    model, inputs = case.build(None), case.inputs()
+    size = wf.explain(model, inputs)[0].units.image_size
+    assert size is not None
+    mask = np.zeros(size)
+    mask[: size[0] // 2] = 1
+    metrics = ["pointing_game", "relevance_mass", "iou_otsu", "mean_average_precision", "completeness"]
+    given = [mask, mask[::2, ::2]], [[(0, 0, 1, 0.5)], [(0, 0, size[1], size[0] // 2)]]
+    found = [wf.compare(model, inputs, methods=["grad_cam", "occlusion"], metrics=metrics, masks=m) for m in given]
+    assert str(found[0].values) == str(found[1].values)
+    assert 0 < found[0]["grad_cam"].scores["relevance_mass"].mean < 1
+    assert np.isnan(found[0]["grad_cam"].scores["completeness"].mean)
+    assert found[0]["occlusion"].scores["completeness"].mean > 0
+
+
+@pytest.mark.parametrize("name", ["gpt2", "rtdl_ft_transformer", "nn_transformer_encoder", "clip", "t5"])
+def test_other_kinds_of_models(name: str) -> None:
+    case = CASES[name]
+    replace = 3 if name in {"gpt2", "t5", "nn_transformer_encoder"} and case.units == "tokens" else None
+    result = wf.compare(case.build(None), case.inputs(), methods=["generic_attention", "occlusion"], replace=replace)
+    assert {r.name for r in result.rows} >= {"generic_attention", "random", "greedy"}
+    for row in result.rows:
+        assert all(np.isfinite(s.mean) for s in row.scores.values())
+
+
+@pytest.mark.parametrize("replace", ["mean", "zero", "resample"])
+def test_rows_of_a_table(replace: str) -> None:
+    import pandas as pd
+
+    from whyformer.demo.census import adult_rows, load_adult
+
+    model, table = load_adult()
+    rows = adult_rows()[:5]
+    results = [
+        wf.compare(model, given, processor=table, methods=["generic_attention", "occlusion"], replace=replace)
+        for given in (rows, pd.DataFrame(rows))
+    ]
+    assert results[0].values == results[1].values
+    assert results[0]["greedy"].scores["aopc"].mean >= results[0]["occlusion"].scores["aopc"].mean - 1e-6
+
+
+def test_noise_moves_gradients_and_leaves_constants() -> None:
+    metrics = {"max_sensitivity": {"samples": 3, "radius": 0.1}}
+    result = explainer().compare(TEXTS[:2], methods=["raw_attention", "input_x_gradient", "occlusion"], metrics=metrics)
+    assert all(0 < r.scores["max_sensitivity"].mean < 10 for r in result.rows)
+    more = explainer().compare(TEXTS[:2], methods=["raw_attention"], metrics={"max_sensitivity": {"radius": 0.3}})
+    assert more.rows[0].scores["max_sensitivity"].mean > result["raw_attention"].scores["max_sensitivity"].mean
+
+
+def test_completeness_of_shares() -> None:
+    result = explainer().compare(TEXTS[:2], methods=["integrated_gradients", "raw_attention"], metrics=["completeness"])
+    assert result["integrated_gradients"].scores["completeness"].mean < 0.05
+    assert np.isnan(result["raw_attention"].scores["completeness"].mean)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"methods": ["rollout"]}, "attention_rollout"),
+        ({"methods": [{"method": "raw_attention", "layer": 1}]}, "layers"),
+        ({"methods": [{"layers": 1}]}, "names no method"),
+        ({"methods": ["saliency", "saliency"]}, "twice"),
+        ({"metrics": ["fidelity"]}, "infidelity"),
+        ({"metrics": {"aopc": {"steps": 3}}}, "fractions"),
+        ({"metrics": []}, "no metric"),
+        ({"replace": "zap"}, "mask"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"rationales": [[1]]}, "one per input"),
+    ],
+)
+def test_mistakes_are_named_before_long_work(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        explainer().compare(TEXTS, **{"methods": ["raw_attention"], **how})
+
+
+# The result
+
+
+def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
+    path = compared().save(tmp_path / "c.json")
+    back = wf.Comparison.load(path)
+    assert back.rows[:-2] == compared().rows[:-2]
+    assert json.dumps(back.to_dict()) == json.dumps(compared().to_dict())
+    for ending in ("html", "png", "svg"):
+        assert compared().save(tmp_path / f"c.{ending}").stat().st_size > 1000
+    page = (tmp_path / "c.html").read_text(encoding="utf-8")
+    assert "grad_cam reads the features" in page and "http" not in page.split("</style>")[1]
+    with pytest.raises(UnknownName, match="html"):
+        compared().save(tmp_path / "c.txt")
+    (tmp_path / "d.json").write_text("{}")
+    with pytest.raises(BadInput, match="no saved comparison"):
+        wf.Comparison.load(tmp_path / "d.json")
+
+
+def test_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    compared().show()
+    shown = capsys.readouterr().out
+    for words in ("raw_attention(layers=mean)", "random (floor)", "greedy (ceiling)", "Spearman", "Could not be run"):
+        assert words in shown
+    frame = compared().to_frame()
+    assert list(frame["method"]) == [r.name for r in compared().rows]
+    assert {"aopc", "aopc_low", "aopc_high", "forwards", "seconds", "peak_bytes", "rank"} <= set(frame.columns)
+
+
+# Statistics
+
+
+def test_agreement_equals_scipy() -> None:
+    scores = np.random.default_rng(0).normal(size=(4, 12)).round(1)
+    for a in range(4):
+        for b in range(4):
+            assert spearman(scores)[a, b] == pytest.approx(spearmanr(scores[a], scores[b]).statistic)
+            assert kendall(scores)[a, b] == pytest.approx(kendalltau(scores[a], scores[b]).statistic)
+    assert np.isnan(spearman(np.stack([scores[0], np.zeros(12)]))[0, 1])
+    assert top_overlap(np.array([[3, 2, 1, 0], [3, 2, 1, 0], [0, 1, 2, 3.0]]), 0.5).tolist() == [
+        [1, 1, 0],
+        [1, 1, 0],
+        [0, 0, 1],
+    ]
+
+
+def test_intervals() -> None:
+    values = np.random.default_rng(0).normal(2, 1, size=(400, 3))
+    values[:, 1] = 5
+    values[::2, 2] = np.nan
+    mean, low, high = spread(values)
+    assert mean[0] == pytest.approx(values[:, 0].mean())
+    assert high[0] - low[0] == pytest.approx(2 * 1.96 / 20, rel=0.15)
+    assert low[1] == high[1] == pytest.approx(5)
+    assert high[2] - low[2] == pytest.approx((high[0] - low[0]) * 2**0.5, rel=0.2)
+    assert np.isnan(spread(values[:1])[1]).all()
+    assert np.isnan(spread(np.full((3, 1), np.nan))[0]).all()
+
+
+def test_memory_is_what_is_alive_at_a_time() -> None:
+    def run() -> None:
+        for _ in range(5):
+            a = torch.zeros(1000, 10) + 1
+            _ = a[:5].view(-1)  # a view takes nothing
+            del a
+
+    assert 40_000 <= peak_bytes(run) <= 80_100

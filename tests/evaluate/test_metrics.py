@@ -1,0 +1,228 @@
+"""Metrics against paper-literal twins, and what must hold of them on models whose answers are known."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+import whyformer as wf
+from tests.evaluate.games import linear, predict, together
+from tests.references.metrics import eraser, forecast, optimus, perturbation
+from whyformer.errors import UnknownName
+from whyformer.evaluate.metrics.comprehensiveness import BINS
+from whyformer.evaluate.metrics.infidelity import squared_error
+from whyformer.evaluate.metrics.positive_perturbation import STEPS
+from whyformer.evaluate.metrics.ranked_truthfulness import ranked
+from whyformer.evaluate.ranking import FRACTIONS, random_sets, without_bottom, without_top
+from whyformer.evaluate.trial import Trial
+from whyformer.registry import get_metric
+
+METRICS = wf.metrics()
+SIZES = [1, 2, 5, 13, 40]
+
+
+def scores_of(parts: int, seed: int, signed: bool = True) -> Any:
+    scores = np.random.default_rng(seed).normal(size=parts).round(1)  # rounding makes ties
+    return scores if signed else np.abs(scores)
+
+
+def value(name: str, trial: Trial, **options: Any) -> float:
+    return METRICS[name].run(trial, **options)
+
+
+# The registry
+
+
+def test_every_metric_says_what_it_is() -> None:
+    assert {"comprehensiveness", "sufficiency", "aopc", "deletion", "insertion", "infidelity"} <= set(METRICS)
+    for name, entry in METRICS.items():
+        assert entry.paper and entry.cost_text and entry.idea.endswith("."), name
+        assert "Misleads when" in (inspect.getdoc(entry.run) or ""), name
+        assert entry.kind in {"faithfulness", "plausibility", "localisation", "robustness", "complexity"}, name
+        assert (entry.masks is not None) == ("perturbation" in entry.needs), name
+
+
+def test_unknown_metrics_are_refused() -> None:
+    with pytest.raises(UnknownName, match="comprehensiveness"):
+        get_metric("comprehensivness")
+
+
+# Twins
+
+
+@pytest.mark.parametrize("parts", SIZES)
+def test_eraser_scores_equal_the_twin(parts: int) -> None:
+    game = together(parts, seed=parts)
+    trial = Trial(scores_of(parts, 1), game)
+    scores = trial.scores_P.tolist()
+    for name in ("comprehensiveness", "sufficiency"):
+        twin = getattr(eraser, name)(predict(game), scores, BINS)
+        assert value(name, trial) == pytest.approx(twin, abs=1e-12)
+        assert value(name, trial, average_as="paper") == pytest.approx(twin * len(BINS) / (len(BINS) + 1), abs=1e-12)
+
+
+@pytest.mark.parametrize("parts", SIZES)
+def test_curves_equal_the_twin(parts: int) -> None:
+    game = together(parts, seed=parts)
+    trial = Trial(scores_of(parts, 2), game)
+    scores = trial.scores_P.tolist()
+    for name in ("aopc", "deletion", "insertion"):
+        twin = getattr(perturbation, name)
+        assert value(name, trial) == pytest.approx(twin(predict(game), scores, FRACTIONS), abs=1e-12)
+        assert value(name, trial, value="logit") == pytest.approx(twin(predict(game, 1), scores, FRACTIONS), abs=1e-12)
+    for name in ("positive_perturbation", "negative_perturbation"):
+        twin = getattr(perturbation, name)
+        assert value(name, trial) == pytest.approx(twin(predict(game, 2), scores, STEPS), abs=1e-12)
+
+
+@pytest.mark.parametrize("parts", SIZES)
+def test_truthfulness_equals_the_twin(parts: int) -> None:
+    game = together(parts, seed=parts)
+    drops = game.drops().tolist()
+    signed = scores_of(parts, 3)
+    signed[0] = 0.0  # a neutral part
+    for name in ("truthfulness", "ranked_truthfulness"):
+        twin = getattr(optimus, name)
+        assert value(name, Trial(signed, game, signed=True)) == pytest.approx(twin(signed.tolist(), drops), abs=1e-12)
+        # Unsigned scores are positive everywhere, as after the authors' scaling to at least 1e-7.
+        unsigned = np.abs(signed)
+        positive = [w + 1e-7 for w in unsigned.tolist()]
+        assert value(name, Trial(unsigned, game)) == pytest.approx(twin(positive, drops), abs=1e-12)
+
+
+@pytest.mark.parametrize("parts", [2, 5, 13, 40])
+@pytest.mark.parametrize("share", [None, 0.2])
+def test_forecasts_equal_the_twin(parts: int, share: float | None) -> None:
+    game = together(parts, seed=parts)
+    trial = Trial(scores_of(parts, 4), game, seed=3)
+    scores = trial.scores_P.tolist()
+    sets = [set(np.flatnonzero(row).tolist()) for row in random_sets(parts, 50, share, 3)]
+    twin = forecast.faithfulness_correlation(predict(game), scores, sets)
+    assert value("faithfulness_correlation", trial, share=share) == pytest.approx(twin, abs=1e-9)
+    for normalize in (True, False):
+        twin = forecast.infidelity(predict(game, 1), scores, sets, normalize)
+        found = value("infidelity", trial, share=share, normalize=normalize)
+        assert found == pytest.approx(twin, rel=1e-9)
+
+
+@pytest.mark.parametrize("parts", SIZES)
+def test_sparsity_equals_the_twin(parts: int) -> None:
+    scores = scores_of(parts, 5)
+    assert value("sparsity", Trial(scores, linear(scores))) == pytest.approx(forecast.gini(scores.tolist()), abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_plausibility_equals_the_twin(seed: int) -> None:
+    from sklearn.metrics import auc, average_precision_score, precision_recall_curve
+
+    parts = 12
+    marked = np.random.default_rng(seed).random(parts) < 0.4
+    marked[seed] = True
+    scores = scores_of(parts, seed)
+    trial = Trial(scores, linear(scores), rationale_P=marked)
+    people = set(np.flatnonzero(marked).tolist())
+    assert value("token_f1", trial) == pytest.approx(eraser.token_f1(scores.tolist(), people))
+    assert value("iou_f1", trial) == pytest.approx(eraser.iou_f1(scores.tolist(), people))
+    precision, recall, _ = precision_recall_curve(marked, scores)
+    assert value("auprc", trial) == pytest.approx(auc(recall, precision))
+    units = wf.Units(tuple("abcdefghijkl"), (False,) * 12, ("image",) * 12, grid=(3, 4), image_size=(3, 4))
+    shown = Trial(scores, linear(scores), units=units, region=marked.reshape(3, 4))
+    positive = np.clip(scores, 0, None)
+    assert value("mean_average_precision", shown) == pytest.approx(average_precision_score(marked, positive))
+
+
+# What must hold
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_gone_is_nothing_kept(seed: int) -> None:
+    trial = Trial(scores_of(11, seed), together(11, seed))
+    gone = value("comprehensiveness", trial, bins=(1.0,))
+    assert gone == value("sufficiency", trial, bins=(0.0,)) == trial.game.whole() - trial.game.empty()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reversing_a_ranking_swaps_the_curves(seed: int) -> None:
+    scores = np.random.default_rng(seed).permutation(17).astype(float)
+    assert np.array_equal(without_top(scores), without_bottom(-scores))
+    assert np.array_equal(without_bottom(scores), without_top(-scores))
+    game = together(17, seed)
+    most, least = (value("positive_perturbation", Trial(s, game)) for s in (scores, -scores))
+    assert least == value("negative_perturbation", Trial(scores, game))
+    assert most == value("negative_perturbation", Trial(-scores, game))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ranked_truthfulness_is_bounded_by_the_sorted_order(seed: int) -> None:
+    """Rearrangement: of all positive weights, those that sort the drops win; of signed ones, the drops themselves."""
+    generator = np.random.default_rng(seed)
+    drops = generator.normal(size=9)
+    many = generator.random((500, 9))
+    best = np.argsort(np.argsort(drops)) + 1.0
+    assert ranked(many, drops, signed=False).max() <= ranked(best[None], drops, signed=False)[0] + 1e-12
+    signs = generator.choice([-1, 1], size=many.shape)
+    assert ranked(many * signs, drops, signed=True).max() <= ranked(drops[None], drops, signed=True)[0] + 1e-12
+
+
+def test_truthfulness_knows_no_ranks_and_ranks_know_no_scale() -> None:
+    game = together(9, 0)
+    scores = scores_of(9, 0) + 0.05
+    shuffled = np.sign(scores) * np.random.default_rng(1).permutation(np.abs(scores))
+    first, second = (value("truthfulness", Trial(s, game, signed=True)) for s in (scores, shuffled))
+    assert first == pytest.approx(second)
+    monotone = np.sign(scores) * np.abs(scores) ** 3 * 7
+    first, second = (value("ranked_truthfulness", Trial(s, game, signed=True)) for s in (scores, monotone))
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["comprehensiveness", "sufficiency", "aopc", "deletion", "insertion"])
+def test_curves_see_the_order_only(name: str) -> None:
+    game, scores = together(9, 0), scores_of(9, 0)
+    assert value(name, Trial(scores, game)) == value(name, Trial(np.exp(scores) * 3, game))
+    assert value(name, Trial(scores, game)) != value(name, Trial(-scores, game))
+
+
+def test_infidelity_of_a_linear_model_is_zero_for_its_gradient() -> None:
+    generator = np.random.default_rng(0)
+    weights, x, base = generator.normal(size=(3, 8))
+    gone = random_sets(8, 50, None, 0)
+    changes = gone * (x - base)  # what the perturbation takes off the input
+    falls = changes @ weights
+    assert squared_error(weights, changes, falls, normalize=False) == pytest.approx(0, abs=1e-20)
+    assert squared_error(weights, changes, falls, normalize=True) == pytest.approx(0, abs=1e-20)
+    assert squared_error(weights[::-1], changes, falls, normalize=False) > 0.1
+    game = linear(weights * (x - base))  # shares of the whole effect of a part
+    shares = Trial(weights * (x - base), game)
+    assert value("infidelity", shares, normalize=False) == pytest.approx(0, abs=1e-20)
+    assert value("infidelity", Trial(3 * shares.scores_P, game), normalize=False) > 0.1
+    assert value("infidelity", Trial(3 * shares.scores_P, game), normalize=True) == pytest.approx(0, abs=1e-20)
+    assert value("faithfulness_correlation", shares, value="logit") == pytest.approx(1)
+
+
+def test_constant_scores_go_by_position() -> None:
+    game = together(6, 0)
+    assert value("aopc", Trial(np.zeros(6), game)) == value("aopc", Trial(-np.arange(6.0), game))
+    assert np.isnan(value("faithfulness_correlation", Trial(np.zeros(6), game)))
+    assert np.isnan(value("sparsity", Trial(np.zeros(6), game)))
+
+
+def test_localisation_on_a_picture_whose_object_is_known() -> None:
+    units = wf.Units(tuple(map(str, range(16))), (False,) * 16, ("image",) * 16, grid=(4, 4), image_size=(16, 16))
+    region = np.zeros((16, 16), dtype=bool)
+    region[:8, :8] = True
+
+    def trial(scores: Any) -> Trial:
+        return Trial(scores.ravel(), linear(scores.ravel()), units=units, region=region)
+
+    right, wrong = np.zeros((4, 4)), np.zeros((4, 4))
+    right[:2, :2], wrong[2:, 2:] = 1, 1
+    assert value("pointing_game", trial(right)) == 1
+    assert value("pointing_game", trial(wrong)) == 0
+    assert value("pointing_game", trial(wrong), tolerance=15) == 1
+    assert value("relevance_mass", trial(np.ones((4, 4)))) == pytest.approx(0.25)
+    for name in ("relevance_mass", "iou_otsu", "mean_average_precision"):
+        assert value(name, trial(right)) > 0.7
+        assert value(name, trial(wrong)) < 0.3

@@ -1,0 +1,292 @@
+"""Variants of inputs: what the model says of them is what it says of tensors made by hand; each is run once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import whyformer as wf
+from tests import folders
+from tests.evaluate.games import together
+from tests.models import CASES
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.evaluate.baselines import greedy
+from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.store import Store, digest, weights_digest
+
+TEXTS = ["a witty, seductive movie", "This is so boring"]
+
+
+@cache
+def sentiment() -> tuple[Any, Any]:
+    return load_sentiment()
+
+
+@torch.no_grad()
+def probability(ids: list[int], target: int) -> float:
+    return float(sentiment()[0](input_ids=torch.tensor([ids])).logits.softmax(-1)[0, target])
+
+
+def masks(parts: int, seed: int = 0, count: int = 9) -> Any:
+    return np.random.default_rng(seed).random((count, parts)) < 0.5
+
+
+# By hand
+
+
+@pytest.mark.parametrize("replace", ["mask", "unk", "pad", "delete", 7])
+def test_texts_are_changed_as_by_hand(replace: str | int) -> None:
+    model, tokenizer = sentiment()
+    with perturbing(wf.Explainer(model, tokenizer), TEXTS, replace=replace) as perturbed:
+        for number, text in enumerate(TEXTS):
+            ids, parts = tokenizer(text)["input_ids"], perturbed.parts[number]
+            assert parts.tolist() == list(range(1, len(ids) - 1))
+            filler = replace if isinstance(replace, int) else getattr(tokenizer, f"{replace}_token_id", None)
+            present = masks(len(parts))
+            found = perturbed.game(number).values(present)
+            for row, value in zip(present, found, strict=True):
+                gone = set((parts[~row]).tolist())
+                changed = [i if p not in gone else filler for p, i in enumerate(ids)]
+                changed = [i for i in changed if i is not None]
+                assert value == pytest.approx(probability(changed, perturbed.targets[number].index), abs=1e-6)
+
+
+@pytest.mark.parametrize("replace", ["mean", "zero", "grey", "blur", "resample"])
+def test_images_are_changed_as_by_hand(replace: str) -> None:
+    case = CASES["vit"]
+    model, inputs = case.build(None), case.inputs()
+    pixels: Any = inputs["pixel_values"] if isinstance(inputs, dict) else inputs[0]
+    with perturbing(wf.Explainer(model), inputs, replace=replace) as perturbed:
+        game, units = perturbed.game(1), perturbed.units[1]
+        rows, columns = units.grid or (0, 0)
+        assert game.parts == rows * columns
+        present = masks(game.parts, count=3)
+        found = game.values(present, "logit")
+        if replace in {"resample", "blur"}:
+            assert len(set(found.tolist())) == 3 and game.draws == (4 if replace == "resample" else 1)
+            return
+        height, width = pixels.shape[-2] // rows, pixels.shape[-1] // columns
+        for row, value in zip(present, found, strict=True):
+            image = pixels[1].clone()
+            for patch in np.flatnonzero(~row):
+                r, c = divmod(int(patch), columns)
+                where = (slice(None), slice(r * height, (r + 1) * height), slice(c * width, (c + 1) * width))
+                mean = pixels[1].mean((1, 2), keepdim=True).expand(image[where].shape)
+                image[where] = mean if replace == "mean" else 0.0
+            with torch.no_grad():
+                logit = model(pixel_values=image[None]).logits[0, perturbed.targets[1].index]
+            assert value == pytest.approx(float(logit), abs=1e-5)
+
+
+@pytest.mark.parametrize("replace", ["mean", "zero", "resample"])
+def test_columns_take_means_from_the_reference(replace: str) -> None:
+    case = CASES["rtdl_ft_transformer"]
+    model, inputs = case.build(None), case.inputs()
+    with perturbing(wf.Explainer(model), inputs, replace=replace, batch_size=1) as one_by_one:
+        with perturbing(wf.Explainer(model), inputs, replace=replace) as at_once:
+            for number in range(one_by_one.size):
+                present = masks(one_by_one.game(number).parts)
+                alone, together = (p.game(number).values(present, "logit") for p in (one_by_one, at_once))
+                np.testing.assert_allclose(alone, together, atol=1e-5)
+
+
+def test_black_needs_a_processor_and_unknown_replacements_are_refused() -> None:
+    case = CASES["vit"]
+    model, inputs = case.build(None), case.inputs()
+    with (
+        perturbing(wf.Explainer(model), inputs, replace="black") as perturbed,
+        pytest.raises(NotOffered, match="proces"),
+    ):
+        perturbed.game(0)
+    with pytest.raises(UnknownName, match="blur"), perturbing(wf.Explainer(model), inputs, replace="blurr"):
+        pass
+    with pytest.raises(BadInput, match="one per input"), perturbing(wf.Explainer(model), inputs, target=[0]):
+        pass
+
+
+def test_black_is_what_the_processor_makes_of_black() -> None:
+    model, processor = folders.vit(), folders.image_processor()
+    photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3)).astype(np.uint8))
+    black = Image.new("RGB", (60, 40))
+    with perturbing(wf.Explainer(model, processor), photo, replace="black", target=1) as perturbed, torch.no_grad():
+        logit = model(**processor(images=black, return_tensors="pt")).logits[0, 1]
+        assert perturbed.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
+
+
+def test_deleting_everything_is_refused_where_nothing_stays() -> None:
+    model, ids = CASES["gpt2"].build(None), torch.tensor([[5, 6, 7, 8]])
+    opened = perturbing(
+        wf.Explainer(model), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, replace="delete"
+    )
+    with opened as perturbed, pytest.raises(NotOffered, match="nothing to read"):
+        perturbed.game(0)
+
+
+# Once
+
+
+def test_a_variant_is_run_once_and_in_full_batches() -> None:
+    model, tokenizer = sentiment()
+    calls: list[int] = []
+    handle = model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
+    try:
+        with perturbing(wf.Explainer(model, tokenizer), [TEXTS[0]], batch_size=4) as perturbed:
+            game = perturbed.game(0)
+            before = len(calls)
+            game.drops()
+            assert game.forwards == game.parts + 1 == sum(calls[before:])
+            assert all(n == 4 for n in calls[before:-1])
+            game.drops("logit"), game.whole(), game.stays(~np.eye(game.parts, dtype=bool))
+            assert game.forwards == game.parts + 1
+    finally:
+        handle.remove()
+
+
+def test_padding_and_batch_mates_change_nothing() -> None:
+    model, tokenizer = sentiment()
+    explainer = wf.Explainer(model, tokenizer)
+    with perturbing(explainer, TEXTS) as both, perturbing(explainer, [TEXTS[1]]) as alone:
+        np.testing.assert_allclose(both.game(1).drops(), alone.game(0).drops(), atol=1e-6)
+
+
+# On disk
+
+
+def test_a_stopped_job_goes_on_where_it_was(tmp_path: Path) -> None:
+    path, present = tmp_path / "x.variants", masks(10, count=40)
+    present = np.unique(present, axis=0)
+    whole = together(10, 0).ask(present)
+
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    game = together(10, 0, Store(path, 10), batch=7)
+    say, done = game._say, []
+
+    def stop_after_three(part: Any) -> Any:
+        if len(done) == 3:
+            raise Stopped
+        done.append(len(part))
+        return say(part)
+
+    game._say = stop_after_three
+    with pytest.raises(Stopped):
+        game.ask(present)
+    with path.open("ab") as file:
+        file.write(b"half a rec")  # killed while writing
+    again = together(10, 0, Store(path, 10), batch=7)
+    assert np.array_equal(again.ask(present), whole)
+    assert again.forwards == len(present) - 21
+    third = together(10, 0, Store(path, 10))
+    assert np.array_equal(third.ask(present), whole)
+    assert third.forwards == 0
+
+
+def test_the_cache_knows_model_input_replacement_and_target(tmp_path: Path) -> None:
+    model, tokenizer = sentiment()
+    explainer = wf.Explainer(model, tokenizer)
+
+    def forwards(**how: Any) -> int:
+        with perturbing(explainer, how.pop("inputs", [TEXTS[0]]), cache=tmp_path, **how) as perturbed:
+            perturbed.game(0).drops()
+            return perturbed.forwards
+
+    assert forwards() > 0
+    assert forwards() == 0
+    assert forwards(batch_size=3) == 0
+    assert forwards(replace="unk") > 0
+    assert forwards(target="negative") > 0
+    assert forwards(inputs=["a witty, tedious movie"]) > 0
+    other = CASES["bert"]
+    assert weights_digest(model) != weights_digest(other.build(None))
+    with torch.no_grad():
+        bias = model.classifier.bias
+        before = bias.clone()
+        bias += 1
+        changed = weights_digest(model)
+        bias.copy_(before)
+    assert changed != weights_digest(model)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="folder"), perturbing(explainer, [TEXTS[0]], cache=tmp_path / "file"):
+        pass
+
+
+def test_names_of_contents_differ() -> None:
+    tensors = [torch.zeros(4), torch.zeros(2, 2), torch.zeros(4, dtype=torch.bfloat16), torch.tensor(0.0)]
+    names = {digest(t) for t in tensors} | {digest("ab", "c"), digest("a", "bc"), digest(None), digest(0)}
+    assert len(names) == 8
+
+
+# Greedy search
+
+
+@pytest.mark.parametrize("search", ["remove", "keep"])
+def test_greedy_takes_the_best_at_every_step(search: str) -> None:
+    game = together(8, 3)
+    order = np.argsort(-greedy(game, search))
+    present = np.full(8, search == "remove")
+    for part in order:
+        left = np.flatnonzero(present if search == "remove" else ~present)
+        values = []
+        for candidate in left:
+            variant = present.copy()
+            variant[candidate] = search != "remove"
+            values.append(game.values(variant[None])[0])
+        best = left[int(np.argmin(values) if search == "remove" else np.argmax(values))]
+        assert best == part
+        present[part] = search != "remove"
+
+
+def test_greedy_search_of_many_parts_takes_several_at_a_time() -> None:
+    for parts in (50, 200):
+        game = together(parts, 3)
+        scores = greedy(game, "remove")
+        assert len(set(scores.tolist())) == parts
+        assert game.forwards < 600
+
+
+# Odd inputs
+
+
+@pytest.mark.parametrize("replace", [3, "delete"])
+def test_left_padding_changes_nothing(replace: int | str) -> None:
+    model, ids = CASES["llama"].build(None), torch.tensor([[11, 12, 13, 14, 15, 16]])
+    model.config.bos_token_id = 11  # one special token stays
+    bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": torch.arange(6)[None]}
+    padded = {
+        "input_ids": torch.cat([torch.zeros(1, 3, dtype=torch.long), ids], 1),
+        "attention_mask": torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1, 1]]),
+        "position_ids": torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5]]),
+    }
+    found = []
+    for inputs in (bare, padded):
+        with perturbing(wf.Explainer(model), inputs, target=1, replace=replace) as perturbed:
+            assert perturbed.game(0).parts == 5
+            found.append(perturbed.game(0).ask(masks(5)))
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+
+
+def test_one_token_and_no_token() -> None:
+    model, tokenizer = sentiment()
+    explainer = wf.Explainer(model, tokenizer)
+    result = explainer.compare(["good"], methods=["raw_attention", "occlusion"])
+    assert all(np.isfinite(s.mean) for r in result.rows for s in r.scores.values())
+    ids = torch.tensor([tokenizer("So boring")["input_ids"], [tokenizer.cls_token_id, tokenizer.sep_token_id, 0, 0]])
+    inputs = {"input_ids": ids, "attention_mask": (ids != 0).long()}
+    mixed = explainer.compare(inputs, methods=["raw_attention"], metrics=["aopc"])
+    assert any("nothing but special tokens" in w for w in mixed.warnings)
+    assert np.isnan(mixed.values["aopc"]["raw_attention"][1]) and np.isfinite(mixed.values["aopc"]["raw_attention"][0])
+    assert explainer.recommend(inputs, methods=[], spaces=["attention"], scope="instance").chosen_on == 1
+
+
+def test_half_precision_weights_give_finite_numbers() -> None:
+    case = CASES["bert"]
+    result = wf.compare(case.build(None).bfloat16(), case.inputs(), methods=["raw_attention", "saliency"], replace=3)
+    assert all(np.isfinite(s.mean) for r in result.rows for s in r.scores.values())

@@ -1,0 +1,262 @@
+"""recommend: every candidate is the method it says it is; what wins is chosen on one half and tested on the other."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES
+from tests.references.metrics import optimus
+from whyformer.demo import load_sentiment
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
+from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.recommend import _alone
+from whyformer.evaluate.recommendation import ANY
+
+TEXTS = [
+    "a witty, seductive movie",
+    "This is so boring",
+    "I like it very much",
+    "no movement, not much of anything",
+    "She hates the long book",
+    "I cannot wait for next time",
+    "a gorgeous film with a dull end",
+    "You look extremely confused",
+]
+
+
+@cache
+def explainer() -> wf.Explainer:
+    return wf.Explainer(*load_sentiment())
+
+
+@cache
+def chosen(scope: str = "dataset") -> wf.Recommendation:
+    return explainer().recommend(TEXTS, methods=["occlusion", "input_x_gradient", "alti", "grad_cam"], scope=scope)
+
+
+# Candidates
+
+
+def test_a_model_of_12_by_12_has_728_candidates() -> None:
+    assert len(candidates_of(("attention",), 12, 12)) == 728
+    assert len(candidates_of(("attention",), 6, 12)) == 416  # DistilBERT
+    assert len(candidates_of(SPACES, 12, 12)) == 2 * 728 + 3 * 12
+    names = [c.name for c in candidates_of(SPACES, 12, 12)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vit", "modernbert", "rtdl_ft_transformer", "nn_transformer_encoder"])
+def test_every_candidate_is_the_method_it_names(name: str) -> None:
+    case = CASES[name]
+    model, inputs = case.build(None), case.inputs()
+    explainer = wf.Explainer(model)
+    with perturbing(explainer, inputs, target=1, perturb=False) as perturbed:
+        candidates, scores = scores_of_each(perturbed.runs, SPACES, _alone)
+    assert candidates == candidates_of(SPACES, case.sites, 4) or name in {"rtdl_ft_transformer", "modernbert"}
+    generator = np.random.default_rng(0)
+    # All rollouts, and some of each kind of attention.
+    picked = [m for m, c in enumerate(candidates) if "start_layer" in c.options]
+    picked += generator.choice(len(candidates), size=40, replace=False).tolist()
+    for m in picked:
+        how = {"method": candidates[m].method, **candidates[m].options}
+        for row, explanation in enumerate(explainer.explain(inputs, target=1, **how)):
+            scale = max(1.0, float(np.abs(explanation.scores).max()))
+            np.testing.assert_allclose(scores[row][m] / scale, explanation.scores / scale, atol=1e-5)
+
+
+def test_classes_of_cost() -> None:
+    found = {c.method: c.cost_class for c in candidates_of(SPACES, 2, 2)}
+    assert found["raw_attention"] == found["attention_rollout"] == CLASSES[0]
+    assert found["attention_x_gradient"] == found["generic_attention"] == CLASSES[1]
+    assert {c.cost_class for c in chosen().choices} == {ANY, *CLASSES[:2]}
+    assert Candidate("shap").cost_class in CLASSES
+
+
+# The choice
+
+
+def test_the_choice_is_the_best_by_the_twin() -> None:
+    """Everything again by hand: drops from the model itself, RFT from the twin, the mean over the half that chooses."""
+    half = sorted(np.random.default_rng(0).permutation(len(TEXTS)).tolist()[: len(TEXTS) // 2])
+    model, tokenizer = explainer().model, explainer().processor
+    best: dict[str, float] = {}
+    how = {"layers": ["mean", 0, 3], "heads": ["mean", 2], "read": ["row", "column_max"]}
+    for layers in how["layers"]:
+        for heads in how["heads"]:
+            for read in how["read"]:
+                found = explainer().explain(
+                    [TEXTS[i] for i in half], method="raw_attention", layers=layers, heads=heads, read=read
+                )
+                values = []
+                for explanation, i in zip(found, half, strict=True):
+                    ids = tokenizer(TEXTS[i])["input_ids"]
+
+                    @torch.no_grad()
+                    def predict(tokens: list[int], target: int = explanation.target.index) -> float:
+                        return float(model(input_ids=torch.tensor([tokens])).logits.softmax(-1)[0, target])
+
+                    drops = [
+                        predict(ids) - predict([*ids[:p], tokenizer.mask_token_id, *ids[p + 1 :]])
+                        for p in range(1, len(ids) - 1)
+                    ]
+                    values.append(optimus.ranked_truthfulness(explanation.scores[1:-1].tolist(), drops))
+                best[f"raw_attention(layers={layers}, heads={heads}, read={read})"] = float(np.mean(values))
+    result = explainer().recommend(TEXTS, methods=[], spaces=["attention"], value="probability")
+    assert result.candidates == 6 * 5 * 4
+    assert result.chosen_on == result.reported_on == 4
+    assert result.choices[0].truthfulness >= max(best.values()) - 1e-5
+    listed = dict(result.leaders)
+    for name in set(best) & set(listed):
+        assert listed[name] == pytest.approx(best[name], abs=1e-5)
+    grid = np.array(result.grid)
+    assert grid.shape == (6, 5)
+    assert grid.max() == pytest.approx(result.choices[0].truthfulness)
+
+
+def test_best_can_be_explained_with() -> None:
+    best = chosen().best
+    explanation = wf.explain(explainer().model, TEXTS[0], processor=explainer().processor, **best)
+    assert explanation.method == best["method"]
+    cheap = explainer().explain(TEXTS[0], **chosen().chosen("one forward"))
+    assert (cheap.cost.forwards, cheap.cost.backwards) == (1, 0)
+    with pytest.raises(UnknownName, match="one forward"):
+        chosen().chosen("cheap")
+    per_label = chosen("label").best
+    assert set(per_label) <= {"negative", "positive"}
+    assert all("method" in options for options in per_label.values())
+    per_instance = chosen("instance").best
+    assert len(per_instance) == len(TEXTS)
+    explainer().explain(TEXTS[1], **per_instance[1])
+
+
+def test_leave_one_out_is_excluded_and_shown_beside() -> None:
+    result = chosen()
+    assert "by construction" in result.excluded["occlusion"]
+    assert "image" in result.excluded["grad_cam"]
+    assert all(c.method != "occlusion" for c in result.choices)
+    assert np.isfinite(result.within("occlusion").mean)
+    for name in ("random", "greedy", "last-layer attention", "mean attention"):
+        assert np.isfinite(result.within(name).mean)
+    assert result.within("greedy").mean >= result.within(ANY).mean
+    with pytest.raises(UnknownName, match="random"):
+        result.within("cheap")
+
+
+def test_reported_aopc_is_that_of_compare_on_the_other_half() -> None:
+    result = chosen()
+    half = sorted(np.random.default_rng(0).permutation(len(TEXTS)).tolist()[4:])
+    texts = [TEXTS[i] for i in half]
+    compared = explainer().compare(texts, methods=["raw_attention", result.best], metrics=["aopc"])
+    assert result.within("last-layer attention").mean == pytest.approx(
+        compared["raw_attention"].scores["aopc"].mean, abs=1e-5
+    )
+    row = next(r for r in compared.rows if r.options == {k: v for k, v in result.best.items() if k != "method"})
+    assert result.within(ANY).mean == pytest.approx(row.scores["aopc"].mean, abs=1e-5)
+
+
+def test_per_instance_beats_one_for_all_by_its_own_measure() -> None:
+    """Choosing input by input can only raise the mean RFT of the inputs that chose."""
+    each = [c.truthfulness for c in chosen("instance").choices if c.cost_class == ANY]
+    for_all = explainer().recommend(TEXTS, methods=["occlusion", "input_x_gradient", "alti"], report=False)
+    assert for_all.chosen_on == len(TEXTS) and for_all.reported_on == 0
+    assert np.mean(each) >= for_all.choices[0].truthfulness - 1e-9
+    assert "not tested" in for_all.verdict
+
+
+def test_it_is_said_plainly_when_nothing_beats_random() -> None:
+    result = explainer().recommend(TEXTS, methods=["random"], spaces=[])
+    assert not result.within(ANY).beats_random
+    assert result.verdict.startswith("Nothing beats random here")
+    better = explainer().recommend(TEXTS, methods=["attn_lrp"], spaces=[], scope="instance")
+    assert better.within(ANY).beats_random and "beats random scores" in better.verdict
+    alone = explainer().recommend(TEXTS[:1], methods=["attn_lrp"], spaces=[], scope="instance")
+    assert "One input says nothing" in alone.verdict
+
+
+def test_seeds_splits_and_batch_sizes() -> None:
+    how: dict[str, Any] = {"methods": [], "spaces": ["attention", "rollout"]}
+    first, second = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how, batch_size=3)
+    for a, b in zip(first.outcomes, second.outcomes, strict=True):
+        assert (a.cost_class, a.name) == (b.cost_class, b.name)
+        assert a.mean == pytest.approx(b.mean, abs=1e-5)
+    assert first.leaders[0][1] == pytest.approx(second.leaders[0][1], abs=1e-5)
+    other = explainer().recommend(TEXTS, **how, seed=1)
+    assert other.leaders != first.leaders
+
+
+def test_the_cache_serves_recommend_and_compare(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"methods": [], "spaces": ["attention"], "cache": tmp_path}
+    first, again = explainer().recommend(TEXTS, **how), explainer().recommend(TEXTS, **how)
+    assert first.variants > 0 and again.variants == 0
+    assert json.dumps(first.to_dict() | {"variants": 0}) == json.dumps(again.to_dict())
+    metrics = ["ranked_truthfulness"]
+    here, there = (
+        explainer().compare(TEXTS, methods=["saliency"], metrics=metrics, cache=folder) for folder in (tmp_path, None)
+    )
+    assert here.variants < there.variants
+    explainer().recommend(TEXTS, methods=["alti"], spaces=[], cache=tmp_path)  # which measures no memory
+    assert (explainer().compare(TEXTS, methods=["alti"], metrics=metrics, cache=tmp_path)["alti"].peak_bytes or 0) > 0
+    for name in ("saliency", "random"):
+        found, again_found = (c.values["ranked_truthfulness"][name] for c in (here, there))
+        np.testing.assert_allclose(found, again_found, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rtdl_ft_transformer", "clip", "vit"])
+def test_other_kinds_of_models(name: str) -> None:
+    case = CASES[name]
+    result = wf.recommend(case.build(None), case.inputs(), scope="instance", methods=["generic_attention", "occlusion"])
+    assert result.candidates >= 1
+    assert ("attention aggregations" in result.excluded) == (name == "clip")
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"scope": "batch"}, "dataset"),
+        ({"value": "log_odds"}, "probability"),
+        ({"spaces": ["heads"]}, "attention"),
+        ({"spaces": [], "methods": []}, "nothing to choose"),
+        ({"inputs": TEXTS[:3]}, "at least 4"),
+        ({"methods": ["attnlrp"]}, "attn_lrp"),
+    ],
+)
+def test_mistakes_are_named(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        explainer().recommend(how.pop("inputs", TEXTS), **{"methods": [], **how})
+
+
+def test_a_model_that_none_can_explain() -> None:
+    with pytest.raises(NotOffered, match="grad_cam"):
+        explainer().recommend(TEXTS, methods=["grad_cam"], spaces=[])
+
+
+# The result
+
+
+@pytest.mark.parametrize("scope", ["dataset", "label", "instance"])
+def test_it_is_saved_read_back_and_shown(scope: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = chosen(scope)
+    back = wf.Recommendation.load(result.save(tmp_path / "r.json"))
+    assert json.dumps(back.to_dict()) == json.dumps(result.to_dict())
+    assert back.best == result.best and back.verdict == result.verdict
+    for ending in ("html", "png"):
+        assert result.save(tmp_path / f"r.{ending}").stat().st_size > 1000
+    result.show()
+    shown = capsys.readouterr().out
+    for words in ("last-layer attention", "random", "by construction", "RFT", str(result.candidates)):
+        assert words in shown
+    assert len(result.to_frame()) == len(result.choices)
+    with pytest.raises(UnknownName):
+        result.save(tmp_path / "r.txt")
+    (tmp_path / "c.json").write_text('{"format": 1, "what": "comparison"}')
+    with pytest.raises(BadInput, match="no saved recommendation"):
+        wf.Recommendation.load(tmp_path / "c.json")
