@@ -1,4 +1,4 @@
-"""Run every bench of this folder that has a ``main()`` and needs no arguments."""
+"""Run every bench of this folder that has a ``main()`` and is not asked for by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import inspect
 import sys
 from pathlib import Path
 
-NEEDS_DATA = {"heads_pruning"}  # asked for by name: python -m bench.heads_pruning --data FOLDER
+# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER), or take long.
+BY_NAME = {"attention_debate", "heads_pruning", "known_truth", "recommendation", "tabular_study", "tcav_seeds"}
 
 
 def main() -> None:
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.stem.startswith("_") or path.stem in {"timing", *NEEDS_DATA}:
+        if path.stem.startswith("_") or path.stem in {"timing", *BY_NAME}:
             continue
         module = importlib.import_module(f"bench.{path.stem}")
         if not hasattr(module, "main"):

@@ -56,6 +56,15 @@ def test_a_pair_of_texts(tmp_path: Path) -> None:
     assert found.units.word == (-1, 0, 1, 2, 3, -1, 4, 5, 6, -1)
 
 
+def test_an_unknown_word_is_a_word_and_no_special_token(tmp_path: Path) -> None:
+    model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
+    found = wf.explain(model, "the zeppelin was good", processor=tokenizer, method="occlusion")
+    assert found.units.labels[2] == "[UNK]"
+    assert found.units.special == (True, *[False] * 4, True)
+    assert found.scores[2] != 0
+    assert "zeppelin" in [word for word, _ in found.words()]
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_side(tmp_path: Path, side: str) -> None:
     """Absolute positions move with left padding, so a BERT is given right-padded text; a Llama does not mind."""

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.borrow import borrowed
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.game import Game
 from whyformer.evaluate.store import Store, digest, weights_digest
 from whyformer.evaluate.variants import Variants, checked_replacement, variants_of
-from whyformer.explainer import BATCH_SIZE, Explainer, _Marked
+from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.outputs import scalar_of
 from whyformer.progress import tracker
 from whyformer.run import Run
@@ -180,5 +179,5 @@ def _say(run: Run, row: int, variants: Variants, present_MP: Array) -> Array:
 @contextmanager
 def perturbing(explainer: Explainer, inputs: Any, **how: Any) -> Iterator[Perturbed]:
     """Borrow the model for an evaluation."""
-    with borrowed(explainer.model), _Marked(explainer._named_modules):
+    with explainer.borrowed():
         yield Perturbed(explainer, inputs, **how)

@@ -163,7 +163,12 @@ class TextSubject(Subject):
 
     def special_ids(self) -> set[int]:
         if self.processor is not None:
-            return set(self._tokenizer().all_special_ids)
+            tokenizer = self._tokenizer()
+            # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
+            kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
+            others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+            unknown = getattr(tokenizer, "unk_token_id", None)
+            return set(tokenizer.all_special_ids) - ({unknown} - others)
         names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         found: set[int] = set()
         for name in names:

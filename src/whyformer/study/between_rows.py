@@ -12,7 +12,7 @@ from whyformer.capture.probe import Readout, ReadoutFinder, Survey, grad_rows, r
 from whyformer.errors import CaptureError
 from whyformer.head import Head
 from whyformer.schedule import START, Schedule, Step
-from whyformer.study import Study
+from whyformer.study.facts import Study
 from whyformer.subjects.base import Batch, Subject
 
 

@@ -1,0 +1,46 @@
+"""Padding that a model hides by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import memory_of
+from whyformer.capture.capture import observe
+from whyformer.capture.paths import module_names
+from whyformer.capture.roles import Observe
+from whyformer.head import Head
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.text import TextSubject
+
+
+def hidden_padding(subject: Subject, batch: Batch) -> Batch:
+    """Find padding that a home-made model masks by itself (``ids == 0`` in its forward), where no mask was passed.
+
+    A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
+    """
+    if not isinstance(subject, TextSubject) or any("mask" in name for name in batch.tensors):
+        return batch
+    candidates = _padding_runs(subject, batch.tensors[subject.main])
+    rows = candidates.any(1).nonzero()[:, 0].tolist()
+    if not rows:
+        return batch
+    facts = memory_of(subject.model).facts
+    if "hides padding" not in facts:
+        one = batch.select([rows[0]])
+        found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
+        maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
+        columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
+        facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
+    return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
+
+
+def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:
+    """(B, N) the runs of padding indices at the start and end of each row."""
+    tables = [m for m in subject.model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    if not tables:
+        return torch.zeros_like(ids_BN, dtype=torch.bool)
+    pad = torch.eq(ids_BN, int(tables[0].padding_idx or 0)).int()
+    return (pad.cumprod(1) + pad.flip(1).cumprod(1).flip(1)).bool()
