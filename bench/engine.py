@@ -1,5 +1,7 @@
 """What capture costs: rollout against one forward, generic attention against forward + backward to activations.
 
+All run in turn, round by round, and the fastest round of each counts.
+
 Beside them the usual recipe: eager attention, ``output_attentions=True``, ``retain_grad`` on every map, full backward.
 ``python -m bench.engine`` prints the table; ``python -m bench.engine MODEL BATCH CONTENDER`` one peak of memory.
 """
@@ -14,7 +16,7 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.timing import growth, machine, peak_megabytes, ratios
+from bench.timing import fastest, growth, machine, peak_megabytes
 
 TOKENS = 128
 
@@ -103,15 +105,15 @@ def main() -> None:
     )
     for name in MODELS:
         for batch in (1, 8):
-            found = ratios(contenders(name, batch), rounds=7 if batch == 1 else 5)
-            bound = "forward + backward to activations"
+            took = fastest(contenders(name, batch), rounds=25 if batch == 1 else 9)
+            bound = took["forward + backward to activations"]
             peaks = [
                 peak_megabytes("bench.engine", name, str(batch), who)
                 for who in ("forward", "rollout", "generic_attention", "usual recipe")
             ]
             print(
-                f"{name:5s} {batch:5d} | {found['rollout', 'forward']:17.2f} | "
-                f"{found['generic_attention', bound]:19.2f} | {found['usual recipe', bound]:18.2f} | "
+                f"{name:5s} {batch:5d} | {took['rollout'] / took['forward']:17.2f} | "
+                f"{took['generic_attention'] / bound:19.2f} | {took['usual recipe'] / bound:18.2f} | "
                 + " ".join(f"{p:7.0f}" for p in peaks),
                 flush=True,
             )

@@ -22,26 +22,13 @@ def machine() -> str:
     return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load}"
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 7) -> dict[str, float]:
-    """Median seconds of each contender over ``rounds`` rounds, after one round of warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
-        for name, run in contenders.items():
-            gc.collect()
-            start = time.perf_counter()
-            run()
-            if number:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+Contenders = dict[str, Callable[[], object]]
 
 
-def ratios(
-    contenders: dict[str, Callable[[], object]], rounds: int = 7, clock: Callable[[], float] = time.perf_counter
-) -> dict[tuple[str, str], float]:
-    """Median over rounds of the ratio of each pair, which is steadier than the ratio of medians under load.
-
-    clock: ``time.process_time`` counts this process alone, which is fairer on a busy machine with one thread.
-    """
+def rounds_of(
+    contenders: Contenders, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of every contender in every round, after one round of warm-up."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
@@ -50,6 +37,22 @@ def ratios(
             run()
             if number:
                 times[name].append(clock() - start)
+    return times
+
+
+def fastest(contenders: Contenders, rounds: int) -> dict[str, float]:
+    """The fastest round of each: what else the machine does can only add to it."""
+    return {name: min(values) for name, values in rounds_of(contenders, rounds).items()}
+
+
+def ratios(
+    contenders: Contenders, rounds: int = 7, clock: Callable[[], float] = time.perf_counter
+) -> dict[tuple[str, str], float]:
+    """Median over rounds of the ratio of each pair, which is steadier than the ratio of medians under load.
+
+    clock: ``time.process_time`` counts this process alone, which is fairer on a busy machine with one thread.
+    """
+    times = rounds_of(contenders, rounds, clock)
     return {
         (a, b): statistics.median(x / y for x, y in zip(times[a], times[b], strict=True))
         for a in contenders

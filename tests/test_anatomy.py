@@ -16,9 +16,9 @@ from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention
-from whyformer.capture.anatomy import Dissect
-from whyformer.capture.replay import Finish
-from whyformer.capture.tape import Tape, stretch
+from whyformer.capture.blocks.anatomy import Dissect
+from whyformer.capture.blocks.replay import Finish
+from whyformer.capture.blocks.tape import Tape, stretch
 from whyformer.errors import NotOffered
 
 WIDTH = 32

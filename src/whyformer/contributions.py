@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whyformer.capture.block import Block, Linear
+from whyformer.capture.blocks.block import Block, Linear
 from whyformer.errors import NotOffered
 from whyformer.types import Site
 

@@ -20,6 +20,7 @@ from whyformer.capture.capture import observe, record, require_sites
 from whyformer.capture.marker import mark_attention
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe, Recorder
+from whyformer.defaults import default_method
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
 from whyformer.outputs import SCALARS, logits_of
 from whyformer.peak import Peak
@@ -34,7 +35,6 @@ from whyformer.subjects.table import TableSubject
 from whyformer.types import Cost, Explanation, Record, Target
 from whyformer.version import __version__
 
-DEFAULT_METHOD = {"text": "generic_attention", "image": "generic_attention", "table": "generic_attention"}
 BATCH_SIZE = 16
 
 
@@ -86,7 +86,7 @@ class Explainer:
         subject, batch, single = self.prepare(inputs)
         scalar = subject.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
-        chosen = [get_method(n or DEFAULT_METHOD.get(subject.stream, "generic_attention")) for n in names]
+        chosen = [get_method(n or default_method(_modality(subject))) for n in names]
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -187,6 +187,11 @@ def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> An
     """Why did the model say that? See ``Explainer.explain`` for the options."""
     attention_at = how.pop("attention_at", None)
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+def _modality(subject: Subject) -> str:
+    """A table is one whose columns are named; of bare tensors nothing is known."""
+    return "" if subject.stream == "table" and not isinstance(subject, TableSubject) else subject.stream
 
 
 def _shaped(found: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.features import AttentionInputs
-from whyformer.capture.leaves import as_leaf
+from whyformer.capture.inputs.features import AttentionInputs
+from whyformer.capture.inputs.leaves import as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.run import Run

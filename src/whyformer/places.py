@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
-from whyformer.capture.embedding import SwapEmbedding
-from whyformer.capture.entrance import Enter, Entrance
-from whyformer.capture.leaves import LookupLeaves, as_leaf
-from whyformer.capture.saved import SavedBytes
+from whyformer.capture.inputs.embedding import SwapEmbedding
+from whyformer.capture.inputs.entrance import Enter, Entrance
+from whyformer.capture.inputs.leaves import LookupLeaves, as_leaf
+from whyformer.capture.inputs.saved import SavedBytes
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.outputs import scalar_of
 from whyformer.patch_grid import smoothed

@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer import streams
-from whyformer.capture.anatomy import Dissect, dissect
-from whyformer.capture.block import Anatomy
+from whyformer.capture.blocks.anatomy import Dissect, dissect
+from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.capture import observe, record, require_sites
-from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.inputs.embedding import SwapEmbedding
+from whyformer.capture.inputs.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.capture.windows import Windows
@@ -256,7 +256,7 @@ class Run:
         return self.head.pairs
 
     def anatomy(self) -> Anatomy:
-        """The block around each attention (capture/anatomy.py); its one forward serves as a record, too."""
+        """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
         if self._anatomy is None:
             require_readable(self.study)
             np.add.at(self.forwards_B, list(range(self.batch.size)), 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.audit import Probe
-from whyformer.capture.direct_readout import direct_rows
+from whyformer.capture.heads.direct_readout import direct_rows
 from whyformer.capture.paths import module_names
 from whyformer.capture.placement import made_of
 from whyformer.capture.probe import Readout, readout_of

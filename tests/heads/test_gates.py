@@ -11,7 +11,7 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_gates as twin
-from whyformer.capture.gates import Gate
+from whyformer.capture.heads.gates import Gate
 from whyformer.capture.paths import module_names
 from whyformer.errors import BadInput
 from whyformer.heads import gate_curve, learn_gates, pruning_curve

@@ -14,7 +14,7 @@ from tests.models import CASES
 from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_importance as twin
 from tests.references.head_lrp import lrp_relevance
-from whyformer.capture.gates import Gate
+from whyformer.capture.heads.gates import Gate
 from whyformer.capture.paths import module_names
 from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
 from whyformer.heads import HeadImportance, head_importance

@@ -26,9 +26,9 @@ from tests.methods.properties import (
 )
 from tests.models import CASES
 from tests.references.decompx import decompx, network
-from whyformer.capture import decompose_shares
-from whyformer.capture.decompose import Decompose, Stack
-from whyformer.capture.decompose_shares import BIAS_RULES, Shares
+from whyformer.capture.decompose import shares as decompose_shares
+from whyformer.capture.decompose.role import Decompose, Stack
+from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.paths import module_names
 from whyformer.errors import NotOffered, UnknownName
 

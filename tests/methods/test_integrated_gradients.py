@@ -24,7 +24,7 @@ from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
 from tests.references.integrated_gradients import integrated_gradients
-from whyformer.capture.saved import SavedBytes
+from whyformer.capture.inputs.saved import SavedBytes
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.places import Place
 

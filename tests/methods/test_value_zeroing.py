@@ -24,8 +24,8 @@ from tests.methods.properties import (
 from tests.methods.runs import running
 from tests.models import CASES
 from tests.references.value_zeroing import cosine, euclidean, layer_map, normalised, value_zeroing
-from whyformer.capture import replay
-from whyformer.capture.replay import Finish
+from whyformer.capture.blocks import replay
+from whyformer.capture.blocks.replay import Finish
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered, UnknownName
 from whyformer.methods.value_zeroing import distances

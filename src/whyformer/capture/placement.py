@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.direct_readout import Severed
+from whyformer.capture.heads.direct_readout import Severed
 from whyformer.capture.probe import grad_rows
 
 

@@ -25,7 +25,7 @@ Methods = Annotated[
         "-m",
         metavar="NAME",
         help="A method; repeat for several. See: whyformer methods",
-        show_default="generic_attention",
+        show_default="the modality's own",
     ),
 ]
 TargetName = Annotated[

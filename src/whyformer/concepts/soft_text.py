@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.inputs.embedding import SwapEmbedding
 from whyformer.concepts.maximized import Maximized
 from whyformer.concepts.unit import Unit
 from whyformer.errors import BadInput, NotOffered

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.defaults import CLASSES
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.evaluate.entry import named
 from whyformer.registry import get_method
@@ -25,7 +26,6 @@ Array = np.ndarray[Any, Any]
 
 SPACES = ("attention", "gradient", "rollout")
 READINGS = ("row", "column", "column_mean", "column_max")
-CLASSES = ("one forward", "forward and backward", "many passes")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.defaults import CLASSES
 from whyformer.errors import BadInput, NotOffered, WhyformerError, one_of
-from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, Field, cost_class_of, scores_of_each
+from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
 from whyformer.evaluate.entry import filled, wanted
 from whyformer.evaluate.game import VALUES
 from whyformer.evaluate.metrics.ranked_truthfulness import ranked

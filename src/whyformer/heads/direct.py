@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.capture import record, require_sites
-from whyformer.capture.direct import DirectPath
+from whyformer.capture.heads.direct import DirectPath
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe
 from whyformer.capture.trail import PROJECTIONS

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.capture.gates import Gate
+from whyformer.capture.heads.gates import Gate
 from whyformer.errors import BadInput
 from whyformer.heads.interval import interval
 from whyformer.heads.pruning import PruningCurve, measured

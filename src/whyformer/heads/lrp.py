@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.capture.heads.values import HeldAttention
+from whyformer.capture.lrp.rules import GradientRules
 from whyformer.capture.paths import module_names
-from whyformer.capture.rules import GradientRules
-from whyformer.capture.values import HeldAttention
 from whyformer.errors import NotOffered
 from whyformer.heads.gradient import table
 from whyformer.run import Run
@@ -17,7 +17,7 @@ from whyformer.run import Run
 def lrp_relevance(run: Run) -> Tensor:
     """(B, L, H) share of its layer's relevance that reaches each head's result, in absolute value.
 
-    R_h = Σ_q o_hq · ∂s/∂o_hq under the gradient rules of CP-LRP (capture/rules.py): the score handed back layer by
+    R_h = Σ_q o_hq · ∂s/∂o_hq under the gradient rules of CP-LRP (capture/lrp/rules.py): the score handed back layer by
     layer, attention maps being constants. A layer without relevance is zero.
 
     NOTE[DIFF] Voita et al. 2019 use the αβ rule with α = β = ½ and rescale each layer; the ε rule (ε → 0) conserves by

@@ -13,7 +13,7 @@ from whyformer.run import Run
 def mixing_BL(run: Run) -> Tensor:
     """(B, L) mean over the real positions of a layer of Kobayashi et al. 2021's mixing ratio.
 
-    NaN where the blocks of the model could not be taken apart (capture/anatomy.py).
+    NaN where the blocks of the model could not be taken apart (capture/blocks/anatomy.py).
     """
     sites = run.record().sites
     try:

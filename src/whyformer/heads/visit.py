@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.capture import observe, require_sites
-from whyformer.capture.gates import Gate
+from whyformer.capture.heads.gates import Gate
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput

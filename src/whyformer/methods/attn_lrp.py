@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.capture.rules import GradientRules
+from whyformer.capture.lrp.rules import GradientRules
 from whyformer.errors import NotOffered, NotOverUnits, one_of
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run

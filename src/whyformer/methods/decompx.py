@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.capture.decompose import Decompose, Stack
-from whyformer.capture.decompose_shares import BIAS_RULES, Shares
+from whyformer.capture.decompose.role import Decompose, Stack
+from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.paths import module_names
 from whyformer.errors import NotOffered, one_of
 from whyformer.registry import constant, method

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from whyformer.capture.alpha_beta import AlphaBeta
 from whyformer.capture.capture import require_sites, sites_of, unclaimed
-from whyformer.capture.leaves import Traced
+from whyformer.capture.inputs.leaves import Traced
+from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.paths import module_names
 from whyformer.errors import one_of
 from whyformer.registry import constant, method

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whyformer.capture.replay import Finish
+from whyformer.capture.blocks.replay import Finish
 from whyformer.contributions import lifted
 from whyformer.errors import NotOffered, UnknownName
 from whyformer.registry import constant, method

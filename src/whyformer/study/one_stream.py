@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whyformer.capture.audit import Leak, audit
 from whyformer.capture.capture import observe
-from whyformer.capture.embedding import SwapEmbedding
+from whyformer.capture.inputs.embedding import SwapEmbedding
 from whyformer.capture.lineage import trace
 from whyformer.capture.paths import module_names
 from whyformer.capture.probe import Readout, readout_of, readout_rows

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from whyformer.capture.audit import Leak, Probe, audit_streams
-from whyformer.capture.direct_readout import direct_rows
+from whyformer.capture.heads.direct_readout import direct_rows
 from whyformer.capture.paths import module_names
 from whyformer.capture.probe import Readout
 from whyformer.capture.windows import Windows, windows_of

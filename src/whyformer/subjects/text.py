@@ -111,7 +111,7 @@ class TextSubject(Subject):
             )
 
     def table(self) -> nn.Embedding | None:
-        from whyformer.capture.embedding import input_table
+        from whyformer.capture.inputs.embedding import input_table
 
         table = input_table(self.model)
         return table if isinstance(table, nn.Embedding) else None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.shift import ShiftEmbedding
+from whyformer.capture.inputs.shift import ShiftEmbedding
 from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
 from whyformer.evaluate.checks.exam import Exam
 from whyformer.evaluate.checks.finding import Finding

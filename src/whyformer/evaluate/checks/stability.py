@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.shift import ShiftEmbedding
+from whyformer.capture.inputs.shift import ShiftEmbedding
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
 from whyformer.evaluate.checks.exam import Exam, ordinary

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from whyformer.capture.decompose_shares import HALF, MIXED, OWN, Shares, settled
+from whyformer.capture.decompose.shares import HALF, MIXED, OWN, Shares, settled
 
 Found: TypeAlias = "Shares | Sequence[Shares | None] | None"
 Rule = Callable[["Call"], Found]

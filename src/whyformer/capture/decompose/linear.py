@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.decompose_call import STRANGER, Call, Found, expanded, per_source
-from whyformer.capture.decompose_shares import MIXED, OWN, Shares
+from whyformer.capture.decompose.call import STRANGER, Call, Found, expanded, per_source
+from whyformer.capture.decompose.shares import MIXED, OWN, Shares
 
 
 def linear_in_all(call: Call) -> Found:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.elementwise import plain_name
 from whyformer.capture.intercept import Function
-from whyformer.capture.linear_functions import LINEAR
+from whyformer.capture.lrp.elementwise import plain_name
+from whyformer.capture.lrp.linear_functions import LINEAR
 from whyformer.capture.paths import current_path
 from whyformer.capture.roles import Recorder
 from whyformer.capture.site import OpenSite

@@ -21,12 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.alpha_beta_rules import RULES
 from whyformer.capture.attend import attention_weights, repeat_heads
-from whyformer.capture.elementwise import Elementwise, carrying, out_of_place, plain_name
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.linear_functions import LINEAR
-from whyformer.capture.shares import Totals
+from whyformer.capture.lrp.alpha_beta_rules import RULES
+from whyformer.capture.lrp.elementwise import Elementwise, carrying, out_of_place, plain_name
+from whyformer.capture.lrp.linear_functions import LINEAR
+from whyformer.capture.lrp.shares import Totals
 from whyformer.capture.site import OpenSite
 from whyformer.errors import AmbiguousLayout
 

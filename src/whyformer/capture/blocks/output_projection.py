@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.block import Places
-from whyformer.capture.residual import ADDS, CASTS, JOINS, LAYOUTS, Follow, Heads, State, Stream
+from whyformer.capture.blocks.block import Places
+from whyformer.capture.blocks.residual import ADDS, CASTS, JOINS, LAYOUTS, Follow, Heads, State, Stream
+from whyformer.capture.blocks.tape import Call, Ref
 from whyformer.capture.site import OpenSite
-from whyformer.capture.tape import Call, Ref
 from whyformer.errors import NotOffered
 
 HELP = "Use a method that reads attention alone (generic_attention, attention_rollout), or integrated_gradients."

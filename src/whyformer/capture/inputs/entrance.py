@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.leaves import BeforeAttention, Traced
+from whyformer.capture.inputs.leaves import BeforeAttention, Traced
 
 
 @dataclass(frozen=True)

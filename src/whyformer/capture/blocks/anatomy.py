@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.capture.block import Anatomy, Block, Places
+from whyformer.capture.blocks.block import Anatomy, Block, Places
+from whyformer.capture.blocks.output_projection import HELP, Projected, project
+from whyformer.capture.blocks.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
+from whyformer.capture.blocks.tape import Call, Stretch, Tape, ancestors, changes_in_place, descendants, stretch
 from whyformer.capture.capture import Forward, sites_of, unclaimed
 from whyformer.capture.intercept import Function
-from whyformer.capture.output_projection import HELP, Projected, project
-from whyformer.capture.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
 from whyformer.capture.roles import Observe
 from whyformer.capture.site import OpenSite
-from whyformer.capture.tape import Call, Stretch, Tape, ancestors, changes_in_place, descendants, stretch
 from whyformer.errors import NotOffered
 from whyformer.types import Record
 

@@ -1,4 +1,4 @@
-"""What is known about one attention and the block around it (capture/anatomy.py finds it)."""
+"""What is known about one attention and the block around it (capture/blocks/anatomy.py finds it)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whyformer.capture.residual import Step, Stream
+from whyformer.capture.blocks.residual import Step, Stream
+from whyformer.capture.blocks.tape import Stretch
 from whyformer.capture.site import OpenSite
-from whyformer.capture.tape import Stretch
 from whyformer.errors import NotOffered
 from whyformer.types import Record, Site
 

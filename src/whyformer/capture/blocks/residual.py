@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.tape import Call, Ref, Tape
+from whyformer.capture.blocks.tape import Call, Ref, Tape
 
 CENTER = "center"
 Step = str | Tensor  # CENTER, or gains over the width

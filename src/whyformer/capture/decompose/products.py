@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whyformer.capture.attend import attention_weights, repeat_heads
-from whyformer.capture.decompose_call import Call, Found
-from whyformer.capture.decompose_linear import linear_in_all
-from whyformer.capture.decompose_shares import MIXED, Shares
+from whyformer.capture.decompose.call import Call, Found
+from whyformer.capture.decompose.linear import linear_in_all
+from whyformer.capture.decompose.shares import MIXED, Shares
 
 
 def linear(call: Call) -> Shares:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whyformer.capture.decompose_call import Call, Found
-from whyformer.capture.decompose_shares import OWN, Shares
+from whyformer.capture.decompose.call import Call, Found
+from whyformer.capture.decompose.shares import OWN, Shares
 
 
 def activation(call: Call) -> Shares:

@@ -1,6 +1,6 @@
 """The alpha-beta rules, one per torch function: (mode, function, arguments) → result.
 
-The result has the value that the function itself gives; its backward shares out relevance (capture/shares.py).
+The result has the value that the function itself gives; its backward shares out relevance (capture/lrp/shares.py).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.elementwise import ACTIVATIONS, carrying, plain_name
-from whyformer.capture.gradient_rules import CONSTANT
-from whyformer.capture.shares import positive_part, proportional, split, whole
+from whyformer.capture.lrp.elementwise import ACTIVATIONS, carrying, plain_name
+from whyformer.capture.lrp.gradient_rules import CONSTANT
+from whyformer.capture.lrp.shares import positive_part, proportional, split, whole
 
 if TYPE_CHECKING:
-    from whyformer.capture.alpha_beta import AlphaBeta
+    from whyformer.capture.lrp.alpha_beta import AlphaBeta
 
 Function = Callable[..., Any]
 Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]

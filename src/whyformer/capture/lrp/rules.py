@@ -19,9 +19,9 @@ from typing import Any
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.elementwise import Elementwise, carrying, out_of_place, plain_name
-from whyformer.capture.gradient_rules import RULES, Rule
-from whyformer.capture.linear_functions import LINEAR
+from whyformer.capture.lrp.elementwise import Elementwise, carrying, out_of_place, plain_name
+from whyformer.capture.lrp.gradient_rules import RULES, Rule
+from whyformer.capture.lrp.linear_functions import LINEAR
 
 Function = Callable[..., Any]
 

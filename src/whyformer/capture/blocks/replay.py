@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whyformer.capture.block import Block, Linear
-from whyformer.capture.residual import Divisor, Stream
-from whyformer.capture.tape import Call, Env, Ref
+from whyformer.capture.blocks.block import Block, Linear
+from whyformer.capture.blocks.residual import Divisor, Stream
+from whyformer.capture.blocks.tape import Call, Env, Ref
 from whyformer.types import Site
 
 # Several tokens at a time make the matrices tall enough for the machine; more would only take memory.

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.elementwise import ACTIVATIONS, carrying
 from whyformer.capture.intercept import open_body
+from whyformer.capture.lrp.elementwise import ACTIVATIONS, carrying
 
 if TYPE_CHECKING:
-    from whyformer.capture.rules import GradientRules
+    from whyformer.capture.lrp.rules import GradientRules
 
 Function = Callable[..., Any]
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]

@@ -7,10 +7,10 @@ gates are constants. A function without a rule is an error only where its result
 
 from __future__ import annotations
 
-from whyformer.capture.decompose_bends import activation, layer_norm, rms_norm, unrelated, weighs
-from whyformer.capture.decompose_call import Rule
-from whyformer.capture.decompose_linear import add, divide, linear_in_all, multiply, negative, same
-from whyformer.capture.decompose_products import addmm, linear, linear_in_one, matrix_product, sdpa
+from whyformer.capture.decompose.bends import activation, layer_norm, rms_norm, unrelated, weighs
+from whyformer.capture.decompose.call import Rule
+from whyformer.capture.decompose.linear import add, divide, linear_in_all, multiply, negative, same
+from whyformer.capture.decompose.products import addmm, linear, linear_in_one, matrix_product, sdpa
 
 
 def _names(rule: Rule, *names: str) -> dict[str, Rule]:

@@ -1,0 +1,1 @@
+"""Tasks whose cause is known by construction: does an explanation point at it?"""

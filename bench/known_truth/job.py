@@ -1,0 +1,92 @@
+"""One task and one model, from training to the judged methods; several of them at the same time.
+
+Apart from __main__, which other processes cannot import from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.known_truth.columns import Columns
+from bench.known_truth.copying import Copying
+from bench.known_truth.objects import Objects
+from bench.known_truth.patches import Patches
+from bench.known_truth.scoring import Found, contenders, judged, selected
+from bench.known_truth.task import Task
+from bench.known_truth.training import gate, kept
+from bench.known_truth.words import Words
+
+NAMES = ("words", "columns", "patches", "objects", "copying")
+GATE_INPUTS = 2000
+Job = tuple[str, int]  # task, seed
+
+
+def task_of(name: str, photos: str | None) -> Task:
+    if name == "patches":
+        return Patches(photos)
+    if name == "objects":
+        return Objects(photos)
+    made: dict[str, Callable[[], Task]] = {"words": Words, "columns": Columns, "copying": Copying}
+    return made[name]()
+
+
+def work(job: Job, given: argparse.Namespace) -> dict[str, Any]:
+    """One task and one model: train or load it, check the gate, judge every method."""
+    torch.set_num_threads(1)
+    name, seed = job
+    task = task_of(name, given.photos)
+    started = time.perf_counter()
+    kind = "quick" if given.quick else "photos" if given.photos and task.modality == "image" else "plain"
+    model, training = kept(task, seed, given.device, given.cache, kind, 5 if given.quick else None)
+    trained_s = time.perf_counter() - started
+    held_out = task.held_out(np.random.default_rng([seed, 3]), 64 if given.quick else GATE_INPUTS)
+    passed = gate(task, model, held_out, given.device)
+    print(f"{name}, model {seed}: {passed}", flush=True)
+    rows = np.arange(given.inputs) if given.quick else _first_groups(task, model, held_out, given)
+    notes = None if given.cache is None else given.cache / f"{name}-{kind}-{seed}-{given.inputs}.json"
+    found = _noted(notes) if given.resume else {}
+    for contender in given.methods or contenders():
+        if contender not in found:
+            found[contender] = judged(task, model, held_out, rows, contender, given.device)
+            if notes is not None:
+                notes.write_text(json.dumps({k: asdict(f) for k, f in found.items()}), encoding="utf-8")
+    shown = asdict(passed) | training | {"seed": seed, "passed": passed.passed(), "trained_s": trained_s}
+    shown |= {"explained": len(rows), "explained_s": time.perf_counter() - started - trained_s}
+    return {"gate": shown, "found": {n: found[n] for n in given.methods or contenders()}}
+
+
+def _noted(path: Path | None) -> dict[str, Found]:
+    """What an interrupted run had found already."""
+    if path is None or not path.exists():
+        return {}
+    return {k: Found(**v) for k, v in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+def _first_groups(task: Task, model: torch.nn.Module, held_out: Any, given: argparse.Namespace) -> Any:
+    """The first inputs whose truth is known; a picture that is asked about twice is two."""
+    rows = selected(task, model, held_out, given.device)
+    groups, askings = np.unique(held_out.group_I[rows], return_counts=True)
+    groups = groups[: given.inputs // int(askings.max(initial=1))]
+    return rows[np.isin(held_out.group_I[rows], groups)]
+
+
+def done_jobs(jobs: list[Job], processes: int, task: Callable[[Job], Any]) -> Iterator[tuple[Job, Any]]:
+    """Jobs with their results, as they are done."""
+    if processes == 1:
+        yield from ((job, task(job)) for job in jobs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(task, job): job for job in jobs}
+        for future in as_completed(waiting):
+            yield waiting[future], future.result()

@@ -1,0 +1,112 @@
+"""Training a tiny model until it passes the gate, and keeping it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bench.known_truth.task import Inputs, Planted, Task, moved
+
+BATCH, LOOK = 64, 100  # inputs per step; steps between looks at the gate
+WARM_UP = 100
+FLIPS, STAYS = 0.95, 0.01  # the gate: changed causes flip at least so much, changed distractors at most so much
+COMFORT = (0.985, 0.003)  # training goes on until the gate is passed with room to spare
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Does the model use the cause, and nothing else?"""
+
+    right: float  # share of inputs about which it says what the rule says
+    flipped: dict[str, float]  # part of the cause -> share of outputs that its change flips
+    disturbed: float  # share of outputs that other distractors flip
+    inputs: int
+
+    def passed(self, flips: float = FLIPS, stays: float = STAYS) -> bool:
+        return min(self.flipped.values()) >= flips and self.disturbed <= stays
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{part} {share:.1%}" for part, share in self.flipped.items())
+        verdict = "passed" if self.passed() else "NOT PASSED"
+        return f"right {self.right:.1%}; flips: {parts}; distractors {self.disturbed:.2%}; {verdict}"
+
+
+@torch.no_grad()
+def says(task: Task, model: nn.Module, inputs: Inputs, asked_I: Tensor, device: str) -> Tensor:
+    """(I,) what the model says, in pieces that fit the cache of a small machine."""
+    pieces = []
+    for i in range(0, len(asked_I), 256):
+        part = moved({k: v[i : i + 256] for k, v in inputs.items()}, device)
+        pieces.append(task.said(task.logits(model, part), asked_I[i : i + 256].to(device)).cpu())
+    return torch.cat(pieces)
+
+
+def gate(task: Task, model: nn.Module, planted: Planted, device: str) -> Gate:
+    asked = torch.from_numpy(planted.asked_I)
+    before = says(task, model, planted.inputs, asked, device)
+    flipped = {}
+    for part, change in planted.changes.items():
+        after = says(task, model, change.inputs, asked, device)
+        flipped[part] = float((after != before).numpy()[change.possible_I].mean())
+    redrawn = says(task, model, planted.rest_redrawn, asked, device)
+    right = is_right(task, before, asked)
+    return Gate(float(right.float().mean()), flipped, float((redrawn != before).float().mean()), len(asked))
+
+
+def is_right(task: Task, said_I: Tensor, asked_I: Tensor) -> Tensor:
+    """The asked class is the right one: it must be said, or be said to be there."""
+    present = task.said(torch.eye(int(asked_I.max()) + 1)[asked_I] * 2 - 1, asked_I)
+    return said_I == present
+
+
+def trained(task: Task, seed: int, device: str, steps: int | None = None) -> tuple[nn.Module, dict[str, Any]]:
+    """A model that passes the gate on inputs of its own, or what there is after all steps; and how it went."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng([seed, 1])
+    model = task.model().to(device).train()
+    steps = steps or task.steps
+    looked_at = task.held_out(np.random.default_rng([seed, 2]), 1000 if steps >= LOOK else 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=task.rate, weight_decay=0.01)
+    warm_up = min(WARM_UP, steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: min(1, (i + 1) / warm_up) * (0.55 + 0.45 * math.cos(math.pi * i / steps))
+    )
+    step, comfortable = 0, 0
+    for step in range(1, steps + 1):
+        inputs, labels = task.batch(rng, BATCH)
+        loss = task.loss(model, moved(inputs, device), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        if step % LOOK == 0:
+            model.eval()
+            comfortable = comfortable + 1 if gate(task, model, looked_at, device).passed(*COMFORT) else 0
+            model.train()
+            if comfortable == 2:
+                break
+    return model.eval(), {"steps": step, "loss": float(loss.detach())}
+
+
+def kept(
+    task: Task, seed: int, device: str, cache: Path | None, kind: str, steps: int | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The model from the cache, or trained and put there. ``kind`` tells apart what must not be mixed up."""
+    path = None if cache is None else cache / f"{task.name}-{kind}-{seed}.pt"
+    if path is not None and path.exists():
+        found = torch.load(path, map_location=device, weights_only=True)
+        model = task.model().to(device).eval()
+        model.load_state_dict(found["weights"])
+        return model, found["training"]
+    model, training = trained(task, seed, device, steps)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save({"weights": model.state_dict(), "training": training}, path)
+    return model, training

@@ -1,0 +1,1 @@
+"""The decomposing role: hidden states carried as shares over the input positions."""

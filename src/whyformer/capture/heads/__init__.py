@@ -1,0 +1,1 @@
+"""Single heads: their weights, gates on their results, their direct way to the logits."""

@@ -1,0 +1,283 @@
+"""The bench of known truth: the cause decides by the rule, the gate counts flips, an oracle is told from a flat map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.known_truth import backgrounds, columns, copying, objects, patches, words
+from bench.known_truth.__main__ import main
+from bench.known_truth.job import NAMES, task_of
+from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
+from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
+from bench.known_truth.task import Array, Inputs, Planted
+from bench.known_truth.training import gate
+
+COUNT = 200
+
+
+# What the rules say, read off the inputs alone
+
+
+def praise(inputs: Inputs) -> Array:
+    said = []
+    for ids in inputs["input_ids"].tolist():
+        places = [i for i, w in enumerate(ids) if words.VOCABULARY[w] in (*words.PRAISE, *words.BLAME)]
+        assert len(places) == 1
+        said.append((words.VOCABULARY[ids[places[0]]] in words.PRAISE) ^ (ids[places[0] - 1] == words.NOT))
+    return np.array(said, dtype=int)
+
+
+def sign(inputs: Inputs) -> Array:
+    return (inputs["numerical"].numpy()[:, columns.USED].sum(1) > 0).astype(int)
+
+
+def copied(inputs: Inputs) -> Array:
+    said = []
+    for ids in inputs["input_ids"].tolist():
+        listed = dict(zip(ids[1:-2:2], ids[2:-2:2], strict=True))
+        said.append(listed[ids[-1]])
+    return np.array(said)
+
+
+def mark(inputs: Inputs) -> Array:
+    """The stripes that some cell shows exactly."""
+    pictures = (inputs["pixel_values"].numpy() + 1) / 2
+    said = []
+    for picture in pictures:
+        side = backgrounds.PATCH
+        cells = picture.reshape(3, backgrounds.GRID, side, backgrounds.GRID, side).transpose(1, 3, 0, 2, 4)
+        cells = cells.reshape(-1, 3, side, side)
+        dark = [(np.abs(cells * (1 - m)).max((1, 2, 3)) < 1e-6).any() for m in patches.MARKS]
+        said.append(int(np.flatnonzero(dark)[0]))
+    return np.array(said)
+
+
+RULES: dict[str, Callable[[Inputs], Array]] = {"words": praise, "columns": sign, "copying": copied, "patches": mark}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def planted(request: pytest.FixtureRequest) -> tuple[str, Planted]:
+    return request.param, task_of(request.param, None).held_out(np.random.default_rng(5), COUNT)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_cause_decides_and_the_rest_does_not(name: str) -> None:
+    held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
+    rule = RULES[name]
+    assert (rule(held_out.inputs) == held_out.asked_I).all()
+    assert (rule(held_out.rest_redrawn) == held_out.asked_I).all()
+    for change in held_out.changes.values():
+        assert change.possible_I.mean() > 0.4
+        assert (rule(change.inputs) != held_out.asked_I)[change.possible_I].all()
+
+
+def test_every_input_has_cause_and_distractors(planted: tuple[str, Planted]) -> None:
+    _, held_out = planted
+    assert (held_out.cause_IU & held_out.counted_IU == held_out.cause_IU).all(), "the cause is counted"
+    assert held_out.cause_IU.any(1).all() and (held_out.counted_IU & ~held_out.cause_IU).any(1).all()
+    assert len(held_out.asked_I) == COUNT
+
+
+def test_only_the_cause_changes_when_the_cause_is_changed() -> None:
+    """Units that differ between an input and its changed twin lie in the cause; between redrawn ones, outside it."""
+    for name in ("columns", "copying"):
+        held_out = task_of(name, None).held_out(np.random.default_rng(5), COUNT)
+        key = next(iter(held_out.inputs))
+        start = 0 if name == "columns" else 1  # [BOS]
+        before, after = (x[key].numpy()[:, start:] for x in (held_out.inputs, held_out.rest_redrawn))
+        assert not ((before != after) & held_out.cause_IU).any()
+        part = "column 1" if name == "columns" else "value"
+        changed = held_out.changes[part].inputs[key].numpy()[:, start:]
+        assert not ((before != changed) & ~held_out.cause_IU).any()
+
+
+def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:
+    held_out = objects.Objects().held_out(np.random.default_rng(5), COUNT)
+    assert held_out.rival_IU is not None and not (held_out.cause_IU & held_out.rival_IU).any()
+    assert (held_out.cause_IU.sum(1) == 4).all() and (held_out.rival_IU.sum(1) == 4).all()
+    half = COUNT // 2
+    assert (held_out.cause_IU[:half] == held_out.rival_IU[half:]).all()
+    assert torch.equal(held_out.inputs["pixel_values"][:half], held_out.inputs["pixel_values"][half:])
+    assert (held_out.group_I[:half] == held_out.group_I[half:]).all()
+    difference = (held_out.inputs["pixel_values"] != held_out.changes["object"].inputs["pixel_values"]).any(1)
+    side, grid = backgrounds.PATCH, backgrounds.GRID
+    cells = difference.reshape(COUNT, grid, side, grid, side).any(4).any(2).reshape(COUNT, -1).numpy()
+    assert (cells == held_out.cause_IU).all(), "what changes with the class of an object is what its cells are"
+
+
+def test_training_never_sees_the_backgrounds_of_the_held_out() -> None:
+    rng = np.random.default_rng(0)
+    known = backgrounds.backgrounds(None)
+    border = int(len(known) * backgrounds.HELD_OUT)
+    seen = {known[k, r, c].tobytes() for k in range(border) for r in range(0, 64, 9) for c in range(0, 64, 9)}
+    trained_on = backgrounds.cut(rng, None, 50, held_out=False)
+    assert not {p[r, c].tobytes() for p in trained_on for r in range(0, 48, 5) for c in range(0, 48, 5)} & seen
+
+
+def test_photos_come_from_a_folder_or_a_tar_file(tmp_path: Path) -> None:
+    import tarfile
+
+    from PIL import Image
+
+    for i in range(8):
+        Image.new("RGB", (20, 30), (30 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    with tarfile.open(tmp_path / "all.tar", "w") as archive:
+        for i in range(8):
+            archive.add(tmp_path / f"{i}.png", f"photos/{i}.png")
+    folder, tar = backgrounds.photos_in(tmp_path), backgrounds.photos_in(tmp_path / "all.tar")
+    assert folder.shape == (8, 64, 64, 3) and np.array_equal(folder, tar)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit, match="--photos: no"):
+        backgrounds.photos_in(tmp_path / "empty")
+
+
+# The gate
+
+
+class Known(nn.Module):
+    """A model that follows the rule of the columns, or looks at other columns too."""
+
+    def __init__(self, weights: dict[int, float]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([weights.get(i, 0.0) for i in range(columns.COLUMNS)]))
+
+    def forward(self, numbers: Tensor, categories: None) -> Tensor:
+        total = numbers @ self.weight
+        return torch.stack([-total, total], 1)
+
+
+def test_the_gate_knows_a_model_that_follows_the_rule() -> None:
+    task = columns.Columns()
+    held_out = task.held_out(np.random.default_rng(1), 500)
+    passed = gate(task, Known(dict.fromkeys(columns.USED, 1.0)), held_out, "cpu")
+    assert passed.passed() and passed.right == 1 and set(passed.flipped.values()) == {1.0} and passed.disturbed == 0
+    assert "passed" in str(passed)
+    misses_one = gate(task, Known(dict.fromkeys(columns.USED[:2], 1.0)), held_out, "cpu")
+    assert not misses_one.passed() and misses_one.flipped["column 6"] == 0
+    sees_more = gate(task, Known(dict.fromkeys((*columns.USED, 0), 1.0)), held_out, "cpu")
+    assert not sees_more.passed() and sees_more.disturbed > 0.01 and "NOT PASSED" in str(sees_more)
+
+
+def test_only_inputs_whose_truth_is_known_are_explained() -> None:
+    task = columns.Columns()
+    held_out = task.held_out(np.random.default_rng(1), 500)
+    assert len(selected(task, Known(dict.fromkeys(columns.USED, 1.0)), held_out, "cpu")) == 500
+    some = selected(task, Known(dict.fromkeys((*columns.USED, 0), 1.0)), held_out, "cpu")
+    assert 0 < len(some) < 500
+
+
+# Scores with a known answer
+
+
+def test_an_oracle_and_a_flat_map() -> None:
+    cause = np.array([0, 1, 0, 0, 1, 0, 0, 0], dtype=bool)
+    everything = np.ones(8, dtype=bool)
+    oracle = measures(-3.0 * cause, cause, everything, signed=True)
+    assert oracle == {"auroc": 1.0, "mass": 1.0, "pointing": 1.0, "auroc_signed": 0.0}
+    for flat in (np.ones(8), np.zeros(8)):
+        assert measures(flat, cause, everything, signed=False) == {"auroc": 0.5, "mass": 0.25, "pointing": 0.25}
+    assert measures(1.0 * ~cause, cause, everything, signed=False) == {"auroc": 0.0, "mass": 0.0, "pointing": 0.0}
+
+
+def test_what_is_neither_cause_nor_distractor_is_left_out() -> None:
+    cause = np.array([1, 0, 0, 0], dtype=bool)
+    scores = np.array([2.0, 9.0, 1.0, 1.0])
+    counted = np.array([1, 0, 1, 1], dtype=bool)
+    assert measures(scores, cause, counted, signed=False) == {"auroc": 1.0, "mass": 0.5, "pointing": 1.0}
+
+
+def test_auroc_counts_pairs() -> None:
+    rng = np.random.default_rng(0)
+    scores, cause = rng.integers(0, 5, 30).astype(float), rng.random(30) < 0.3
+    pairs = [(a > b) + (a == b) / 2 for a in scores[cause] for b in scores[~cause]]
+    assert auroc(scores, cause) == pytest.approx(np.mean(pairs))
+    assert mass(scores, cause) == pytest.approx(scores[cause].sum() / scores.sum())
+    assert pointing(np.array([1.0, 1.0, 0.0]), np.array([True, False, False])) == 0.5
+
+
+def test_a_method_is_judged_by_where_its_scores_lie() -> None:
+    """Two classes that are ±Σ of three columns: occlusion finds them, random does not."""
+    task = columns.Columns()
+    torch.manual_seed(0)
+    model = task.model().eval()
+    held_out = task.held_out(np.random.default_rng(1), 12)
+    rows = np.arange(12)
+    found = judged(task, model, held_out, rows, "random", "cpu")
+    assert len(found.values["auroc"]) == 12 and len(set(found.values["mass"])) > 6, "chance differs between inputs"
+    assert found.cost_class == "1 forward"
+    refused = judged(task, model, held_out, rows, "vit_cx", "cpu")
+    assert refused.not_offered.startswith("NotOffered") and not refused.values
+    assert judged(task, model, held_out, rows, "saliency", "cpu").cost_class == "forward + backward"
+    assert judged(task, model, held_out, rows, "occlusion", "cpu").cost_class == "many passes"
+
+
+# Tables
+
+
+def found(name: str, values: list[float], backwards: float = 0) -> Found:
+    return Found(name, {"auroc": values, "mass": values, "pointing": values}, 1.0, backwards, 0.1)
+
+
+def test_tables_rank_and_note_overlaps() -> None:
+    rng = np.random.default_rng(0)
+    good, near, poor = (np.clip(m + 0.05 * rng.standard_normal(50), 0, 1).tolist() for m in (0.9, 0.89, 0.5))
+    run = {"a": found("a", poor), "b": found("b", good), "c": found("c", near), "d": found("d", good, 1)}
+    run |= {"random": found("random", [1.0] * 50), "e": Found("e", not_offered="NotOffered: no. Really.")}
+    made = summary([run, run])
+    assert made["b"]["auroc_per_model"] == pytest.approx([np.mean(good)] * 2)
+    lines = table(made)
+    assert lines[2].startswith("| random") and lines[-1] == "Not offered: e (NotOffered: no)."
+    rows = best({"t": [run]}, {"t": "text"})
+    assert [(r["cost_class"], r["best"], r["level_with"]) for r in rows] == [
+        ("1 forward", "b", ["c"]),
+        ("forward + backward", "d", []),
+    ]
+    assert overall_table({"t": made, "u": made})[2:4] == [
+        "| random | 1 forward | 1.00 | 1.00 (t) |",
+        f"| b | 1 forward | {np.mean(good):.2f} | {np.mean(good):.2f} (t) |",
+    ]
+    limits = interval(good)
+    assert limits["low"] < limits["mean"] < limits["high"]
+
+
+def test_tasks_weigh_the_same_however_many_inputs_they_have() -> None:
+    rng = np.random.default_rng(0)
+    few, many = rng.normal(0.9, 0.1, 50).tolist(), rng.normal(0.5, 0.1, 500).tolist()
+    both = evenly([few, many])
+    assert both["mean"] == pytest.approx((np.mean(few) + np.mean(many)) / 2)
+    error = np.sqrt(np.var(few) / 50 + np.var(many) / 500) / 2
+    assert (both["high"] - both["low"]) / 2 == pytest.approx(1.96 * error, rel=0.1)
+
+
+def test_the_command_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--quick", "--tasks", "columns", "objects", "--methods", "random", "saliency", "--cache", str(tmp_path)]
+    assert main([*given, "--out", str(tmp_path / "x.json")]) == 0
+    printed = capsys.readouterr().out
+    assert "| objects | 0 (5 steps)" in printed and "moves with the target" in printed
+    saved: dict[str, Any] = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+    assert set(saved) == {"settings", "gates", "summary", "best", "values"}
+    assert len(list(tmp_path.glob("*-quick-0.pt"))) == 2
+    kept = saved["summary"]["columns"]["saliency"]["auroc"]
+    main([*given, "--out", str(tmp_path / "y.json")])
+    again = json.loads((tmp_path / "y.json").read_text(encoding="utf-8"))
+    assert again["summary"]["columns"]["saliency"]["auroc"] == kept, "the model in the cache is the model"
+
+
+def test_replaced_parts_stay_in_the_vocabulary() -> None:
+    """What the tokenizer calls special is what the bench leaves out."""
+    tokenizer = words.Words().processor()
+    ids = words.Words().held_out(np.random.default_rng(0), 3).inputs["input_ids"][0].tolist()
+    text = " ".join(words.VOCABULARY[i] for i in ids if i >= len(words.SPECIAL))
+    assert tokenizer(text)["input_ids"] == [i for i in ids if i != words.ID["[PAD]"]]
+    lists = copying.draw(np.random.default_rng(0), 1)
+    swapped = replace(lists, asked_I=(lists.asked_I + 1) % copying.PAIRS)
+    assert lists.label_I != swapped.label_I
