@@ -20,13 +20,14 @@ class Peak:
         self.device = device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            self.start = torch.cuda.memory_allocated(device)
+            self.start: int | None = torch.cuda.memory_allocated(device)
         else:
-            _forget_highest()
-            self.start = _resident("VmRSS")
+            self.start = _resident("VmRSS") if _forgotten() else None
 
     @property
     def bytes(self) -> int:
+        if self.start is None:
+            return 0
         if self.device.type == "cuda":
             highest = torch.cuda.max_memory_allocated(self.device)
         else:
@@ -34,11 +35,13 @@ class Peak:
         return max(0, highest - self.start)
 
 
-def _forget_highest() -> None:
+def _forgotten() -> bool:
+    """Whether the highest resident size so far could be set back to the present one (Linux)."""
     try:
-        CLEAR.write_text("5")  # Linux: the highest resident size so far becomes the present one
+        CLEAR.write_text("5")
     except OSError:
-        pass
+        return False
+    return True
 
 
 def _resident(field: str) -> int:
