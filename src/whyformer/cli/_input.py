@@ -13,6 +13,7 @@ from whyformer.errors import BadInput
 
 PICTURES = (".html", ".png", ".svg")
 DATA = (".json", ".npz")
+REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 
 
 def texts_from(arguments: list[str], file: Path | None) -> list[str]:
@@ -61,13 +62,28 @@ def options_from(pairs: list[str]) -> dict[str, Any]:
     return found
 
 
-def check_out(out: Path | None) -> None:
+def inputs_from(arguments: list[str], file: Path | None, modality: str, command: str, demo: bool = True) -> list[Any]:
+    """Texts, or opened images for a model of images; ``demo``: without texts, the sentences of the demo."""
+    if modality == "text":
+        if demo and not arguments and file is None:
+            from whyformer.cli.demo import SENTENCES
+
+            return list(SENTENCES)
+        return texts_from(arguments, file)
+    if not arguments or file is not None:
+        raise BadInput(f"this is a model of images: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
+    from whyformer.subjects.image import open_image
+
+    return [open_image(Path(path)) for path in arguments]
+
+
+def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), why: str = "") -> None:
     """A file type that can be written, in a folder that exists; asked before long work."""
     if out is None:
         return
-    if out.suffix not in (*PICTURES, *DATA):
+    if out.suffix not in endings:
         raise typer.BadParameter(
-            f"{out.name!r}: the ending says what is written; use {', '.join((*PICTURES, *DATA))}", param_hint="--out"
+            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint="--out"
         )
     if not out.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")

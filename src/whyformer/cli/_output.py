@@ -61,3 +61,14 @@ def say_written(paths: list[Path]) -> None:
     """On stderr, so that a pipe gets the result only."""
     for path in paths:
         typer.echo(f"wrote {path}", err=True)
+
+
+def deliver_result(result: Any, out: Path | None, as_json: bool) -> None:
+    """Print a result that can show and save itself, and write the file that was asked for."""
+    if as_json:
+        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, indent=1))
+    else:
+        result.show()
+    if out is not None:
+        result.save(out)
+        say_written([out])

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json as json_text
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-ENDINGS = (".html", ".png", ".svg", ".json")
+from whyformer.cli._evaluate import loaded
+from whyformer.cli._input import REPORT, check_out, target_from
+from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
+from whyformer.cli._output import deliver_result
 
 
 def check(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts (image files for an image model); '-' reads lines from stdin."),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Read one text per line."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
-    ] = None,
+    inputs: Inputs = None,
+    file: File = None,
+    model: Model = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -34,19 +27,14 @@ def check(
         list[str] | None,
         typer.Option("--checks", "-c", metavar="NAME", help="A check; repeatable.", show_default="all"),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", metavar="CLASS", help="Class, by name or index.", show_default="the prediction"),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of what is drawn at random.")] = 0,
+    target: Target = None,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a file too: .html, .png, .svg or .json."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Check what an explanation can be trusted with.
 
@@ -60,15 +48,13 @@ def check(
       whyformer check --file reviews.txt -m grad_sam --out check.html
       whyformer check cat.jpg --model my-vit/ --out check.png
     """
-    _check_out(out)
-    from whyformer.cli._input import target_from
-    from whyformer.cli._model import load_any, load_text
+    check_out(out, REPORT)
     from whyformer.evaluate.checks.check import check as run_checks
 
-    loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
-    found = run_checks(
-        loaded,
-        _inputs(inputs or [], file, modality),
+    found, processor, given = loaded(model, inputs or [], file, "check", demo=False)
+    result = run_checks(
+        found,
+        given,
         processor=processor,
         checks=checks or None,
         method=method,
@@ -76,33 +62,4 @@ def check(
         seed=seed,
         batch_size=batch_size,
     )
-    if json:
-        typer.echo(json_text.dumps(found.to_dict(), ensure_ascii=False, indent=1))
-    else:
-        found.show()
-    if out is not None:
-        found.save(out)
-        typer.echo(f"wrote {out}", err=True)
-
-
-def _check_out(out: Path | None) -> None:
-    """Asked before long work."""
-    if out is None:
-        return
-    if out.suffix not in ENDINGS:
-        raise typer.BadParameter(f"{out.name!r}: use {', '.join(ENDINGS)}", param_hint="--out")
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
-
-
-def _inputs(arguments: list[str], file: Path | None, modality: str) -> list[Any]:
-    from whyformer.cli._input import texts_from
-    from whyformer.errors import BadInput
-
-    if modality == "text":
-        return texts_from(arguments, file)
-    if not arguments or file is not None:
-        raise BadInput("this is a model of images: give image files, e.g. whyformer check --model my-vit/ cat.jpg")
-    from whyformer.subjects.image import open_image
-
-    return [open_image(Path(path)) for path in arguments]
+    deliver_result(result, out, json)

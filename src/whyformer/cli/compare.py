@@ -6,22 +6,10 @@ from typing import Annotated
 
 import typer
 
-from whyformer.cli._evaluate import (
-    BatchSize,
-    Cache,
-    File,
-    Inputs,
-    Json,
-    Model,
-    Out,
-    Replace,
-    Seed,
-    Target,
-    check_out,
-    common,
-    deliver,
-    loaded,
-)
+from whyformer.cli._evaluate import common, loaded
+from whyformer.cli._input import REPORT, check_out
+from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Out, Replace, Seed, Target
+from whyformer.cli._output import deliver_result
 
 
 def compare(
@@ -56,7 +44,7 @@ def compare(
       whyformer compare --file reviews.txt --replace delete
       whyformer compare --model my-vit/ *.jpg --cache results/
     """
-    check_out(out)
+    check_out(out, REPORT)
     from whyformer.registry import get_method, get_metric
 
     for name in method or []:
@@ -67,4 +55,6 @@ def compare(
     from whyformer.evaluate.compare import compare as run
 
     how = common(target, replace, batch_size, seed, cache)
-    deliver(run(found, given, processor=processor, methods=method or None, metrics=metric or None, **how), out, json)
+    deliver_result(
+        run(found, given, processor=processor, methods=method or None, metrics=metric or None, **how), out, json
+    )

@@ -8,23 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
+from whyformer.cli._input import check_out, inputs_from
+from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
+from whyformer.cli._output import say_written
+
 WHAT = ("importance", "roles", "layers", "induction", "circuits")
 PICTURES = (".png", ".svg", ".pdf")
 
 
 def heads(
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts (image files for an image model); '-' reads lines from stdin."),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", exists=True, dir_okay=False, metavar="FILE", help="Read one text per line."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
-    ] = None,
+    inputs: Inputs = None,
+    file: File = None,
+    model: Model = None,
     what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")
@@ -32,22 +27,17 @@ def heads(
     per: Annotated[
         str, typer.Option("--per", metavar="PER", help="Gradients per example, token or batch.")
     ] = "example",
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-t", metavar="CLASS", help="Class, by name or index.", show_default="the prediction"),
-    ] = None,
+    target: Target = None,
     normalize: Annotated[
         str | None, typer.Option("--normalize", metavar="HOW", help="l2, minmax, l2_minmax or share.")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of what is drawn at random.")] = 0,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show which attention heads matter, and what they do.
 
@@ -65,12 +55,13 @@ def heads(
     from whyformer.errors import one_of
 
     one_of("--what", what, WHAT)
-    _check_out(out, what)
+    endings = (".json",) if what == "roles" else (*PICTURES, ".json")
+    check_out(out, endings, f" with --what {what}")
     from whyformer.cli._model import load_any, load_text
 
     loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
     needs_inputs = what in {"importance", "roles", "layers"}
-    found = _inputs(inputs or [], file, modality) if needs_inputs else None
+    found = inputs_from(inputs or [], file, modality, "heads") if needs_inputs else None
     options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
     result = _result(what, loaded, processor, found, options, batch_size)
     if json:
@@ -79,32 +70,7 @@ def heads(
         _print(what, result)
     if out is not None:
         _write(what, result, out)
-        typer.echo(f"wrote {out}", err=True)
-
-
-def _check_out(out: Path | None, what: str) -> None:
-    """Asked before long work."""
-    if out is None:
-        return
-    endings = (".json",) if what == "roles" else (*PICTURES, ".json")
-    if out.suffix not in endings:
-        raise typer.BadParameter(f"{out.name!r}: use {', '.join(endings)} with --what {what}", param_hint="--out")
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
-
-
-def _inputs(arguments: list[str], file: Path | None, modality: str) -> list[Any]:
-    from whyformer.cli._input import texts_from
-    from whyformer.cli.demo import SENTENCES
-    from whyformer.errors import BadInput
-
-    if modality == "text":
-        return texts_from(arguments, file) if arguments or file is not None else list(SENTENCES)
-    if not arguments or file is not None:
-        raise BadInput("this is a model of images: give image files, e.g. whyformer heads --model my-vit/ cat.jpg")
-    from whyformer.subjects.image import open_image
-
-    return [open_image(Path(path)) for path in arguments]
+        say_written([out])
 
 
 def _result(

@@ -6,22 +6,10 @@ from typing import Annotated
 
 import typer
 
-from whyformer.cli._evaluate import (
-    BatchSize,
-    Cache,
-    File,
-    Inputs,
-    Json,
-    Model,
-    Out,
-    Replace,
-    Seed,
-    Target,
-    check_out,
-    common,
-    deliver,
-    loaded,
-)
+from whyformer.cli._evaluate import common, loaded
+from whyformer.cli._input import REPORT, check_out
+from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Out, Replace, Seed, Target
+from whyformer.cli._output import deliver_result
 
 
 def recommend(
@@ -58,7 +46,7 @@ def recommend(
       whyformer recommend "I like the movie" --scope instance
       whyformer recommend --file reviews.txt --attention-only
     """
-    check_out(out)
+    check_out(out, REPORT)
     from whyformer.errors import one_of
     from whyformer.registry import get_method
 
@@ -70,4 +58,4 @@ def recommend(
 
     others = [] if attention_only and not method else method or None
     how = common(target, replace, batch_size, seed, cache)
-    deliver(run(found, given, processor=processor, scope=scope, methods=others, **how), out, json)
+    deliver_result(run(found, given, processor=processor, scope=scope, methods=others, **how), out, json)

@@ -7,6 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from whyformer.cli._input import check_out
+from whyformer.cli._options import BatchSize, Json, Seed
+from whyformer.cli._output import deliver_result
+
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 OUTPUTS = (".json", ".png", ".svg", ".pdf")
 
@@ -38,15 +42,13 @@ def tcav(
     relative: Annotated[bool, typer.Option("--relative", help="Compare the concepts with each other.")] = False,
     pooling: Annotated[str, typer.Option("--pooling", metavar="HOW", help="cls, mean or flat.")] = "mean",
     classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
-    batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of what is drawn at random.")] = 0,
+    batch_size: BatchSize = None,
+    seed: Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Test whether a model's answer depends on concepts.
 
@@ -61,7 +63,7 @@ def tcav(
       whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
           --inputs reviews.txt --target positive --layer 3
     """
-    _check_out(out)
+    check_out(out, OUTPUTS)
     own = (model, concept, random, inputs)
     if any(own) and not all(own):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
@@ -87,25 +89,7 @@ def tcav(
         seed=seed,
         **found,
     )
-    if json:
-        import json as json_text
-
-        typer.echo(json_text.dumps(result.to_dict(), ensure_ascii=False, indent=1))
-    else:
-        result.show()
-    if out is not None:
-        result.save(out)
-        typer.echo(f"wrote {out}", err=True)
-
-
-def _check_out(out: Path | None) -> None:
-    """Asked before long work."""
-    if out is None:
-        return
-    if out.suffix not in OUTPUTS:
-        raise typer.BadParameter(f"{out.name!r}: use {', '.join(OUTPUTS)}", param_hint="--out")
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+    deliver_result(result, out, json)
 
 
 def _own(model: str, concepts: list[str], random: list[Path], inputs: Path | None) -> dict[str, Any]:
