@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from fnmatch import fnmatch
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
+from whyformer.batch_runner import BatchRunner
 from whyformer.borrow import borrowed, refuse_without_gradients, unwrapped
 from whyformer.capture.audit import Leak
 from whyformer.capture.capture import observe, record, require_sites
@@ -21,19 +17,16 @@ from whyformer.capture.marker import mark_attention
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.defaults import default_method
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, one_of
+from whyformer.errors import BadInput, one_of
 from whyformer.outputs import SCALARS, logits_of
-from whyformer.peak import Peak
 from whyformer.progress import tracker
 from whyformer.registry import Method, get_method
-from whyformer.run import Attribution, Run
-from whyformer.streams import cropped
+from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
 from whyformer.subjects.table import TableSubject
-from whyformer.types import Cost, Explanation, Record, Target
-from whyformer.version import __version__
+from whyformer.types import Explanation, Record
 
 BATCH_SIZE = 16
 
@@ -105,7 +98,7 @@ class Explainer:
                 own = subject.alone(batch.select(chunk)) if uneven else batch.select(chunk)
                 if uneven:
                     study, new = study_of(subject, own)
-                runner = _Runner(
+                runner = BatchRunner(
                     subject, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
                 )
                 for name, found in runner.run(own, part, chosen, settings).items():
@@ -200,188 +193,6 @@ def _shaped(found: list[Explanation], groups: tuple[int, ...], single: bool) -> 
         return found[0] if single else found
     each = [[e for e, g in zip(found, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
     return each[0] if single else each
-
-
-class _Runner:
-    """Explains one batch with several methods."""
-
-    def __init__(
-        self,
-        subject: Subject,
-        study: Study,
-        scalar: str,
-        seed: int,
-        batch_size: int,
-        keep_layers: bool,
-        setup: int,
-        track: Any,
-    ) -> None:
-        self.subject, self.study, self.scalar, self.seed = subject, study, scalar, seed
-        self.batch_size, self.keep_layers, self.setup, self.track = batch_size, keep_layers, setup, track
-
-    def run(
-        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
-    ) -> dict[str, list[Explanation]]:
-        if self.subject.mixes_rows:
-            return self._beside_others(batch, target, chosen, settings)
-        try:
-            return self._run(batch, target, chosen, settings)
-        except AmbiguousLayout:
-            if batch.size == 1:
-                raise
-        # Batch and heads could not be told apart at this batch size; a single input leaves no doubt.
-        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        for row in range(batch.size):
-            own = [target[row]] if isinstance(target, list) else target
-            for name, found in self._run(batch.select([row]), own, chosen, settings).items():
-                results[name] += found
-        return results
-
-    def _beside_others(
-        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
-    ) -> dict[str, list[Explanation]]:
-        """Row by row, each beside the reference rows; methods that only ask for scores bring those in themselves."""
-        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        asking = [m for m in chosen if m.needs <= {"perturbation"}]
-        if asking:
-            results |= self._run(batch, target, asking, {m.name: settings[m.name] for m in asking})
-        looking = [m for m in chosen if m not in asking]
-        for row in range(batch.size if looking else 0):
-            one = self.subject.in_company(batch.select([row]))
-            own = [target[row], *[None] * one.company] if isinstance(target, list) else target
-            for name, found in self._run(one, own, looking, {m.name: settings[m.name] for m in looking}).items():
-                results[name] += found[:1]
-        return results
-
-    def _cost(
-        self, run: Run, m: Method, settings: dict[str, dict[str, Any]], row: int, seconds: float, peak: int
-    ) -> Cost:
-        """Counted for a single method; where several share passes, what this one takes by itself."""
-        passes = float(run.forwards_B[row]), float(run.backwards_B[row])
-        if len(settings) > 1:
-            passes = m.cost(len(run.units[row]), **settings[m.name])
-        return Cost(*passes, seconds=seconds / run.batch.size, peak_bytes=peak, setup_forwards=self.setup)
-
-    def _run(
-        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
-    ) -> dict[str, list[Explanation]]:
-        run = Run(
-            self.subject,
-            batch,
-            self.study,
-            target=target,
-            scalar=self.scalar,
-            seed=self.seed,
-            batch_size=self.batch_size,
-            keep_layers=self.keep_layers,
-            track=self.track,
-        )
-        started, peak = time.perf_counter(), Peak(next(iter(batch.tensors.values())).device)
-        if any("attention_gradients" in m.needs for m in chosen):
-            run.record(grad=True, several=True)  # one record serves every method that follows
-        elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
-            run.anatomy()  # likewise, for those that need the blocks around attention as well
-        shared = time.perf_counter() - started
-        results = {}
-        for m in chosen:
-            started = time.perf_counter()
-            attribution = _with_pairs(run, m.run(run, **settings[m.name]))
-            _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
-            seconds = time.perf_counter() - started
-            if m.needs & {"attention", "attention_gradients"}:
-                seconds += shared
-            highest = peak.bytes
-            results[m.name] = [
-                _explanation(
-                    run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds, highest)
-                )
-                for row in range(batch.size)
-            ]
-        return results
-
-
-def _explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, cost: Cost) -> Explanation:
-    keep = run.keep_BN[row]
-    scores = found.scores_BN[row, keep].detach().cpu().numpy().astype(np.float32)
-    if not np.isfinite(scores).all():
-        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
-    target = run.targets[row]
-    prediction = int(run.logits[row].argmax())
-    warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
-    warnings += found.warnings[row] if found.warnings else []
-    warnings += [*run.study.notes, *run.subject.notes(run.batch, run.length), *_doubts(run, m, scores)]
-    return Explanation(
-        scores=scores,
-        units=run.units[row],
-        target=_with_label(run, target),
-        scalar=run.scalar,
-        value=float(run.value_B[row]),
-        prediction=Target(prediction, run.head.name(prediction), position=target.position),
-        method=m.name,
-        options=options,
-        changed=tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
-        seed=run.seed,
-        versions={
-            "whyformer": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
-        base=None if found.base_B is None else float(found.base_B[row]),
-        matrix=_matrix(run, found.matrix_BQK, row, keep),
-        layers=_cropped(found.layers_BLQK, row, keep),
-        detail=None if found.detail is None else found.detail[row],
-        cost=cost,
-        checks={name: float(values[row]) for name, values in found.checks.items()},
-        warnings=tuple(warnings),
-        readout=_readout(run),
-        signed=m.signed if found.signed is None else found.signed,
-        model=type(run.subject.model).__name__,
-    )
-
-
-def _with_label(run: Run, target: Target) -> Target:
-    versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
-    return Target(target.index, target.label or run.head.name(target.index), target.versus, versus, target.position)
-
-
-def _with_pairs(run: Run, found: Attribution) -> Attribution:
-    """Two compared inputs: what each pair of their units adds to the similarity, as one more map."""
-    if not isinstance(found.matrix_BQK, dict):
-        return found
-    between = run.pairs()
-    return found if between is None else replace(found, matrix_BQK=found.matrix_BQK | {("a", "b"): between})
-
-
-def _readout(run: Run) -> str:
-    if run.several:
-        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
-        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
-    return str(run.study.readout) if run.study.readout is not None else ""
-
-
-def _matrix(
-    run: Run, maps: Tensor | dict[tuple[str, str], Tensor] | None, row: int, keep: Tensor
-) -> np.ndarray[Any, Any] | dict[tuple[str, str], np.ndarray[Any, Any]] | None:
-    if isinstance(maps, dict):
-        return cropped(maps, row, keep, run.stream_sizes)
-    return _cropped(maps, row, keep)
-
-
-def _cropped(maps: Tensor | None, row: int, keep: Tensor) -> np.ndarray[Any, Any] | None:
-    """One input's map without padding: columns, and rows where there is one per position."""
-    if maps is None:
-        return None
-    own = maps[row][..., keep]
-    if own.shape[-2] == len(keep):
-        own = own[..., keep, :]
-    return own.detach().cpu().numpy().astype(np.float32)
-
-
-def _doubts(run: Run, m: Method, scores: np.ndarray[Any, Any]) -> list[str]:
-    doubts = []
-    if len(scores) > 1 and np.ptp(scores) == 0:
-        doubts.append("all scores are equal: this explanation tells no unit from another.")
-    return doubts
 
 
 def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

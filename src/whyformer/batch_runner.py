@@ -1,0 +1,113 @@
+"""Explain one batch with several methods: one record for all that need it, and what each of them cost."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from whyformer.errors import AmbiguousLayout
+from whyformer.found import explanation, with_pairs
+from whyformer.peak import Peak
+from whyformer.registry import Method
+from whyformer.run import Run
+from whyformer.study import Study
+from whyformer.subjects.base import Batch, Subject
+from whyformer.types import Cost, Explanation
+
+
+class BatchRunner:
+    """Explains one batch with several methods."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        study: Study,
+        scalar: str,
+        seed: int,
+        batch_size: int,
+        keep_layers: bool,
+        setup: int,
+        track: Any,
+    ) -> None:
+        self.subject, self.study, self.scalar, self.seed = subject, study, scalar, seed
+        self.batch_size, self.keep_layers, self.setup, self.track = batch_size, keep_layers, setup, track
+
+    def run(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        if self.subject.mixes_rows:
+            return self._beside_others(batch, target, chosen, settings)
+        try:
+            return self._run(batch, target, chosen, settings)
+        except AmbiguousLayout:
+            if batch.size == 1:
+                raise
+        # Batch and heads could not be told apart at this batch size; a single input leaves no doubt.
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        for row in range(batch.size):
+            own = [target[row]] if isinstance(target, list) else target
+            for name, found in self._run(batch.select([row]), own, chosen, settings).items():
+                results[name] += found
+        return results
+
+    def _beside_others(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        """Row by row, each beside the reference rows; methods that only ask for scores bring those in themselves."""
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        asking = [m for m in chosen if m.needs <= {"perturbation"}]
+        if asking:
+            results |= self._run(batch, target, asking, {m.name: settings[m.name] for m in asking})
+        looking = [m for m in chosen if m not in asking]
+        for row in range(batch.size if looking else 0):
+            one = self.subject.in_company(batch.select([row]))
+            own = [target[row], *[None] * one.company] if isinstance(target, list) else target
+            for name, found in self._run(one, own, looking, {m.name: settings[m.name] for m in looking}).items():
+                results[name] += found[:1]
+        return results
+
+    def _cost(
+        self, run: Run, m: Method, settings: dict[str, dict[str, Any]], row: int, seconds: float, peak: int
+    ) -> Cost:
+        """Counted for a single method; where several share passes, what this one takes by itself."""
+        passes = float(run.forwards_B[row]), float(run.backwards_B[row])
+        if len(settings) > 1:
+            passes = m.cost(len(run.units[row]), **settings[m.name])
+        return Cost(*passes, seconds=seconds / run.batch.size, peak_bytes=peak, setup_forwards=self.setup)
+
+    def _run(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
+        run = Run(
+            self.subject,
+            batch,
+            self.study,
+            target=target,
+            scalar=self.scalar,
+            seed=self.seed,
+            batch_size=self.batch_size,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+        started, peak = time.perf_counter(), Peak(next(iter(batch.tensors.values())).device)
+        if any("attention_gradients" in m.needs for m in chosen):
+            run.record(grad=True, several=True)  # one record serves every method that follows
+        elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
+            run.anatomy()  # likewise, for those that need the blocks around attention as well
+        shared = time.perf_counter() - started
+        results = {}
+        for m in chosen:
+            started = time.perf_counter()
+            attribution = with_pairs(run, m.run(run, **settings[m.name]))
+            _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
+            seconds = time.perf_counter() - started
+            if m.needs & {"attention", "attention_gradients"}:
+                seconds += shared
+            highest = peak.bytes
+            results[m.name] = [
+                explanation(
+                    run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds, highest)
+                )
+                for row in range(batch.size)
+            ]
+        return results
