@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,7 +63,8 @@ class Finish:
     def without_each(self, tokens: list[int]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """A few tokens, (tokens, B, Q, E) the block's output with each one's value zeroed in all heads, and as it was.
 
-        Both by the same arithmetic: where zeroing changes nothing they are equal to the last bit.
+        Both by the same arithmetic at the same place of a batch: where zeroing changes nothing they are equal to the
+        last bit.
         """
         if not tokens:
             return
@@ -79,8 +81,8 @@ class Finish:
                 yield some, self._finished(weights, own)[: len(some)], original[: len(some)]
 
     def _parts(self, tokens: list[int]) -> dict[int, Tensor]:
-        """What these tokens write, (tokens, B, H, …) before the norm (0) and after each folded projection."""
-        found = {0: self.written_BHKE[:, :, tokens]} | {f.number: self._through(f, tokens) for f in self.folds}
+        """What these tokens write, negated, (tokens, B, H, …) before the norm (0) and after each folded projection."""
+        found = {0: -self.written_BHKE[:, :, tokens]} | {f.number: self._through(f, tokens) for f in self.folds}
         return {n: v.permute(2, 0, 1, 3) for n, v in found.items()}
 
     def _finished(self, weights_BHQT: Tensor, parts: dict[int, Tensor]) -> Tensor:
@@ -98,8 +100,8 @@ class Finish:
 
     def _one(self, weights_BQH: Tensor, parts: dict[int, Tensor]) -> Tensor:
         """The block's output without one token; under vmap, without several."""
-        changed = self.block.projected_BQE - weights_BQH @ parts[0]
-        instead = self._watching() | {f.number: self._folded(f, weights_BQH @ parts[f.number]) for f in self.folds}
+        changed = _Sum.apply(self.block.projected_BQE, weights_BQH, parts[0], None, None)
+        instead = self._watching() | {f.number: self._folded(f, weights_BQH, parts[f.number]) for f in self.folds}
         out = self.rest.run(self._written(changed), instead)
         return self.places.read(out, self.block.streams[self.rest.end].rows)
 
@@ -158,15 +160,64 @@ class Finish:
 
         return run
 
-    def _folded(self, fold: Fold, gone_BQO: Tensor) -> Callable[[Env], Tensor]:
-        """(W·M·z - what is gone) · s + const, in the memory of what is gone."""
+    def _folded(self, fold: Fold, weights_BQH: Tensor, parts_BHO: Tensor) -> Callable[[Env], Tensor]:
+        """(W·M·z - what is gone) · s + const"""
 
         def run(env: Env) -> Tensor:
-            scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows).to(gone_BQO.dtype)
-            out = gone_BQO.add_(self._bases[fold.number]).mul_(scale)
-            return self.places.write(out if fold.constant is None else out.add_(fold.constant), fold.stream.rows)
+            scale = self.places.read(self._scales[fold.divisor.number], fold.stream.rows).to(parts_BHO.dtype)
+            out: Tensor = _Sum.apply(self._bases[fold.number], weights_BQH, parts_BHO, scale, fold.constant)
+            return self.places.write(out, fold.stream.rows)
 
         return run
+
+
+class _Sum(torch.autograd.Function):
+    """(base + weights @ parts) · scale + constant, in two passes over the memory.
+
+    Left to itself, vmap would take four.
+    """
+
+    @staticmethod
+    def forward(
+        base_BQO: Tensor,
+        weights_BQH: Tensor,
+        parts_BHO: Tensor,
+        scale_BQ1: Tensor | None,
+        constant_O: Tensor | None,
+    ) -> Tensor:
+        scale_TBQ1 = None if scale_BQ1 is None else scale_BQ1[None]
+        return _sums(base_BQO, weights_BQH[None], parts_BHO[None], scale_TBQ1, constant_O)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to keep: this is never differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, base: Tensor, *others: Any) -> tuple[Tensor, int]:
+        weights, parts, scale, constant = others
+        scale = None if scale is None else scale.movedim(in_dims[3], 0)
+        return _sums(base, weights.movedim(in_dims[1], 0), parts.movedim(in_dims[2], 0), scale, constant), 0
+
+
+def _sums(
+    base_BQO: Tensor,
+    weights_TBQH: Tensor,
+    parts_TBHO: Tensor,
+    scale_TBQ1: Tensor | None,
+    constant_O: Tensor | None,
+) -> Tensor:
+    out_TBQO = base_BQO.new_empty(len(weights_TBQH), *base_BQO.shape)
+    if scale_TBQ1 is not None:
+        weights_TBQH = weights_TBQH * scale_TBQ1
+    for t, out_BQO in enumerate(out_TBQO):  # one at a time stays in the cache from one operation to the next
+        if scale_TBQ1 is None:
+            out_BQO.copy_(base_BQO)
+        elif constant_O is None:
+            torch.mul(base_BQO, scale_TBQ1[t], out=out_BQO)
+        else:
+            torch.addcmul(constant_O, base_BQO, scale_TBQ1[t], out=out_BQO)
+        out_BQO.baddbmm_(weights_TBQH[t], parts_TBHO[t])
+    return out_TBQO
 
 
 def _folds(block: Block) -> list[Fold]:
