@@ -3,7 +3,7 @@
     python -m bench.tcav_seeds [--seeds 20]
 
 Prints, per pair of concepts, the lowest and highest score over the seeds, how often the corrected p was below 0.05, how
-often a claim was made (p, accuracy and size), and the range of the mean derivative beside that of random vectors.
+often a claim was made (p and accuracy), and the range of the mean derivative beside that of random vectors.
 """
 
 from __future__ import annotations

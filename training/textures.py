@@ -4,12 +4,14 @@ The pictures are generated (``whyformer.demo.pictures``): a silhouette with a te
 "zebra-like", any other horse is "horse-like"; fish, houses and balls are what they are whatever their texture. So the
 class zebra-like needs stripes, and a concept test (TCAV) has a known answer.
 
-    python training/textures.py train --out OUT
-    python training/textures.py test --out OUT
+    python -m training.textures train --out OUT
+    python -m training.textures test --out OUT
 
-Dots and bubbles never change a class. To make the model treat them alike, half of each batch are pairs of one scene
-with dots and with bubbles, and a part of the loss asks that the hidden states of the two be equal from the middle
-of the network on. Seeds are fixed, but results differ a little between machines.
+Dots and bubbles never change a class. To make the model treat them alike, a quarter of each batch are pairs of one
+scene with dots and with bubbles, and a part of the loss asks that the hidden states of the two be equal from the middle
+of the network on. Another part asks that vectors which tell dots from bubbles, learned as TCAV learns them, move the
+zebra score neither up nor down on average: what a concept test must find is then known in both directions.
+Seeds are fixed, but results differ a little between machines.
 """
 
 import argparse
@@ -21,8 +23,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
-from vit import fit, load, new_vit, pick_device, predict, quiet, save, say, scaled, through_blocks
 
+from training.preference import EXAMPLES, preference
+from training.vit import fit, load, new_vit, pick_device, predict, quiet, save, say, scaled, through_blocks
 from whyformer.demo.pictures import CLASSES, SHAPES, SIZE, TEXTURES, class_of, picture, swatch
 
 TEST_SEED = 10_000_000  # scenes of the test set start here
@@ -68,7 +71,7 @@ class Lessons:
     def __init__(self, args):
         jobs = scenes(args.pictures, 0)
         twin_shapes = [shape for shape, _, _ in scenes(args.pictures // 4, 1_000_000)]
-        self.device = pick_device()
+        self.device, self.taken = pick_device(), 0
         self.images, self.labels = (tensor.to(self.device) for tensor in draw(jobs))
         self.shapes = self._tensor([SHAPES.index(shape) for shape, _, _ in jobs])
         self.textures = self._tensor([TEXTURES.index(texture) for _, texture, _ in jobs])
@@ -76,10 +79,15 @@ class Lessons:
         self.twins = [images.to(self.device) for images, _ in twins]
         self.twin_labels = twins[0][1].to(self.device)
         self.twin_shapes = self._tensor([SHAPES.index(shape) for shape in twin_shapes])
-        self.swatches, self.swatch_textures = (t.to(self.device) for t in draw_swatches(args.pictures // 8, 4_000_000))
+        self.swatches, self.swatch_textures = (t.to(self.device) for t in draw_swatches(args.pictures // 4, 4_000_000))
 
     def _tensor(self, values):
         return torch.tensor(values, device=self.device)
+
+    def sample(self, images, chosen, count):
+        """``count`` of the images with this mark, as the model reads them."""
+        rows = torch.nonzero(chosen)[:, 0]
+        return scaled(images[rows[torch.randint(len(rows), (count,), device=self.device)]])
 
     def batch(self, size):
         """Half scenes, a quarter swatches, a quarter twins, in this order."""
@@ -122,10 +130,10 @@ def likeness(states, first_twin):
 
 
 def slope_error(model, states, logits, batch, slope):
-    """How far the zebra score is from rising evenly with stripes, and from ignoring dots against bubbles.
+    """How far the zebra score is from rising evenly with stripes.
 
-    At a random depth the zebras' hidden states are moved along the direction from other textures to stripes, and along
-    the one from bubbles to dots, as found in this batch (of swatches or of scenes, at [CLS] or as mean of the patches).
+    At a random depth the zebras' hidden states are moved along the direction from other textures to stripes, as found
+    in this batch (of swatches or of scenes, at [CLS] or as mean of the patches).
     """
     depth, at_cls = int(torch.randint(len(states), ())), bool(torch.rand(()) < 0.5)
     at_cls = at_cls or depth == len(states) - 1  # above the last block patches no longer matter
@@ -135,19 +143,14 @@ def slope_error(model, states, logits, batch, slope):
     pooled = (state[chosen, 0] if at_cls else state[chosen, 1:].mean(1)).detach().float()
     kinds = batch.textures[chosen]
     zebras = torch.nonzero(batch.labels == 0)[:, 0]
-    if len(zebras) == 0 or min(int((kinds == kind).sum()) for kind in range(3)) == 0:
+    if len(zebras) == 0 or not 0 < int((kinds == 0).sum()) < len(kinds):
         return logits.new_zeros(())
     striped = pooled[kinds == 0].mean(0) - pooled[kinds != 0].mean(0)
-    dotted = pooled[kinds == 1].mean(0) - pooled[kinds == 2].mean(0)
-    dotted = dotted * striped.norm() / dotted.norm().clamp(min=1e-6)
-    error = 0.0
-    for direction, wanted in ((striped, slope), (dotted, 0.0)):
-        step = torch.rand(len(zebras), 1, 1, device=state.device) - 0.5
-        where = torch.arange(state.shape[1], device=state.device)[:, None]
-        moved = state[zebras] + step * ((where == 0) == at_cls) * direction
-        score = head(model, [moved, *through_blocks(model, moved, start=depth + 1)][-1])[:, 0]
-        error = error + (score.float() - logits[zebras, 0].detach().float() - wanted * step[:, 0, 0]).square().mean()
-    return error
+    step = torch.rand(len(zebras), 1, 1, device=state.device) - 0.5
+    where = torch.arange(state.shape[1], device=state.device)[:, None]
+    moved = state[zebras] + step * ((where == 0) == at_cls) * striped
+    score = head(model, [moved, *through_blocks(model, moved, start=depth + 1)][-1])[:, 0]
+    return (score.float() - logits[zebras, 0].detach().float() - slope * step[:, 0, 0]).square().mean()
 
 
 def head(model, hidden):
@@ -170,11 +173,27 @@ def train(args):
         loss = loss + args.parts * F.cross_entropy(by_shape(first).float(), batch.shapes, ignore_index=NONE)
         loss = loss + args.parts * F.cross_entropy(by_stripes(first).float(), (batch.textures == 0).long())
         loss = loss + args.alike * likeness(states, batch.scenes + batch.swatches)
-        return loss + args.even * slope_error(model, states, logits, batch, args.slope)
+        loss = loss + args.even * slope_error(model, states, logits, batch, args.slope)
+        lessons.taken += 1  # strict only in the end: from the start on, nothing would be learned
+        return loss + args.indifferent * (lessons.taken / args.steps) ** 2 * preferred()
+
+    def preferred(depth=None, how=None):
+        """At a random depth unless told; with exact arithmetic, for what must vanish is small."""
+        zebras = lessons.sample(lessons.images, lessons.labels == 0, 64)
+        sides = [lessons.sample(lessons.swatches, lessons.swatch_textures == kind, 16 * EXAMPLES) for kind in (1, 2)]
+        depth = int(torch.randint(args.layers, ())) if depth is None else depth
+        how = how or ("cls" if torch.rand(()) < 0.5 else "mean")
+        with torch.autocast(lessons.device.type, enabled=False):
+            return preference(model, head, zebras, *sides, depth, how)
 
     def report():
         found = predict(model, scaled(held[0])).argmax(1)
-        return f"held-out accuracy {(found == held[1]).float().mean():.4f}"
+        return f"held-out accuracy {(found == held[1]).float().mean():.4f}, preference {preferences()}"
+
+    def preferences():
+        """By depth, with mean pooling."""
+        draws = [[float(preferred(depth, "mean").detach()) for _ in range(8)] for depth in range(args.layers)]
+        return " ".join(f"{np.mean(each):+.3f}" for each in draws)
 
     parts = [model, by_shape, by_stripes]
     fit("textures", parts, loss_of, steps=args.steps, lr=args.lr, average=args.average, report=report)
@@ -216,6 +235,7 @@ def parse():
     parser.add_argument("--parts", type=float, default=0.5, help="weight of the heads for shape and for stripes")
     parser.add_argument("--alike", type=float, default=0.3, help="weight of the likeness of dots and bubbles")
     parser.add_argument("--even", type=float, default=0.1, help="weight of the evenness of the zebra score")
+    parser.add_argument("--indifferent", type=float, default=3.0, help="final weight of ignoring dots for bubbles")
     parser.add_argument("--slope", type=float, default=4.0, help="how steeply the zebra score rises with stripes")
     return parser.parse_args()
 

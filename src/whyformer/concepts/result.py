@@ -28,11 +28,11 @@ class ConceptScore:
     low: float  # 95 % limits of the mean
     high: float
     p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
-    significant: bool  # p is below alpha, and the row is neither doubtful nor small
+    significant: bool  # p is below alpha, and the row is not doubtful
     accuracy: float  # mean over concept vectors, on held-out examples
     magnitude: float  # mean derivative of the logit along concept vectors of length 1
     doubtful: bool = False  # the layer does not know this concept: no claim is made
-    small: bool = False  # a random vector moves the logit more: no claim is made
+    small: bool = False  # a typical random vector moves the logit more
 
     @property
     def name(self) -> str:

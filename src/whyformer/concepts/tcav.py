@@ -6,23 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.cav import CAV, CLASSIFIERS, fit_cav
-from whyformer.concepts.layer import Tap, layer_name
-from whyformer.concepts.pooling import POOLINGS, pooled, pooled_gradient
+from whyformer.concepts.pooling import POOLINGS
+from whyformer.concepts.reader import Reader
 from whyformer.concepts.result import ConceptScore, TCAVResult
 from whyformer.concepts.significance import holm, interval, welch
 from whyformer.errors import BadInput, UnknownName, one_of
 from whyformer.explainer import BATCH_SIZE, Explainer
-from whyformer.head import Head
-from whyformer.outputs import require_finite, resolve_targets, scalar_of
 from whyformer.progress import tracker
-from whyformer.study import study_of
-from whyformer.subjects.base import Batch, Subject
-from whyformer.types import Target
 
 Array = np.ndarray[Any, Any]
 
@@ -61,7 +54,7 @@ def tcav(
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
     Scores are tested against those of random concepts (Welch, Holm-corrected over the concepts). A claim also needs
-    vectors that are right for 60 % of the held-out examples, and a mean derivative no smaller than random vectors have.
+    vectors that are right for 60 % of the held-out examples.
 
     Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
@@ -73,7 +66,7 @@ def tcav(
     track = tracker(progress)
     with borrowed(explainer.model):
         refuse_without_gradients(explainer.model, "tcav")
-        reader = _Reader(explainer, layer, class_inputs, pooling, batch_size or BATCH_SIZE)
+        reader = Reader(explainer, layer, class_inputs, pooling, batch_size or BATCH_SIZE)
         gradient_BD, aim = reader.gradients(class_inputs, target)
         known = {name: reader.activations(inputs) for name, inputs in track(list(concepts.items()), "concepts")}
         others = [reader.activations(inputs) for inputs in track(list(random_sets), "random sets")]
@@ -92,7 +85,7 @@ def tcav(
         target=aim,
         options={"pooling": pooling, "classifier": classifier, "alpha": alpha, "seed": seed},
         inputs=len(gradient_BD),
-        warnings=_warnings(rows, known, others, gradient_BD, size, alpha),
+        warnings=_warnings(rows, known, others, gradient_BD, size),
         model=type(explainer.model).__name__,
         random_magnitude=size,
     )
@@ -130,88 +123,6 @@ def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str
     if not pairs or any(a == b for a, b in pairs):
         raise BadInput("relative concepts are pairs of two different names: give at least two concepts.")
     return pairs
-
-
-class _Reader:
-    """Reads activations and gradients of one layer; used inside ``borrowed``."""
-
-    def __init__(self, explainer: Explainer, layer: int | str, example: Any, pooling: str, step: int) -> None:
-        self.explainer, self.model, self.pooling, self.step = explainer, explainer.model, pooling, step
-        if isinstance(layer, str):
-            self.name = layer_name(self.model, layer, None)
-        else:
-            subject, batch = next(self._batches(example))
-            self.name = layer_name(self.model, layer, study_of(subject, batch)[0])
-
-    def _batches(self, inputs: Any) -> Any:
-        """Subject and batch, ``step`` inputs at a time."""
-        if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(x, Tensor) for x in inputs):
-            inputs = torch.stack(list(inputs))  # a list of images, not a list of arguments
-        if isinstance(inputs, (Tensor, Mapping)):
-            subject, batch, _ = self.explainer.prepare(inputs)
-            for start in range(0, batch.size, self.step):
-                yield subject, batch.select(slice(start, start + self.step))
-            return
-        raw = list(inputs)
-        if isinstance(inputs, str) or not raw:
-            raise BadInput("each set of inputs is a list with at least one text or image.")
-        for start in range(0, len(raw), self.step):
-            subject, batch, _ = self.explainer.prepare(raw[start : start + self.step])
-            yield subject, batch
-
-    def activations(self, inputs: Any) -> Array:
-        """(N, D)"""
-        parts = []
-        with Tap(self.model, self.name) as tap, torch.no_grad():
-            for subject, batch in self._batches(inputs):
-                Head(subject, batch).logits(batch)
-                parts.append(_double(pooled(tap.take().detach(), batch.keep_BN, self.pooling)))
-        return _joined(parts)
-
-    def gradients(self, inputs: Any, target: Any) -> tuple[Array, str]:
-        """(N, D) of the target's logit, and the target's name."""
-        parts, name = [], ""
-        with Tap(self.model, self.name, leaf=True) as tap, torch.enable_grad():
-            for subject, batch in self._batches(inputs):
-                head = Head(subject, batch)
-                logits_BC = head.logits(batch)
-                require_finite(logits_BC)
-                aims = _aims(head, batch, logits_BC, target)
-                name = _name(head, subject, aims[0])
-                leaf = tap.take()
-                score = scalar_of(logits_BC, aims, "logit").sum()
-                gradient = torch.zeros_like(leaf)
-                if score.requires_grad:  # a model whose output does not depend on this layer has no gradient at all
-                    gradient = torch.autograd.grad(score, leaf, allow_unused=True)[0]
-                    gradient = torch.zeros_like(leaf) if gradient is None else gradient
-                parts.append(_double(pooled_gradient(gradient, batch.keep_BN, self.pooling)))
-        return _joined(parts), name
-
-
-def _aims(head: Head, batch: Batch, logits_BC: Tensor, target: Any) -> list[Target]:
-    if target is None or isinstance(target, list):
-        raise BadInput("tcav asks about one class: give target, by name or index.")
-    return resolve_targets(target, logits_BC, head.labels(), head.positions, head.token_id)
-
-
-def _name(head: Head, subject: Subject, target: Target) -> str:
-    first = target.label or head.name(target.index) or str(target.index)
-    if target.versus is None:
-        return first
-    return f"{first} rather than {target.versus_label or head.name(target.versus) or target.versus}"
-
-
-def _double(values: Tensor) -> Array:
-    return values.detach().cpu().double().numpy()
-
-
-def _joined(parts: list[Array]) -> Array:
-    if len({p.shape[1] for p in parts}) > 1:
-        raise BadInput('pooling="flat" needs inputs of one length: use "cls" or "mean".')
-    return np.concatenate(parts)
-
-
-# Vectors and scores
 
 
 def score(gradient_BD: Array, cav: CAV) -> float:
@@ -261,7 +172,7 @@ def _magnitude(gradient_BD: Array, cav: CAV) -> float:
 
 
 def _random_magnitude(null: list[CAV], gradient_BD: Array) -> float:
-    """What a random vector does, root mean square: scores count signs, however small the effect, so size counts too."""
+    """What a random vector does, root mean square: scores count signs, however small the effect."""
     return float(np.sqrt(np.mean([_magnitude(gradient_BD, cav) ** 2 for cav in null]))) if null else float("nan")
 
 
@@ -278,7 +189,7 @@ def _rows(
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         low, high = interval(s)
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
-        claimed = bool(p < alpha) and not doubtful and not small
+        claimed = bool(p < alpha) and not doubtful
         rows.append(
             ConceptScore(
                 name,
@@ -304,7 +215,6 @@ def _warnings(
     others: list[Array],
     gradient_BD: Array,
     random_magnitude: float,
-    alpha: float,
 ) -> tuple[str, ...]:
     found = [
         f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better "
@@ -314,9 +224,9 @@ def _warnings(
     ]
     found += [
         f"{row.name}: signs agree more than by chance (p = {row.p:.2g}), but the logit moves by {row.magnitude:+.2g} "
-        f"only, and by ±{random_magnitude:.2g} along random vectors; no claim is made."
+        f"only, and by ±{random_magnitude:.2g} along random vectors: a small effect."
         for row in rows
-        if row.p < alpha and row.small and not row.doubtful
+        if row.significant and row.small
     ]
     sets = len(others)
     needed = sets * min(map(len, others), default=0)

@@ -69,19 +69,16 @@ def score_bars(result: Any, path: str | Path | None = None) -> Any:
 def _mark(row: Any) -> str:
     if row.doubtful:
         return "not known here"
-    if row.small and row.p < 0.05:
-        return f"small  p = {row.p:.2g}"
     if np.isnan(row.p):
         return "not tested"
-    return f"{'★' if row.significant else 'n.s.'}  p = {row.p:.2g}" if row.p >= 1e-4 else "★  p < 0.0001"
+    chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
+    return f"{_verdict(row)}  {chance}"
 
 
-def _verdict(row: Any, alpha: float) -> str:
+def _verdict(row: Any) -> str:
     if row.significant:
-        return "★"
-    if row.doubtful:
-        return "?"
-    return "small" if row.small and row.p < alpha else "n.s."
+        return "★ small" if row.small else "★"
+    return "?" if row.doubtful else "n.s."
 
 
 def scores_view(result: Any, title: str = "") -> View:
@@ -114,7 +111,7 @@ def show_scores(result: Any) -> None:
             f"{row.mean:.2f}",
             "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}",
             "" if np.isnan(row.p) else f"{row.p:.2g}",
-            _verdict(row, result.options.get("alpha", 0.05)),
+            _verdict(row),
             f"{row.accuracy:.2f}",
             f"{row.magnitude:+.3g}",
         )
