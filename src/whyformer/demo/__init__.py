@@ -8,6 +8,13 @@ from typing import Any
 from whyformer.errors import MissingExtra
 
 SENTIMENT = Path(__file__).parent / "sentiment"
+SENTENCES = (  # to try it on
+    "I like the movie",
+    "She hates the book",
+    "This is so boring",
+    "I cannot wait for next time",
+    "You look extremely confused",
+)
 
 
 def load_sentiment() -> tuple[Any, Any]:

@@ -1,0 +1,1 @@
+"""The small cat-or-dog ViT: teachers, pretraining, a student."""

@@ -1,0 +1,1 @@
+"""The small BERT sentiment classifier: a teacher, its labels, a student."""
