@@ -18,11 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +42,13 @@ from bench.attention_debate_training import (
     tvd,
     uniform,
 )
+from bench.jobs import Job, done_jobs
 
 LAMBDAS = (0.0, 1e-4, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1)
 MODELS: dict[str, tuple[Any, float]] = {"BiLSTM": (BiLSTM, 1e-3), "transformer": (Transformer, 5e-4)}
 GUIDES = ("uniform", "learned by the MLP", "base model", "adversary")
 SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0)
 Splits = dict[str, Split]
-Job = tuple[str, int]  # architecture, seed
 
 
 def say(model: Debated, data: Splits, imposed: dict[str, torch.Tensor] | None = None) -> dict[str, Said]:
@@ -115,17 +113,6 @@ def work(job: Job, folder: Path, count: int | None, device: str, steps: int) -> 
     data, vocabulary = read(folder, count, device)
     make, lr = MODELS[name]
     return one_seed(partial(make, vocabulary), lr, partial(TokenMLP, vocabulary), data, seed, steps)
-
-
-def done_jobs(jobs: list[Job], processes: int, task: Callable[[Job], Any]) -> Iterator[tuple[Job, Any]]:
-    """Jobs with their results, as they are done."""
-    if processes == 1:
-        yield from ((job, task(job)) for job in jobs)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(task, job): job for job in jobs}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
 
 
 def limits(values: list[float]) -> dict[str, float]:

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 import whyformer as wf
-from bench.known_truth.job import NAMES, Job, done_jobs, task_of, work
+from bench.jobs import Job, done_jobs
+from bench.known_truth.job import NAMES, task_of, work
 from bench.known_truth.report import best, best_table, gate_table, overall_table, summary, table
 from bench.known_truth.scoring import Found, contenders
 

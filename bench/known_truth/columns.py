@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.known_truth.task import Array, Change, Inputs, Planted, alone, highest
+from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted, alone
 
 COLUMNS, USED = 8, (1, 4, 6)
 SMALLEST, LARGEST = 0.5, 1.5  # of every number, without its sign: no column is zero, so each of the three matters
@@ -47,7 +46,7 @@ def tensors(rows_IC: Array) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Classifier):
     """An FT-Transformer of two blocks."""
 
     name: str = "columns"
@@ -103,9 +102,3 @@ class Columns:
 
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
         return model(inputs["numerical"], None)
-
-    def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(model, inputs), labels)
-
-    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-        return highest(logits_IC, asked_I)

@@ -9,7 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.known_truth.task import Array, Change, Inputs, Planted, alone, highest, long, whole_word_tokenizer
+from bench.known_truth.task import SMALL, Array, Change, Inputs, Planted, alone, highest, long, whole_word_tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[BOS]")
 KEYS = tuple(f"k{i}" for i in range(12))
@@ -93,16 +93,12 @@ class Copying:
 
         config = LlamaConfig(
             vocab_size=len(VOCABULARY),
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=64,
-            initializer_range=0.1,  # as wide as a narrow model needs to begin to learn soon
             pad_token_id=ID["[PAD]"],
             bos_token_id=ID["[BOS]"],
             eos_token_id=None,
+            **SMALL,
         )
         return LlamaForCausalLM(config)
 

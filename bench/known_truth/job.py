@@ -1,4 +1,4 @@
-"""One task and one model, from training to the judged methods; several of them at the same time.
+"""One task and one model, from training to the judged methods.
 
 Apart from __main__, which other processes cannot import from.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from dataclasses import asdict
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from bench.jobs import Job
 from bench.known_truth.columns import Columns
 from bench.known_truth.copying import Copying
 from bench.known_truth.objects import Objects
@@ -29,7 +28,6 @@ from bench.known_truth.words import Words
 
 NAMES = ("words", "columns", "patches", "objects", "copying")
 GATE_INPUTS = 2000
-Job = tuple[str, int]  # task, seed
 
 
 def task_of(name: str, photos: str | None) -> Task:
@@ -79,14 +77,3 @@ def _first_groups(task: Task, model: torch.nn.Module, held_out: Any, given: argp
     groups, askings = np.unique(held_out.group_I[rows], return_counts=True)
     groups = groups[: given.inputs // int(askings.max(initial=1))]
     return rows[np.isin(held_out.group_I[rows], groups)]
-
-
-def done_jobs(jobs: list[Job], processes: int, task: Callable[[Job], Any]) -> Iterator[tuple[Job, Any]]:
-    """Jobs with their results, as they are done."""
-    if processes == 1:
-        yield from ((job, task(job)) for job in jobs)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(task, job): job for job in jobs}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench.known_truth.backgrounds import GRID, PATCH, SIDE, cut
-from bench.known_truth.task import Array, Change, Inputs, Planted, alone, highest
+from bench.known_truth.task import Array, Change, Classifier, Inputs, Planted, alone
 
 _row, _column = np.mgrid[:PATCH, :PATCH]
 MARKS = np.stack([(_row // 2) % 2, (_column // 2) % 2, ((_row + _column) // 2) % 2]).astype(
@@ -67,7 +66,7 @@ def vit(classes: int) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Patches:
+class Patches(Classifier):
     """A ViT of two layers, 36 patches."""
 
     photos: str | None = None
@@ -103,9 +102,3 @@ class Patches:
 
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
         return model(**inputs).logits
-
-    def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(model, inputs), labels)
-
-    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-        return highest(logits_IC, asked_I)

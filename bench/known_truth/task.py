@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Array = np.ndarray[Any, Any]
 Inputs = dict[str, Tensor]
+SMALL: dict[str, Any] = {  # a model of text
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "initializer_range": 0.1,  # as wide as a narrow model needs to begin to learn soon
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,19 @@ class Task(Protocol):
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor: ...
     def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor: ...
     def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor: ...
+
+
+class Classifier(ABC):
+    """A task whose model chooses one class per input."""
+
+    @abstractmethod
+    def logits(self, model: nn.Module, inputs: Inputs) -> Tensor: ...
+
+    def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.logits(model, inputs), labels)
+
+    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor:
+        return highest(logits_IC, asked_I)
 
 
 def moved(inputs: Inputs, device: str) -> Inputs:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.known_truth.task import Array, Change, Inputs, Planted, alone, highest, long, whole_word_tokenizer
+from bench.known_truth.task import SMALL, Array, Change, Classifier, Inputs, Planted, alone, long, whole_word_tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PRAISE = ("good", "great", "lovely", "superb")
@@ -85,7 +84,7 @@ def written(sentences: Sentences) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Classifier):
     """A BERT of two layers that says whether a sentence praises."""
 
     name: str = "words"
@@ -98,16 +97,12 @@ class Words:
 
         config = BertConfig(
             vocab_size=len(VOCABULARY),
-            hidden_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=128,
             max_position_embeddings=32,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
-            initializer_range=0.1,  # as wide as a narrow model needs to begin to learn soon
             pad_token_id=ID["[PAD]"],
             num_labels=2,
+            **SMALL,
         )
         return BertForSequenceClassification(config)
 
@@ -155,9 +150,3 @@ class Words:
 
     def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
         return model(**inputs).logits
-
-    def loss(self, model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.logits(model, inputs), labels)
-
-    def said(self, logits_IC: Tensor, asked_I: Tensor) -> Tensor:
-        return highest(logits_IC, asked_I)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput, UnknownName
 from whyformer.types import Cost, Explanation, Target, Units
 
 if TYPE_CHECKING:
@@ -120,10 +121,6 @@ def _load_npz(path: Path) -> Explanation:
 
 def to_frame(explanation: Explanation) -> pd.DataFrame:
     """One row per unit: label, score, special, stream, word."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "tabular", "to_frame()") from None
     units = explanation.units
     data: dict[str, Any] = {
         "unit": units.labels,
@@ -133,4 +130,4 @@ def to_frame(explanation: Explanation) -> pd.DataFrame:
     }
     if units.word is not None:
         data["word"] = units.word
-    return pd.DataFrame(data)
+    return dataframe(data)

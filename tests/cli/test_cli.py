@@ -197,8 +197,8 @@ def test_explain_image_in_full(vit_folder: Path, photo: Path, tmp_path: Path) ->
 def test_the_picture_is_what_the_model_saw(vit_folder: Path, photo: Path) -> None:
     from PIL import Image
 
+    from whyformer.cli._explaining import seen_by
     from whyformer.cli._model import load_image
-    from whyformer.cli.explain import seen_by
 
     explainer = wf.Explainer(*load_image(str(vit_folder)))
     with Image.open(photo) as image:

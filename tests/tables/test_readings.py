@@ -123,7 +123,7 @@ def test_value_norms_equal_their_twin(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cls_first", "cls_last"])
 def test_where_the_class_token_stands_only_moves_it(name: str) -> None:
-    """Same weights, class token first or last: columns keep their scores (methods.md 16.22)."""
+    """Same weights, class token first or last: columns keep their scores."""
     weights = LAYOUTS["cls_first"].build().state_dict()
     model = LAYOUTS[name].build()
     model.load_state_dict(weights)

@@ -87,7 +87,7 @@ class Intercept(TorchFunctionMode):
                 continue
             if not handled:
                 self._trail.follow(name, args, result)
-            if self._since_site.active and any(self._since_site.get(t) for t in _tensors(args)):
+            if self._since_site.active and any(self._since_site.get(t) for t in tensors_in(args)):
                 self._since_site.put(result, Note(()))
 
     # Road one: a whole attention in one call.
@@ -270,7 +270,8 @@ def _size(axis: Axis) -> int:
     return size
 
 
-def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+def tensors_in(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors among the arguments of a torch function, also those in a list of them (cat)."""
     flat: list[Tensor] = []
     for arg in args:
         if isinstance(arg, Tensor):

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import check_out, options_from, target_from
-from whyformer.cli.explain import (
+from whyformer.cli._explaining import (
     BatchSize,
     Json,
     Methods,
@@ -17,17 +16,18 @@ from whyformer.cli.explain import (
     Scalar,
     Seed,
     TargetName,
-    app,
+    asked,
     deliver,
-    known_methods,
     per_input,
     repeated,
+    seen_by,
+    written,
 )
+from whyformer.cli._input import target_from
 
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Folder or hub name.")]
 
 
-@app.command("pair")
 def pair(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Questions, captions or prompts about it.")],
@@ -55,9 +55,7 @@ def pair(
       whyformer explain pair cat.jpg "a cat" "a dog" --model my-clip/ \\
           --scalar cosine
     """
-    check_out(out)
-    settings = options_from(option or [])
-    known_methods(method)
+    how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_pair
     from whyformer.explainer import Explainer
     from whyformer.subjects.image import open_image
@@ -65,10 +63,7 @@ def pair(
     opened = open_image(image)
     explainer = Explainer(*load_pair(model))
     raw = [(opened, text) if answer is None else ((opened, text), answer) for text in texts]
-    explained = explainer.explain(
-        raw, method=method or None, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed,
-        **settings,
-    )  # fmt: skip
+    explained = explainer.explain(raw, method=method or None, **how)
     results = per_input(explained)
     titles = [
         f"{image.name}: {text} → {row[0].target.label}" if row[0].target.label else f"{image.name}: {text}"
@@ -78,7 +73,6 @@ def pair(
     deliver(results, out, json, images=repeated(explained, seen), titles=titles)
 
 
-@app.command("similar")
 def similar(
     first: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
     others: Annotated[list[str], typer.Argument(metavar="OTHER", help="Texts to compare it with.")],
@@ -101,22 +95,19 @@ def similar(
       whyformer explain similar "A cat sleeps" "A kitten naps" "Rain" \\
           --model my-encoder/ --out similar.html
     """
-    check_out(out)
-    settings = options_from(option or [])
-    known_methods(method)
+    how = asked(out, option, method, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_encoder
     from whyformer.explainer import Explainer
     from whyformer.views.similarity import similarity_view
 
     explained = Explainer(*load_encoder(model)).explain(
-        [(first, other) for other in others], method=method or None, batch_size=batch_size, seed=seed, **settings
+        [(first, other) for other in others], method=method or None, **how
     )
     results = per_input(explained)
     views = [similarity_view(e) for row in results for e in row]
     deliver(results, out, json, views=views)
 
 
-@app.command("sound")
 def sound(
     clips: Annotated[list[Path], typer.Argument(metavar="CLIP.WAV", help="16-bit .wav files at the model's rate.")],
     model: Model,
@@ -136,24 +127,17 @@ def sound(
       whyformer explain sound hello.wav --model my-whisper/ --out words.html
       whyformer explain sound dog.wav --model my-wav2vec2/ -t bark
     """
-    check_out(out)
-    settings = options_from(option or [])
-    known_methods(method)
+    how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_sound
-    from whyformer.cli.explain import written
     from whyformer.explainer import Explainer
 
-    explained = Explainer(*load_sound(model)).explain(
-        list(clips), method=method or None, target=target_from(target, None), scalar=scalar, batch_size=batch_size,
-        seed=seed, **settings,
-    )  # fmt: skip
+    explained = Explainer(*load_sound(model)).explain(list(clips), method=method or None, **how)
     titles = repeated(explained, [path.name for path in clips])
     deliver(per_input(explained), out, json, titles=titles, views=written(explained))
 
 
 def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
     """The image as the model saw it; packed patches (Qwen2-VL) are no picture, so the file itself is shown."""
-    from whyformer.cli.explain import seen_by
     from whyformer.subjects.packed import SIZES
 
     subject, batch, _ = explainer.prepare(raw)

@@ -66,7 +66,7 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
     """Texts, or opened images for a model of images; ``demo``: without texts, the sentences of the demo."""
     if modality == "text":
         if demo and not arguments and file is None:
-            from whyformer.cli.demo import SENTENCES
+            from whyformer.demo import SENTENCES
 
             return list(SENTENCES)
         return texts_from(arguments, file)

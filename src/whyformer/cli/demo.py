@@ -7,13 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-SENTENCES = (
-    "I like the movie",
-    "She hates the book",
-    "This is so boring",
-    "I cannot wait for next time",
-    "You look extremely confused",
-)
+from whyformer.demo import SENTENCES
+
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 LEAD = (
     "A small sentiment model reads five sentences and calls each one positive or negative. Four methods say which "

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json as json_text
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.text import Text
+from whyformer.cli._catalogue import listed, needs_of
 
+if TYPE_CHECKING:
     from whyformer.registry import Method
 
 
@@ -29,12 +29,7 @@ def methods(
     from whyformer.registry import methods as registered
 
     chosen = [get_method(name)] if name else list(registered().values())
-    if json:
-        typer.echo(json_text.dumps([_plain(m) for m in chosen], ensure_ascii=False, indent=1))
-    elif name:
-        _one(chosen[0])
-    else:
-        _table(chosen)
+    listed(chosen, bool(name), json, plain=_plain, facts=_facts, table=_table)
 
 
 def _plain(m: Method) -> dict[str, Any]:
@@ -55,7 +50,7 @@ def _plain(m: Method) -> dict[str, Any]:
     }
 
 
-def _table(chosen: list[Method]) -> None:
+def _table(chosen: Sequence[Method]) -> None:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -90,34 +85,13 @@ def _table(chosen: list[Method]) -> None:
     )
 
 
-def _paragraphs(doc: str) -> list[Text]:
-    """A docstring's paragraphs, free to wrap at the terminal's width."""
-    from rich.text import Text
-
-    return [Text(" ".join(part.split()).replace("``", "") + "\n") for part in doc.split("\n\n")]
-
-
-def _one(m: Method) -> None:
-    import inspect
-
-    from rich.console import Group
-    from rich.text import Text
-
-    from whyformer.views.backends.terminal import put
-
-    options = [f"  {k}={v!r}" for k, v in m.defaults().items()] or ["  (none)"]
+def _facts(m: Method) -> list[str]:
     says = "signed (for and against)" if m.signed else "unsigned (how much)"
     depends = "depends on the class" if m.class_specific else "the same for every class"
-    put(
-        Group(
-            Text(m.name, style="bold"),
-            *_paragraphs(inspect.getdoc(m.run) or ""),
-            Text(f"looks at  {m.specificity}; post-hoc, {m.scope}"),
-            Text(f"scores    {says}; {depends}"),
-            Text(f"cost      {m.cost_text} per input"),
-            Text(f"needs     {', '.join(sorted(m.needs)).replace('_', ' ') or 'nothing'}"),
-            Text(f"paper     {m.paper}"),
-            Text("options"),
-            *(Text(o) for o in options),
-        )
-    )
+    return [
+        f"looks at  {m.specificity}; post-hoc, {m.scope}",
+        f"scores    {says}; {depends}",
+        f"cost      {m.cost_text} per input",
+        f"needs     {needs_of(m)}",
+        f"paper     {m.paper}",
+    ]

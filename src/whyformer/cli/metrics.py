@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_text
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from whyformer.cli._catalogue import listed, needs_of
 
 if TYPE_CHECKING:
     from whyformer.registry import Metric
@@ -27,12 +29,7 @@ def metrics(
     from whyformer.registry import metrics as registered
 
     chosen = [get_metric(name)] if name else list(registered().values())
-    if json:
-        typer.echo(json_text.dumps([_plain(m) for m in chosen], ensure_ascii=False, indent=1))
-    elif name:
-        _one(chosen[0])
-    else:
-        _table(chosen)
+    listed(chosen, bool(name), json, plain=_plain, facts=_facts, table=_table)
 
 
 def _plain(m: Metric) -> dict[str, Any]:
@@ -48,7 +45,7 @@ def _plain(m: Metric) -> dict[str, Any]:
     }
 
 
-def _table(chosen: list[Metric]) -> None:
+def _table(chosen: Sequence[Metric]) -> None:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -76,26 +73,10 @@ def _table(chosen: list[Metric]) -> None:
     )
 
 
-def _one(m: Metric) -> None:
-    import inspect
-
-    from rich.console import Group
-    from rich.text import Text
-
-    from whyformer.views.backends.terminal import put
-
-    paragraphs = (inspect.getdoc(m.run) or "").split("\n\n")
-    words = [Text(" ".join(part.split()).replace("``", "") + "\n") for part in paragraphs]
-    options = [f"  {k}={v!r}" for k, v in m.defaults().items()] or ["  (none)"]
-    put(
-        Group(
-            Text(m.name, style="bold"),
-            *words,
-            Text(f"kind   {m.kind}; {'high' if m.higher_is_better else 'low'} is good"),
-            Text(f"cost   {m.cost_text} per input"),
-            Text(f"needs  {', '.join(sorted(m.needs)).replace('_', ' ') or 'nothing'}"),
-            Text(f"paper  {m.paper}"),
-            Text("options"),
-            *(Text(o) for o in options),
-        )
-    )
+def _facts(m: Metric) -> list[str]:
+    return [
+        f"kind   {m.kind}; {'high' if m.higher_is_better else 'low'} is good",
+        f"cost   {m.cost_text} per input",
+        f"needs  {needs_of(m)}",
+        f"paper  {m.paper}",
+    ]

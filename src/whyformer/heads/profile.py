@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput
 from whyformer.heads.interval import interval
 from whyformer.heads.mixing import mixing_BL
 from whyformer.heads.places import distances, places
@@ -56,11 +57,7 @@ class LayerProfile:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
-        return pd.DataFrame(self.rows())
+        return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         curves = {name: self.curve(name) for name in CURVES}

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput, UnknownName
 from whyformer.heads.interval import interval
 from whyformer.heads.result import HeadImportance
 from whyformer.heads.score import checked_labels, label_indices, loss_of, prediction_of
@@ -71,11 +72,7 @@ class PruningCurve:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per point."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
-        return pd.DataFrame({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
+        return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
 
 
 def pruning_curve(

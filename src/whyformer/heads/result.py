@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput, UnknownName
 from whyformer.types import Cost
 
 if TYPE_CHECKING:
@@ -67,10 +68,6 @@ class HeadImportance:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head, the most important first."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
         rows = [
             {
                 "layer": layer,
@@ -82,7 +79,7 @@ class HeadImportance:
             }
             for layer, head, score in self.ranked()
         ]
-        return pd.DataFrame(rows)
+        return dataframe(rows)
 
     def save(self, path: str | Path) -> Path:
         """Write .json (reload with ``HeadImportance.load``), or a picture (.png, .svg, .pdf)."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import MissingExtra
+from whyformer.dataframe import dataframe
 from whyformer.heads.places import places
 from whyformer.heads.visit import Visit, visiting
 from whyformer.run import Run
@@ -62,11 +62,7 @@ class HeadRoles:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
-        return pd.DataFrame(self.rows())
+        return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
         layers, heads = self.positional.shape

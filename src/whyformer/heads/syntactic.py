@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, MissingExtra, one_of
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput, one_of
 from whyformer.heads.conllu import Sentence, read_conllu
 from whyformer.heads.visit import visiting
 from whyformer.run import Run
@@ -54,12 +55,8 @@ class SyntacticHeads:
 
     def to_frame(self) -> pd.DataFrame:
         """The best head of each relation and direction."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
         names = ["relation", "direction", "layer", "head", "share", "baseline", "arcs"]
-        return pd.DataFrame(self.best(), columns=names)
+        return dataframe(self.best(), columns=names)
 
 
 def syntactic(

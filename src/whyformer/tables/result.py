@@ -6,21 +6,55 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.dataframe import dataframe
+from whyformer.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
+Kind = TypeVar("Kind", bound="ColumnResult")
 
 
 @dataclass(frozen=True, eq=False)
-class GlobalExplanation:
+class ColumnResult:
+    """What every result about columns can do: be drawn, saved and read back."""
+
+    what: ClassVar[str]  # it is, in words
+    arrays: ClassVar[tuple[str, ...]]  # the fields that hold arrays
+
+    def show(self) -> None:
+        """Print to the terminal."""
+        _view(self).show()
+
+    def plot(self) -> Any:
+        """A matplotlib figure."""
+        return _view(self).plot()
+
+    def to_html(self) -> str:
+        """One page that needs no network."""
+        return str(_view(self).to_html())
+
+    def _repr_html_(self) -> str:
+        return str(_view(self)._repr_html_())
+
+    def save(self, path: str | Path) -> Path:
+        """Write a picture (.html, .png, .svg), or .json, which ``load`` reads back."""
+        return _save(self, Path(path))
+
+    @classmethod
+    def load(cls: type[Kind], path: str | Path) -> Kind:
+        """Read what ``save`` wrote; no model is needed."""
+        return cls(**_loaded(cls, Path(path)))
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalExplanation(ColumnResult):
     """Scores of many rows, averaged per column, with 95 % limits of the mean.
 
     Columns that no unit stands for (a TabTransformer's numbers) are in ``unseen``, not among the scores. ``mean_size``
@@ -75,35 +109,11 @@ class GlobalExplanation:
         rows += [
             {"column": c, "explained": False, "special": False, **dict.fromkeys(names, np.nan)} for c in self.unseen
         ]
-        return _frame(rows)
-
-    def show(self) -> None:
-        """Print to the terminal."""
-        _view(self).show()
-
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        return _view(self).plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        return str(_view(self).to_html())
-
-    def _repr_html_(self) -> str:
-        return str(_view(self)._repr_html_())
-
-    def save(self, path: str | Path) -> Path:
-        """Write a picture (.html, .png, .svg), or .json, which ``GlobalExplanation.load`` reads back."""
-        return _save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> GlobalExplanation:
-        """Read what ``save`` wrote; no model is needed."""
-        return cls(**_loaded(cls, Path(path)))
+        return dataframe(rows)
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturePermutation:
+class FeaturePermutation(ColumnResult):
     """How much a metric falls when a column is shuffled: the mean over repeats, with 95 % limits over them."""
 
     labels: tuple[str, ...]
@@ -128,56 +138,21 @@ class FeaturePermutation:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per column or group."""
-        return _frame(
+        return dataframe(
             [
                 {"column": label, "mean": self.mean[i], "low": self.low[i], "high": self.high[i]}
                 for i, label in enumerate(self.labels)
             ]
         )
 
-    def show(self) -> None:
-        """Print to the terminal."""
-        _view(self).show()
 
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        return _view(self).plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        return str(_view(self).to_html())
-
-    def _repr_html_(self) -> str:
-        return str(_view(self)._repr_html_())
-
-    def save(self, path: str | Path) -> Path:
-        """Write a picture (.html, .png, .svg), or .json, which ``FeaturePermutation.load`` reads back."""
-        return _save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> FeaturePermutation:
-        """Read what ``save`` wrote; no model is needed."""
-        return cls(**_loaded(cls, Path(path)))
-
-
-Result = GlobalExplanation | FeaturePermutation
-
-
-def _view(result: Result) -> Any:
+def _view(result: ColumnResult) -> Any:
     from whyformer.views.table import view_of_columns  # views draw, results only hold
 
     return view_of_columns(result)
 
 
-def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "tabular", "to_frame()") from None
-    return pd.DataFrame(rows)
-
-
-def _save(result: Result, path: Path) -> Path:
+def _save(result: ColumnResult, path: Path) -> Path:
     if path.suffix in {".html", ".png", ".svg"}:
         saved: Path = _view(result).save(path)
         return saved
@@ -187,7 +162,7 @@ def _save(result: Result, path: Path) -> Path:
     return path
 
 
-def plain_data(result: Result) -> dict[str, Any]:
+def plain_data(result: ColumnResult) -> dict[str, Any]:
     """Plain data, arrays as nested lists."""
     data = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
     for name in result.arrays:
@@ -202,7 +177,7 @@ def _listed(array: Array) -> Any:
     return plain.tolist()
 
 
-def _loaded(kind: type[Result], path: Path) -> dict[str, Any]:
+def _loaded(kind: type[ColumnResult], path: Path) -> dict[str, Any]:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if (data.pop("format", None), data.pop("what", None)) != (FORMAT, kind.what):

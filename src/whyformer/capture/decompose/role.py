@@ -57,7 +57,7 @@ class Stack:
 class Decompose(TorchFunctionMode):
     """Follow one input of ``positions`` hidden states through the model.
 
-    bias: how biases are shared (decompose_shares.py), None to leave them out. ``entered(layer, shares)`` is called
+    bias: how biases are shared (shares.py), None to leave them out. ``entered(layer, shares)`` is called
     with the hidden state that enters each layer but the first, ``watch`` with every tensor that has shares.
     """
 

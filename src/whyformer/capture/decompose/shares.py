@@ -25,7 +25,7 @@ OWN, MIXED = "own", "mixed"  # stages: each position still is its own only sourc
 class Shares:
     """One tensor's shares, by source.
 
-    ``stage``: where biases are settled (decompose_rules.py); ``gate``: it is the result of a nonlinearity; ``keep``:
+    ``stage``: where biases are settled (rules.py); ``gate``: it is the result of a nonlinearity; ``keep``:
     computed as a whole when first needed, and kept; ``lost``: why it cannot be split.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Function
+from whyformer.capture.intercept import Function, tensors_in
 from whyformer.capture.lrp.elementwise import plain_name
 from whyformer.capture.lrp.linear_functions import LINEAR
 from whyformer.capture.paths import current_path
@@ -57,7 +57,7 @@ class DirectPath(Recorder):
     ) -> Any:
         kwargs = kwargs or {}
         name, _ = plain_name(func.__name__)
-        live = [t for t in _tensors((*args, *kwargs.values())) if t.requires_grad]
+        live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
         if name in PROJECTIONS:
             args = self._cut(name, args)
         elif live and (name in MEASURES or (name in PRODUCTS and len(args) > 1 and args[0] is args[1])):
@@ -66,11 +66,11 @@ class DirectPath(Recorder):
             return _held_norm(name, args, kwargs)
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
-        results = _tensors((out,))
+        results = tensors_in((out,))
         if live and name not in PROJECTIONS and any(r.requires_grad for r in results):
             self._require_linear(name, live)
         new = len(self.sites) > before and name != "multi_head_attention_forward"
-        if new or (name in ON_THE_WAY and any(self._results.get(t) for t in _tensors(args))):
+        if new or (name in ON_THE_WAY and any(self._results.get(t) for t in tensors_in(args))):
             for result in results:
                 self._results.put(result, Note(()))
         return out
@@ -113,13 +113,3 @@ def _held_norm(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     weight, bias = call.get("weight"), call.get("bias")
     out = out if weight is None else out * weight
     return out if bias is None else out + bias
-
-
-def _tensors(values: tuple[Any, ...]) -> list[Tensor]:
-    flat: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            flat.append(value)
-        elif isinstance(value, (list, tuple)):
-            flat.extend(v for v in value if isinstance(v, Tensor))
-    return flat

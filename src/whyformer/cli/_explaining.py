@@ -1,0 +1,117 @@
+"""What the sub-commands of ``whyformer explain`` share: their options, and what becomes of what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whyformer.cli._input import check_out, options_from
+
+if TYPE_CHECKING:
+    from whyformer.types import Explanation
+
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        "-m",
+        metavar="NAME",
+        help="A method; repeat for several. See: whyformer methods",
+        show_default="the modality's own",
+    ),
+]
+TargetName = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-t", metavar="CLASS", help="Class to explain, by name or index.", show_default="the prediction"
+    ),
+]
+Versus = Annotated[
+    str | None, typer.Option("--versus", metavar="CLASS", help="Explain the target rather than this class.")
+]
+Scalar = Annotated[
+    str, typer.Option("--scalar", metavar="NAME", help="What is explained: logit, log_odds or probability.")
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the method, e.g. heads=max; repeatable."),
+]
+BatchSize = Annotated[
+    int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
+]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of methods that draw at random.")]
+OwnScale = Annotated[bool, typer.Option("--own-scale", help="With several methods: a colour scale for each.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a file too: .html, .png, .svg, .json or .npz."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of pictures.")]
+
+
+def asked(out: Path | None, option: list[str] | None, method: list[str] | None, **how: Any) -> dict[str, Any]:
+    """What ``explain`` is asked for; names and files that cannot be are refused before a model is loaded."""
+    from whyformer.registry import get_method
+
+    check_out(out)
+    settings = options_from(option or [])
+    for name in method or []:
+        get_method(name)
+    return {**how, **settings}
+
+
+def per_input(explained: Any) -> list[list[Explanation]]:
+    """What Explainer gave for a list of inputs → per input, one explanation per method."""
+    per_method = list(explained.values()) if isinstance(explained, dict) else [explained]
+    rows: list[list[Explanation]] = []
+    for row in zip(*per_method, strict=True):
+        # An input can give several: one per written token, or per detected object.
+        rows += [list(r) for r in zip(*row, strict=True)] if isinstance(row[0], list) else [list(row)]
+    return rows
+
+
+def repeated(explained: Any, values: list[Any]) -> list[Any]:
+    """One value per input → one per explanation."""
+    found = next(iter(explained.values())) if isinstance(explained, dict) else explained
+    counts = [len(one) if isinstance(one, list) else 1 for one in found]
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
+
+
+def deliver(
+    results: list[list[Explanation]], out: Path | None, json: bool, views: list[Any] | None = None, **how: Any
+) -> None:
+    """Print, and write the file that was asked for. ``views``: pictures to show in place of one per input."""
+    from whyformer.cli._output import as_json, say_written, views_of, write
+
+    if json:
+        typer.echo(as_json(results))
+        if out is None:
+            return
+    views = views_of(results, **how) if views is None else views
+    if not json:
+        for view in views:
+            view.show()
+    if out is not None:
+        say_written(write(results, views, out, "Why did the model say that?"))
+
+
+def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
+    """The images as the model saw them (resized, cropped), so that patches lie where they belong."""
+    from whyformer.views.pixels import unnormalized
+
+    subject, batch, _ = explainer.prepare(images)
+    processor = getattr(explainer.processor, "image_processor", explainer.processor)
+    mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
+    if not getattr(processor, "do_normalize", True):
+        mean = std = None
+    return [unnormalized(pixels.float().cpu().numpy(), mean, std) for pixels in batch.tensors[main or subject.main]]
+
+
+def written(explained: Any) -> list[Any] | None:
+    """For one method on an encoder-decoder: one source × target picture per input, in place of one per token."""
+    if isinstance(explained, dict) or not explained or not isinstance(explained[0], list):
+        return None
+    from whyformer.views.seq2seq import steps_view
+
+    return [steps_view(steps) for steps in explained]
