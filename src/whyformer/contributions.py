@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whyformer.capture.blocks.block import Block, Linear
 from whyformer.errors import NotOffered
+from whyformer.shapes import BHKE, BHQK, BQ, BQE, BQK
 from whyformer.types import Site
 
 LEVELS = ("attn", "attn_res", "attn_res_ln", "enc")
@@ -28,14 +29,14 @@ BUDGET = 1 << 22  # numbers that a chunk may hold
 class Contributions:
     """The vectors T_ij of one layer, taken apart so that they need not be stored."""
 
-    attention_BHQK: Tensor
-    vectors_BHKE: Tensor  # F
-    residual_BQE: Tensor | None  # X; None at the level of the attention alone
-    scale_BQ: Tensor | None  # s
+    attention_BHQK: BHQK
+    vectors_BHKE: BHKE  # F
+    residual_BQE: BQE | None  # X; None at the level of the attention alone
+    scale_BQ: BQ | None  # s
     first_query: int
 
     @property
-    def diagonal_BQE(self) -> Tensor:
+    def diagonal_BQE(self) -> BQE:
         """T_ii."""
         weights_BHQ = self.attention_BHQK.diagonal(self.first_query, dim1=2, dim2=3)
         queries = self.attention_BHQK.shape[2]
@@ -43,20 +44,20 @@ class Contributions:
         return self._finished(torch.einsum("bhq,bhqe->bqe", weights_BHQ, own), self.residual_BQE)
 
     @property
-    def others_BQE(self) -> Tensor:
+    def others_BQE(self) -> BQE:
         """Σ_{j≠i} T_ij."""
         heads = zip(self.attention_BHQK.unbind(1), self.vectors_BHKE.unbind(1), strict=True)
         total = sum(torch.bmm(weights, vectors) for weights, vectors in heads)
         assert isinstance(total, Tensor)
         return self._finished(total, self.residual_BQE) - self.diagonal_BQE
 
-    def _finished(self, sums_BQE: Tensor, residual_BQE: Tensor | None) -> Tensor:
+    def _finished(self, sums_BQE: BQE, residual_BQE: BQE | None) -> BQE:
         if residual_BQE is not None:
             sums_BQE = sums_BQE + residual_BQE
         return sums_BQE if self.scale_BQ is None else sums_BQE * self.scale_BQ[..., None]
 
     @property
-    def norms_BQK(self) -> Tensor:
+    def norms_BQK(self) -> BQK:
         """‖T_ij‖, by Gram matrices: in double precision, for a difference of large squares would lose single ones."""
         few_BKHE = torch.split(self.vectors_BHKE.transpose(1, 2), 64, dim=1)
         gram_BKHH = torch.cat([v @ v.mT for v in map(wide, few_BKHE)], 1)
@@ -91,14 +92,14 @@ class Contributions:
             yield slice(start, min(start + step, queries))
 
 
-def transformed(site: Site, block: Block) -> Tensor:
-    """(B, H, K, E) f_h(x_j): each value vector through its head's part of the output projection."""
+def transformed(site: Site, block: Block) -> BHKE:
+    """f_h(x_j): each value vector through its head's part of the output projection."""
     assert site.value_BHKD is not None
     value = lifted(site.value_BHKD)
     return torch.matmul(value, block.output_HDE.to(value.dtype))
 
 
-def contributions(site: Site, block: Block, level: str, attention_BHQK: Tensor | None = None) -> Contributions:
+def contributions(site: Site, block: Block, level: str, attention_BHQK: BHQK | None = None) -> Contributions:
     """One layer's contributions up to a level; ``attention_BHQK`` stands in for the map (a weighted one)."""
     if block.output_HDE.shape[0] != site.heads:
         raise NotOffered(f"{site.path}: {site.heads} heads, but a projection of {block.output_HDE.shape[0]}.")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
-from whyformer.shapes import BHQK, BQK
+from whyformer.shapes import BHQK, BK, BN, BQ, BQK, AnyBQK
 from whyformer.types import Record, Site
 
 HEAD_REDUCTIONS = ("mean", "max", "min", "sum")
@@ -50,7 +50,7 @@ def _within(name: str, chosen: Sequence[int], count: int) -> None:
         raise BadInput(f"{name}={list(chosen)}: there are {count}, numbered 0 to {count - 1}.")
 
 
-def real(map_BQK: BQK, keep_BN: Tensor, site: Site) -> BQK:
+def real(map_BQK: BQK, keep_BN: BN, site: Site) -> BQK:
     """Zero padding rows and columns, so that they enter no sum, rank or normalisation."""
     keep = keep_BN.to(map_BQK.dtype)
     rows = keep[:, site.first_query : site.first_query + map_BQK.shape[1]]
@@ -81,7 +81,7 @@ def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bo
     return map_BQK + residual / (1 - residual) * eye
 
 
-def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: Tensor) -> BQK:
+def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: BQ) -> BQK:
     """Of row i a share r_i goes to the others, in proportion to A, and 1 - r_i stays with i itself."""
     eye = identity(map_BQK, first_query)
     ratio_BQ1 = ratio_BQ[..., None].to(map_BQK.dtype)
@@ -90,7 +90,7 @@ def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: Tensor) -> BQK:
     return ratio_BQ1 * others + stays * eye
 
 
-def product(maps: Sequence[BQK]) -> BQK:
+def product(maps: Sequence[AnyBQK]) -> AnyBQK:
     """A_L ··· A_1."""
     result = maps[0]
     for later in maps[1:]:
@@ -98,7 +98,7 @@ def product(maps: Sequence[BQK]) -> BQK:
     return result
 
 
-def cumulative(maps: Sequence[BQK]) -> list[BQK]:
+def cumulative(maps: Sequence[AnyBQK]) -> list[AnyBQK]:
     """The product after each layer."""
     results = [maps[0]]
     for later in maps[1:]:
@@ -106,7 +106,7 @@ def cumulative(maps: Sequence[BQK]) -> list[BQK]:
     return results
 
 
-def discard_smallest(map_BQK: BQK, share: float, keep_BN: Tensor, site: Site, protected_BN: Tensor | None) -> BQK:
+def discard_smallest(map_BQK: BQK, share: float, keep_BN: BN, site: Site, protected_BN: BN | None) -> BQK:
     """Zero the ``share`` smallest of each input's own entries (padding does not count); ties go by position."""
     if not 0 <= share < 1:
         raise BadInput(f"discard={share}: a share of the entries, from 0 up to but not including 1.")
@@ -129,8 +129,8 @@ def discard_smallest(map_BQK: BQK, share: float, keep_BN: Tensor, site: Site, pr
     return result
 
 
-def read_row(map_BQK: BQK, readout_BN: Tensor, first_query: int = 0) -> Tensor:
-    """(B, K) the rows that feed the head, weighted."""
+def read_row(map_BQK: BQK, readout_BN: BN, first_query: int = 0) -> BK:
+    """The rows that feed the head, weighted."""
     weights = readout_BN[:, first_query : first_query + map_BQK.shape[1]]
     return torch.einsum("bq,bqk->bk", weights.to(map_BQK.dtype), map_BQK)
 

@@ -13,16 +13,20 @@ import torch
 from whyformer.capture.windows import Windows
 from whyformer.relevance import chosen_layers
 from whyformer.run import Attribution, Run
-from whyformer.shapes import BQK
+from whyformer.shapes import AnyBQK
 from whyformer.types import Site
 
 
 def over_windows(
-    run: Run, grad: bool, reduce: Callable[[Site], BQK], with_residual: Callable[[BQK], BQK], start_layer: int = 0
+    run: Run,
+    grad: bool,
+    reduce: Callable[[Site], AnyBQK],
+    with_residual: Callable[[AnyBQK], AnyBQK],
+    start_layer: int = 0,
 ) -> Attribution:
     """A_L ··· M ··· A_1 of maps with residual, read as the mean over the last tokens (what the head pools)."""
     windows, sites = run.windows, run.record(grad=grad, several=True).sites
-    relevance: BQK | None = None
+    relevance: AnyBQK | None = None
     stage = 0
     for number in chosen_layers(list(range(len(sites)))[start_layer:], len(sites)):
         layer = with_residual(windows.whole(reduce(sites[number]), number))
@@ -37,7 +41,7 @@ def over_windows(
 
 
 def over_one_layer(
-    run: Run, grad: bool, reduce: Callable[[Site], BQK], layers: str | int | Sequence[int]
+    run: Run, grad: bool, reduce: Callable[[Site], AnyBQK], layers: str | int | Sequence[int]
 ) -> Attribution:
     """Chosen maps as they are, each read as the mean over its tokens and spread over the patches they are made of."""
     windows, sites = run.windows, run.record(grad=grad, several=True).sites
@@ -49,6 +53,6 @@ def over_one_layer(
     return Attribution(torch.stack(rows).mean(0), matrix_BQK=whole if len(rows) == 1 else None)
 
 
-def _merged_identity(windows: Windows, like_BNN: BQK, stage: int) -> BQK:
+def _merged_identity(windows: Windows, like_BNN: AnyBQK, stage: int) -> AnyBQK:
     eye = torch.eye(windows.sizes[0], dtype=like_BNN.dtype, device=like_BNN.device)
     return windows.merged(eye.expand(len(like_BNN), -1, -1), 0, stage)

@@ -12,7 +12,7 @@ from whyformer.relevance import chosen_layers, over_heads, product, read_row, re
 from whyformer.relevance_streams import layer_means, placed_maps, read_streams
 from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
-from whyformer.shapes import BQK
+from whyformer.shapes import BQK, AnyBQK
 from whyformer.types import Site
 
 READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
@@ -59,7 +59,7 @@ def raw_attention(
 
 
 def combined(
-    run: Run, sites: Sequence[Site], fused: Callable[[Site], BQK], layers: str | int | Sequence[int], read: str
+    run: Run, sites: Sequence[Site], fused: Callable[[Site], AnyBQK], layers: str | int | Sequence[int], read: str
 ) -> Attribution:
     """One map per layer, ``fused`` over its heads, brought together over ``layers`` and read."""
     keep_BN = run.keep_BN
@@ -84,7 +84,7 @@ def combined(
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=layered)
 
 
-def _mean(run: Run, maps: list[BQK], sites: list[Site]) -> tuple[BQK, Site]:
+def _mean(run: Run, maps: list[AnyBQK], sites: list[Site]) -> tuple[AnyBQK, Site]:
     shapes = {m.shape for m in maps}
     if len(shapes) == 1:
         return torch.stack(maps).mean(0), sites[-1]

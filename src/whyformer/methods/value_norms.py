@@ -15,7 +15,7 @@ from whyformer.errors import UnknownName, one_of
 from whyformer.registry import Passes, method
 from whyformer.relevance import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.run import Attribution, Run
-from whyformer.shapes import BQK
+from whyformer.shapes import AnyBQK
 from whyformer.study import hidden_padding, study_of
 from whyformer.types import Array, Site, Units
 
@@ -103,7 +103,7 @@ def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Si
         yield site, contributions(site, block, level, weighted)
 
 
-def _product(maps: list[BQK], warnings: list[str]) -> BQK:
+def _product(maps: list[AnyBQK], warnings: list[str]) -> AnyBQK:
     """C_L ··· C_1, in double precision: entries grow with the number of layers."""
     whole = product([wide(m) for m in maps])
     largest = float(whole.amax())

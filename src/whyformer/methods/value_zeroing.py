@@ -13,7 +13,7 @@ from whyformer.errors import NotOffered, UnknownName
 from whyformer.registry import constant, method
 from whyformer.relevance import product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
-from whyformer.shapes import BQK
+from whyformer.shapes import BQK, AnyBQK
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,7 +47,7 @@ def value_zeroing(run: Run, *, distance: str | Distance = "cosine") -> Attributi
 
 
 @torch.no_grad()
-def distances(run: Run, distance: str | Distance = "cosine") -> list[BQK]:
+def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     """D_l of every layer before its rows are divided by their sums."""
     measure, tolerance = _measure(distance)
     anatomy = run.anatomy()
@@ -81,7 +81,7 @@ def _measure(distance: str | Distance) -> tuple[Distance, float]:
 def cosine(changed: Tensor, original: Tensor) -> Tensor:
     """1 - cos, as half the squared distance of the unit vectors: small angles keep their digits."""
     a, b = (torch.nn.functional.normalize(v, dim=-1) for v in (changed, original))
-    return (a - b).square().sum(-1) / 2
+    return torch.linalg.vector_norm(a.sub_(b), dim=-1).square() / 2
 
 
 def euclidean(changed: Tensor, original: Tensor) -> Tensor:
