@@ -3,16 +3,19 @@
 ``python -m bench.tabular_study --data FOLDER --seeds 5`` trains FT-Transformer, TabTransformer and SAINT on adult
 census, bank marketing and California housing, reads them in every way, and prints Spearman's rank correlation with
 feature permutation and with integrated gradients, per row and over all rows: the mean over seeds, its 95 % interval.
-TabTransformer is judged on its categorical columns, the only ones that its attention sees.
+TabTransformer is judged on its categorical columns, the only ones that its attention sees. SHAP runs along where the
+shap package is installed; it asks the model ``--evaluations`` times per row.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,7 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "saliency": ("saliency", {}),
     "input × gradient": ("input_x_gradient", {}),
 }
+SHAP = "SHAP"
 AGAINST = ("permutation, per row", "permutation, global", "IG, per row", "IG, global")
 # FT-Transformer's averaged attention and integrated gradients against permutation, as published (Gorishniy 2021).
 PUBLISHED = {
@@ -77,7 +81,7 @@ def study(name: str, model_name: str, seed: int, options: argparse.Namespace) ->
     gradients = np.abs(_scores(model, data, part, seen, "integrated_gradients", _ig(options)))
     evidence = {"permutation": _permutation(model, data, seen, seed, options), "IG": (gradients, gradients.mean(0))}
     found["readings"] = {}
-    for reading, (method, settings) in READINGS.items():
+    for reading, (method, settings) in (READINGS | _shap(options)).items():
         try:
             scores = np.abs(_scores(model, data, part, seen, method, settings))
         except WhyformerError as error:
@@ -95,6 +99,17 @@ def study(name: str, model_name: str, seed: int, options: argparse.Namespace) ->
 
 def _ig(options: argparse.Namespace) -> dict[str, Any]:
     return {"steps": options.steps, "baseline": "mean", "at": "embeddings"}
+
+
+def _shap(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Absent columns hold the mean, or the most frequent value, of the reference rows."""
+    if not has_shap():
+        return {}
+    return {SHAP: ("shap", {"replace": "mean", "evaluations": options.evaluations})}
+
+
+def has_shap() -> bool:
+    return importlib.util.find_spec("shap") is not None
 
 
 def _permutation(
@@ -207,7 +222,7 @@ def _table(name: str, model: str, own: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def main() -> None:
+def parsed(arguments: Sequence[object] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with the three .csv.gz files")
     parser.add_argument("--show", type=Path, help="print the tables of an earlier --out, and do nothing else")
@@ -217,17 +232,25 @@ def main() -> None:
     parser.add_argument("--shuffled", type=int, default=4096, help="test rows for permutation")
     parser.add_argument("--repeats", type=int, default=5, help="shuffles per column")
     parser.add_argument("--steps", type=int, default=32, help="steps of integrated gradients")
+    parser.add_argument("--evaluations", type=int, default=512, help="passes of SHAP per row")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--datasets", nargs="+", default=list(FILES))
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--out", type=Path, default=None, help="write every number as JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(None if arguments is None else [str(a) for a in arguments])
+    if options.data is None and options.show is None:
+        parser.error("--data FOLDER is needed")
+    return options
+
+
+def main() -> None:
+    options = parsed()
     if options.show is not None:
         print(tables(json.loads(options.show.read_text(encoding="utf-8"))))
         return
-    if options.data is None:
-        parser.error("--data FOLDER is needed")
+    if not has_shap():
+        print("SHAP is left out: the shap package is not installed (pip install shap).", flush=True)
     # the slowest first, so that no process is left with one at the end
     order = sorted(options.models, key=("SAINT", "FT-Transformer", "TabTransformer").index)
     jobs = [(d, m, s, options) for m in order for d in options.datasets for s in range(options.seeds)]

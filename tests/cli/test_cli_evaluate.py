@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import whyformer as wf
+from tests import processors
 from tests.cli.test_cli import SNAPSHOTS, run
+from tests.models import CASES
 from tests.snapshots import compare
 
 
@@ -67,3 +69,13 @@ def test_mistakes_are_usage_errors(tmp_path: Path) -> None:
     assert "infidelity" in run("compare", "--metric", "infidel", code=1).stderr
     run("compare", "--out", tmp_path / "x.txt", code=2)
     run("compare", "--out", tmp_path / "no" / "x.html", code=2)
+
+
+def test_compare_of_detections(tmp_path: Path, photo: Path) -> None:
+    folder = tmp_path / "detr"
+    CASES["detr"].build(None).save_pretrained(folder)
+    processors.detr().save_pretrained(folder)
+    common = ("--model", folder, "-m", "generic_attention", "-m", "occlusion", "--metric", "aopc")
+    shown = run("compare", photo, *common, "--target", "LABEL_1").stdout
+    assert "generic_attention" in shown and "greedy (ceiling)" in shown
+    assert json.loads(run("compare", photo, *common, "--json").stdout)["inputs"] >= 1

@@ -9,7 +9,7 @@ import typer
 
 from whyformer.cli._evaluate import loaded
 from whyformer.cli._input import REPORT, check_out, target_from
-from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
+from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target
 from whyformer.cli._output import deliver_result
 
 
@@ -30,6 +30,7 @@ def check(
     target: Target = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
+    cache: Cache = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a file too: .html, .png, .svg or .json."),
@@ -46,6 +47,7 @@ def check(
       whyformer check "I like the movie"
       whyformer check "So boring" -c jain_wallace -c serrano_smith
       whyformer check --file reviews.txt -m grad_sam --out check.html
+      whyformer check --file reviews.txt --cache results/
       whyformer check cat.jpg --model my-vit/ --out check.png
     """
     check_out(out, REPORT)
@@ -61,5 +63,6 @@ def check(
         target=target_from(target, None),
         seed=seed,
         batch_size=batch_size,
+        cache=cache,
     )
     deliver_result(result, out, json)

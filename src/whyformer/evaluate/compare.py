@@ -69,9 +69,10 @@ def compare(
     opened = perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
     with opened as perturbed:
         for given, name in ((rationales, "rationales"), (masks, "masks")):
-            if given is not None and len(given) != perturbed.size:
-                raise BadInput(f"{len(given)} {name} for {perturbed.size} inputs: give one per input.")
-        return _compared(perturbed, entries, judged, Marks(rationales, masks), scalar)
+            if given is not None and len(given) not in {perturbed.size, perturbed.given}:
+                raise BadInput(f"{len(given)} {name} for {perturbed.given} inputs: give one per input.")
+        marks = Marks(*(None if given is None else perturbed.each(given) for given in (rationales, masks)))
+        return _compared(perturbed, entries, judged, marks, scalar)
 
 
 def chosen_metrics(given: Any, rationales: bool, masks: bool) -> Judged:
@@ -112,7 +113,7 @@ def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks:
     for number in perturbed.track(range(perturbed.size), "judging"):
         if len(perturbed.parts[number]):
             judge(OneInput(perturbed, number, marks, scalar), done, judged, values, curves)
-    rows = _rows(done, judged, values, perturbed.seed)
+    rows = _rows(done, judged, values, perturbed)
     scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(perturbed.parts)]
     return Comparison(
         rows=rows,
@@ -134,9 +135,9 @@ def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks:
     )
 
 
-def _rows(entries: list[Entry], judged: Judged, values: Values, seed: int) -> tuple[ComparedMethod, ...]:
+def _rows(entries: list[Entry], judged: Judged, values: Values, perturbed: Perturbed) -> tuple[ComparedMethod, ...]:
     names = [e.name for e in entries]
-    scores = {m.name: _scores(m, values[m.name], names, seed) for m, _ in judged}
+    scores = {m.name: _scores(m, values[m.name], names, perturbed) for m, _ in judged}
     decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
     order = sorted(entries, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
@@ -153,12 +154,15 @@ def _rows(entries: list[Entry], judged: Judged, values: Values, seed: int) -> tu
     return tuple(rows)
 
 
-def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], seed: int) -> dict[str, MetricScore]:
+def _scores(
+    metric: Metric, by_method: dict[str, Array], names: list[str], perturbed: Perturbed
+) -> dict[str, MetricScore]:
     """All methods by one metric."""
     everyone = [*names, FLOOR, CEILING]
     values_IM = np.stack([by_method[name] for name in everyone], 1)
     gain_IM = (values_IM - by_method[FLOOR][:, None]) * (1 if metric.higher_is_better else -1)
-    columns = np.stack([*spread(values_IM, seed), *spread(gain_IM, seed)], 1)
+    seed, of = perturbed.seed, perturbed.of
+    columns = np.stack([*spread(values_IM, seed, of), *spread(gain_IM, seed, of)], 1)
     means = columns[: len(names), 0]
     ranks = rankdata(-means if metric.higher_is_better else means, nan_policy="omit")
     ranks = np.concatenate([ranks, [math.nan, math.nan]])
@@ -168,7 +172,7 @@ def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], seed:
 
 
 def _warnings(perturbed: Perturbed, entries: list[Entry], scores: list[Array]) -> tuple[str, ...]:
-    found = []
+    found = list(perturbed.doubts())
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
     for entry, count in zip(entries, np.broadcast_to(flat, len(entries)), strict=True):
         if count:
@@ -176,8 +180,8 @@ def _warnings(perturbed: Perturbed, entries: list[Entry], scores: list[Array]) -
                 f"{entry.name}: all scores are equal on {count} of {len(scores)} inputs, so its order there is that of "
                 "the positions."
             )
-    if perturbed.size < 10:
-        found.append(f"{perturbed.size} inputs say little: intervals are over inputs, and few of them are drawn from.")
+    if perturbed.given < 10:
+        found.append(f"{perturbed.given} inputs say little: intervals are over inputs, and few of them are drawn from.")
     none = sum(len(p) == 0 for p in perturbed.parts)
     if none:
         found.append(f"{none} inputs have nothing but special tokens and were left out.")

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.run import Run
-from whyformer.subjects.base import Batch
-from whyformer.subjects.image import ImageSubject, patch_masks
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.detection import DetectionSubject
+from whyformer.subjects.image import ImageSubject, patch_index
 from whyformer.subjects.table import TableSubject
 from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
@@ -27,12 +28,23 @@ OWN: dict[str, tuple[type, ...]] = {
 }
 
 
+def made_here(subject: Subject, replacement: str | int) -> bool:
+    """Is this replacement one of ours, for this subject? Detectors have the plain colours."""
+    if not isinstance(replacement, str) or not isinstance(subject, OWN.get(replacement, ())):
+        return False
+    if isinstance(subject, DetectionSubject):  # other images have other sizes, and padding
+        return replacement != "resample"
+    return not subject.several
+
+
 def fillers(
     run: Run, row: int, parts: Sequence[int], replacement: str, pool: Batch, seed: Sequence[int]
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """For every tensor, which part owns each entry (-1: none), and what is put there: one filling per draw."""
     owner = _owners(run, row, parts)
-    one = run.batch.select([row])
+    one, name = run.batch.select([row]), run.subject.main
+    if isinstance(run.subject, DetectionSubject) and replacement in run.subject.replacements:
+        return owner, [{name: run.subject.filling(run.units[row], one.tensors[name], replacement)}]
     if replacement == "resample":
         generator = np.random.default_rng(list(seed))
         # As many different inputs as there are.
@@ -40,7 +52,6 @@ def fillers(
         return owner, [_drawn(run, one, owner, pool, int(other), generator) for other in others]
     if replacement == "mean":
         return owner, [{name: _typical(pool.tensors[name]) for name in owner}]
-    name = run.subject.main
     return owner, [{name: _plain_colour(run, one.tensors[name], replacement)}]
 
 
@@ -51,8 +62,13 @@ def _owners(run: Run, row: int, parts: Sequence[int]) -> dict[str, Tensor]:
     part_U[list(parts)] = torch.arange(len(parts))
     if isinstance(subject, ImageSubject):
         pixels = run.batch.tensors[subject.main][row]
-        masks = patch_masks(units, pixels[None]).cpu()
-        owned = torch.where(masks.any(0), part_U[masks.int().argmax(0)], -1)
+        assert units.grid is not None
+        if isinstance(subject, DetectionSubject):
+            patch = subject.owner(units, pixels).cpu()
+        else:
+            patch = patch_index(units.grid, *pixels.shape[-2:])
+        part_of_patch = part_U[~torch.tensor(units.special)]
+        owned = torch.where(patch >= 0, part_of_patch[patch.clamp(min=0)], -1)
         return {subject.main: owned.expand(pixels.shape).to(pixels.device)}
     if isinstance(subject, (TensorSubject, TableSubject)):
         return _column_owners(run, part_U)

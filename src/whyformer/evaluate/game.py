@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-VALUES = ("probability", "logit")  # the first two columns of what is said; the third: is the target still predicted
+# The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
+# query taken the object over.
+VALUES = ("probability", "logit")
 COLUMNS = 3
 
 
 class Game:
     """Every method and metric asks the same game, so a variant that two of them need is run once.
 
-    say: (M, P) present parts → (M, 3): probability and logit of the target, and whether it is the prediction.
+    say: (M, P) present parts → (M, 3): probability and logit of the target, and whether it is the prediction; more
+    columns where ``columns`` says so.
     batches: which rows of (M, P) go through the model together.
     """
 
@@ -34,8 +37,9 @@ class Game:
         batches: Callable[[Array], Sequence[Sequence[int]]] | None = None,
         store: Store | None = None,
         draws: int = 1,
+        columns: int = COLUMNS,
     ) -> None:
-        self.parts, self.draws = parts, draws
+        self.parts, self.draws, self.columns = parts, draws, columns
         self.forwards = 0  # variants that were run now, not read from the store
         self._say = say
         self._batches = batches or (lambda present_MP: [range(len(present_MP))])
@@ -43,7 +47,7 @@ class Game:
         self._known: dict[bytes, Array] = store.load() if store is not None else {}
 
     def ask(self, present_MP: Array) -> Array:
-        """(M, 3) what the model says of each variant; only new ones are run, batch by batch."""
+        """(M, columns) what the model says of each variant; only new ones are run, batch by batch."""
         present_MP = np.ascontiguousarray(present_MP, dtype=bool)
         keys = [row.tobytes() for row in present_MP]
         new = list({key: i for i, key in enumerate(keys) if key not in self._known}.values())
@@ -56,7 +60,12 @@ class Game:
                 if self._store is not None:  # written at once: what is interrupted goes on from here
                     self._store.append(part, said)
                 self._known |= {row.tobytes(): values for row, values in zip(part, said, strict=True)}
-        return np.array([self._known[key] for key in keys]).reshape(len(keys), COLUMNS)
+        return np.array([self._known[key] for key in keys]).reshape(len(keys), self.columns)
+
+    @property
+    def said(self) -> Array:
+        """(N, columns) everything that was said so far."""
+        return np.array(list(self._known.values())).reshape(len(self._known), self.columns)
 
     def values(self, present_MP: Array, value: str = "probability") -> Array:
         """(M,) probability or logit of the target."""

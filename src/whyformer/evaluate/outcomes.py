@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def outcomes_of(
             values.setdefault(name, []).append(aopc(trial))
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
         values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
-    return _summed(values, fallback, chosen, field, perturbed.seed)
+    return _summed(values, fallback, chosen, perturbed.seed, [perturbed.of[i] for i in group_of])
 
 
 def _usual(field: Field) -> dict[str, int]:
@@ -69,16 +69,16 @@ def _summed(
     values: dict[str, list[float]],
     classes: Mapping[str, int],
     chosen: Mapping[tuple[str, str], Choice],
-    field: Field,
     seed: int,
+    of: Sequence[int],
 ) -> tuple[Outcome, ...]:
     table_IX = np.array(list(values.values())).T
     names = list(values)
-    means = np.stack(spread(table_IX, seed), 1)
-    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed), 1)
+    means = np.stack(spread(table_IX, seed, of), 1)
+    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed, of), 1)
     over_last = np.full_like(over_random, np.nan)
     if LAST in names:
-        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed), 1)
+        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed, of), 1)
     found = []
     for x, name in enumerate(names):
         picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.game import Game
-from whyformer.evaluate.store import Store, digest, weights_digest
+from whyformer.evaluate.detected import Queries
+from whyformer.evaluate.game import COLUMNS, Game
+from whyformer.evaluate.store import Store, digest, folder_of, weights_digest
 from whyformer.evaluate.variants import Variants, checked_replacement, variants_of
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.outputs import scalar_of
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
-from whyformer.subjects.base import Batch
+from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.detection import DetectionSubject
 from whyformer.subjects.table import TableSubject
 from whyformer.types import Target, Units
 
@@ -50,12 +54,16 @@ class Perturbed:
         self.track = tracker(progress)
         self.subject, batch, self.single = explainer.prepare(inputs)
         self.scalar = self.subject.scalar(scalar)
-        self.inputs = [inputs] if self.single else inputs
         if isinstance(target, list) and len(target) != batch.size:
             raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
-        self.batch, target = self.subject.expanded(hidden_padding(self.subject, batch), target)
-        if self.batch.groups:
-            raise NotOffered("each input gives several explanations here (detections): they cannot be compared yet.")
+        given = hidden_padding(self.subject, batch)
+        expanded, target = self.subject.expanded(given, target)
+        # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
+        self.of = expanded.groups or tuple(range(expanded.size))  # per explanation: the input it is of
+        self.batch = replaced(expanded, groups=())
+        self.inputs = [inputs] if self.single else inputs
+        if expanded is not given:
+            self.inputs = _as_tensors(self.subject, self.batch)
         self.replacement = checked_replacement(self.subject, replace) if perturb else None
         self.pool = self._pool(reference)
         # Inputs that differ in form are each studied by themselves.
@@ -65,7 +73,7 @@ class Perturbed:
         self.units: list[Units] = [u for run in self.runs for u in run.units]
         self.parts = [self._parts(u) for u in self.units]
         self.weights = weights_digest(explainer.model) if cache is not None else ""
-        self.folder = _folder(cache)
+        self.folder = folder_of(cache)
         self._games: dict[int, Game] = {}
 
     @property
@@ -73,9 +81,37 @@ class Perturbed:
         return self.batch.size
 
     @property
+    def given(self) -> int:
+        """Inputs that the user gave."""
+        return max(self.of, default=-1) + 1
+
+    def each(self, marks: Sequence[Any]) -> Sequence[Any]:
+        """Marks for every explanation, from one per explanation or one per input."""
+        return marks if len(marks) == self.size else [marks[i] for i in self.of]
+
+    @property
     def forwards(self) -> int:
         """Variants that were run."""
         return sum(game.forwards for game in self._games.values())
+
+    def doubts(self) -> tuple[str, ...]:
+        """What has to be said about the variants of these inputs, once they were run."""
+        found = []
+        if self.given < self.size:
+            found.append(
+                f"{self.size} explanations of {self.given} inputs: each input counts as often as it has explanations; "
+                "limits are over inputs, since explanations of one input are not independent."
+            )
+        said = [game.said for game in self._games.values() if game.columns > COLUMNS]
+        gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
+        taken = int(gone_N[:, COLUMNS].sum())
+        if taken:
+            found.append(
+                f"another query took the object over (same class, boxes that overlap by half or more) in {taken} of "
+                f"the {len(gone_N)} variants in which the explained query gave it up ({taken / len(gone_N):.0%}): "
+                "there its value falls, although the detector still finds the object."
+            )
+        return tuple(found)
 
     def _pool(self, reference: Any) -> Batch:
         """The inputs that means and resampling are taken from."""
@@ -128,15 +164,18 @@ class Perturbed:
         parts = self.parts[number]
         pool = self._others(number) if self.replacement == "resample" else self.pool
         variants = variants_of(run, row, parts.tolist(), self.replacement, pool, (self.seed, number))
+        queries = Queries(run, row) if isinstance(self.subject, DetectionSubject) else None
+        columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
             len(parts),
-            partial(_say, run, row, variants),
+            partial(_say, run, row, variants, queries),
             batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
-            store=self._store(variants, len(parts), self.targets[number]),
+            store=self._store(variants, len(parts), self.targets[number], columns),
             draws=variants.draws,
+            columns=columns,
         )
 
-    def _store(self, variants: Variants, parts: int, target: Target) -> Store | None:
+    def _store(self, variants: Variants, parts: int, target: Target, columns: int) -> Store | None:
         if self.folder is None:
             return None
         name = digest(
@@ -148,32 +187,40 @@ class Perturbed:
             target.position,
             *variants.contents(parts),
         )
-        return Store(self.folder / f"{name}.variants", parts)
+        return Store(self.folder / f"{name}.variants", parts, columns)
 
 
-def _folder(cache: str | Path | None) -> Path | None:
-    if cache is None:
-        return None
-    folder = Path(cache)
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"cache={str(cache)!r} is a file: give the folder that results are kept in.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _as_tensors(subject: Subject, batch: Batch) -> dict[str, Any]:
+    """Explanations of one input as inputs of their own: the image once per detection, the text once per answer."""
+    if subject.uneven(batch) or any("written" in facts for facts in batch.encodings):
+        raise NotOffered(
+            "each input gives an explanation per token of its answer, and here they have to be run one by one: they "
+            "cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."
+        )
+    return {**batch.tensors, **batch.constants}
 
 
-def _say(run: Run, row: int, variants: Variants, present_MP: Array) -> Array:
-    """(M, 3) probability, logit, and whether the target is predicted; the mean over draws."""
-    total = np.zeros((len(present_MP), 3))
-    target = run.targets[row]
+def _say(run: Run, row: int, variants: Variants, queries: Queries | None, present_MP: Array) -> Array:
+    """(M, 3) probability, logit, and whether the target is predicted; the mean over draws.
+
+    A detector says one thing more: whether another query took the object over.
+    """
+    total = np.zeros((len(present_MP), COLUMNS if queries is None else COLUMNS + 1))
     for draw in range(variants.draws):
-        logits = run.forward(variants.batch(present_MP, draw), [row] * len(present_MP)).float()
-        targets = [target] * len(logits)
-        single = logits.shape[1] == 1  # a number, not a class: there is no probability
-        probability = scalar_of(logits, targets, "logit" if single else "probability")
-        stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
-        parts = (probability, scalar_of(logits, targets, "logit"), stays)
+        batch = variants.batch(present_MP, draw)
+        parts = queries.say(batch) if queries is not None else _said(run, row, batch)
         total += np.stack([p.double().cpu().numpy() for p in parts], 1)
     return total / variants.draws
+
+
+def _said(run: Run, row: int, batch: Batch) -> list[Tensor]:
+    logits = run.forward(batch, [row] * batch.size).float()
+    target = run.targets[row]
+    targets = [target] * len(logits)
+    single = logits.shape[1] == 1  # a number, not a class: there is no probability
+    probability = scalar_of(logits, targets, "logit" if single else "probability")
+    stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
+    return [probability, scalar_of(logits, targets, "logit"), stays]
 
 
 @contextmanager

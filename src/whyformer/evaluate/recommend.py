@@ -83,9 +83,10 @@ def recommend(
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
     with perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as perturbed:
         known = [i for i in range(perturbed.size) if len(perturbed.parts[i])]
-        if scope != "instance" and len(known) < 4:
+        inputs_left = len({perturbed.of[i] for i in known})
+        if scope != "instance" and inputs_left < 4:
             raise BadInput(
-                f"{len(known)} inputs cannot be split into those that choose and those that test: give at least 4 "
+                f"{inputs_left} inputs cannot be split into those that choose and those that test: give at least 4 "
                 "(50 or more say something), or scope='instance'."
             )
         field = _field(perturbed, spaces, entries)
@@ -141,10 +142,8 @@ def _alone(run: Run, row: int) -> Run:
 def _recommended(
     perturbed: Perturbed, field: Field, known: list[int], scope: str, report: bool, value: str
 ) -> Recommendation:
-    order = np.random.default_rng(perturbed.seed).permutation(known).tolist()
-    half = (len(order) + 1) // 2
-    choosing = sorted(order if scope == "instance" or not report else order[:half])
-    testing = sorted(order if scope == "instance" else order[half:]) if report else []
+    choosing, testing = _halves(perturbed, known) if report and scope != "instance" else (known, known)
+    testing = testing if report else []
     truth_MI = np.full((len(field.candidates), perturbed.size), np.nan)
     signed = np.array([c.signed for c in field.candidates])
     for i in perturbed.track(choosing, "choosing"):
@@ -168,6 +167,7 @@ def _recommended(
     warnings = _warnings(groups, group_of, scope, len(choosing))
     chosen = {(c.group, c.cost_class): c for c in choices}
     outcomes = outcomes_of(perturbed, field, chosen, group_of, _best_of_all(field, mean_M)) if testing else ()
+    warnings = (*perturbed.doubts(), *warnings)  # the variants have been run by now
     return Recommendation(
         scope=scope,
         choices=choices,
@@ -186,6 +186,14 @@ def _recommended(
         model=type(perturbed.explainer.model).__name__,
         options={"value": value},
     )
+
+
+def _halves(perturbed: Perturbed, known: list[int]) -> tuple[list[int], list[int]]:
+    """Those that choose and those that test. All detections of an image are on one side."""
+    inputs = list(dict.fromkeys(perturbed.of[i] for i in known))
+    order = np.random.default_rng(perturbed.seed).permutation(inputs).tolist()
+    first = set(order[: (len(order) + 1) // 2])
+    return [i for i in known if perturbed.of[i] in first], [i for i in known if perturbed.of[i] not in first]
 
 
 def _group(perturbed: Perturbed, number: int, scope: str) -> str:

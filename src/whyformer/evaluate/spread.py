@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,21 @@ from whyformer.heads.interval import DRAWS, LEVEL
 Array = np.ndarray[Any, Any]
 
 
-def spread(values_IX: Array, seed: int = 0) -> tuple[Array, Array, Array]:
+def spread(values_IX: Array, seed: int = 0, of: Sequence[int] | None = None) -> tuple[Array, Array, Array]:
     """Mean, lower and upper limit of each column: percentile bootstrap, in which all columns draw the same inputs.
 
-    NaN where there is no value, and limits for fewer than two.
+    NaN where there is no value, and limits for fewer than two. ``of``: the input that each row is of, where an input
+    has several rows (detections): inputs are drawn with all of their rows, which are not independent.
     """
     values = np.asarray(values_IX, dtype=float)
     known, filled = ~np.isnan(values), np.nan_to_num(values)
-    inputs, enough = len(values), known.sum(0)
-    weights = np.random.default_rng(seed).multinomial(inputs, np.full(inputs, 1 / inputs), size=DRAWS).astype(float)
+    number = np.unique(np.arange(len(values)) if of is None else np.asarray(of), return_inverse=True)[1]
+    inputs = int(number.max()) + 1
+    enough = np.array([len(np.unique(number[column])) for column in known.T])
+    drawn_DI = np.random.default_rng(seed).multinomial(inputs, np.full(inputs, 1 / inputs), size=DRAWS)
+    weights = drawn_DI[:, number].astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = filled.sum(0) / enough
+        mean = filled.sum(0) / known.sum(0)
         drawn = weights @ filled / (weights @ known.astype(float))
     tail = (1 - LEVEL) / 2
     limits = [np.where(enough > 1, _quantile(drawn, q), np.nan) for q in (tail, 1 - tail)]

@@ -11,18 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.errors import BadInput
+
 Array = np.ndarray[Any, Any]
+Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
 
 FORMAT = b"whyformer variants 1"
 COLUMNS = 3
 
 
 class Store:
-    """One file per input, of records of one size: which parts were present (bits), and three numbers."""
+    """One file per input, of records of one size: which parts were present (bits), and a few numbers."""
 
-    def __init__(self, path: Path, parts: int) -> None:
+    def __init__(self, path: Path, parts: int, columns: int = COLUMNS) -> None:
         self.path, self.parts = path, parts
-        self.record = np.dtype([("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (COLUMNS,))])
+        self.record = np.dtype([("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (columns,))])
 
     def load(self) -> dict[bytes, Array]:
         """What is there; half a record at the end (a job killed while writing) is cut off."""
@@ -37,15 +40,26 @@ class Store:
         present = np.unpackbits(records["present"], axis=1, count=self.parts).astype(bool)
         return {row.tobytes(): np.array(said) for row, said in zip(present, records["said"], strict=True)}
 
-    def append(self, present_MP: Array, said_M3: Array) -> None:
+    def append(self, present_MP: Array, said_MX: Array) -> None:
         records = np.zeros(len(present_MP), self.record)
         records["present"] = np.packbits(present_MP, axis=1)
-        records["said"] = said_M3
+        records["said"] = said_MX
         with self.path.open("ab") as file:
             file.write(records.tobytes())
 
 
-def digest(*parts: bytes | str | int | float | Tensor | Array | None) -> str:
+def folder_of(cache: str | Path | None) -> Path | None:
+    """The folder of a cache, made if it is not there."""
+    if cache is None:
+        return None
+    folder = Path(cache)
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"cache={str(cache)!r} is a file: give the folder that results are kept in.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def digest(*parts: Part) -> str:
     """A name for these contents."""
     found = hashlib.blake2b(FORMAT, digest_size=16)
     for part in parts:
@@ -55,7 +69,7 @@ def digest(*parts: bytes | str | int | float | Tensor | Array | None) -> str:
     return found.hexdigest()
 
 
-def _bytes(part: bytes | str | int | float | Tensor | Array | None) -> bytes:
+def _bytes(part: Part) -> bytes:
     if isinstance(part, bytes):
         return part
     if isinstance(part, Tensor):

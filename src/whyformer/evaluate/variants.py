@@ -12,10 +12,10 @@ from torch import Tensor
 
 from whyformer.coalitions import Coalitions
 from whyformer.errors import NotOffered, UnknownName
-from whyformer.evaluate.fillers import OWN, fillers
+from whyformer.evaluate.fillers import OWN, fillers, made_here
 from whyformer.run import Run
 from whyformer.subjects.base import Batch, Subject
-from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.detection import DetectionSubject
 from whyformer.subjects.text import TextSubject
 
 Array = np.ndarray[Any, Any]
@@ -107,7 +107,7 @@ class Deleted(Variants):
 
 def replacements_of(subject: Subject) -> tuple[str, ...]:
     """Everything that can stand for an absent part; the first is the default."""
-    own = tuple(name for name, kinds in OWN.items() if isinstance(subject, kinds) and not subject.several)
+    own = tuple(name for name in OWN if made_here(subject, name))
     return tuple(dict.fromkeys((*subject.replacements, *own)))
 
 
@@ -137,9 +137,8 @@ def variants_of(
         if subject.several or run.study.extra:
             raise NotOffered("tokens can be deleted from plain text only: use replace='mask', 'unk' or a token id.")
         return Deleted(run.batch.select([row]), subject.main, parts)
-    made = isinstance(replacement, str) and replacement in OWN and not subject.several
-    if made and isinstance(subject, OWN[str(replacement)]):
-        # Means over the batch, where a subject has them, depend on who else is in it; ours are over the pool.
-        if not (replacement == "mean" and isinstance(subject, ImageSubject)):
-            return Filled(run.batch.select([row]), *fillers(run, row, parts, str(replacement), pool, seed))
+    # Means over the batch, where a subject has them, depend on who else is in it; ours are over the pool. A detector's
+    # images are large: one filling takes less room than one variant per patch.
+    if made_here(subject, replacement) or isinstance(subject, DetectionSubject):
+        return Filled(run.batch.select([row]), *fillers(run, row, parts, str(replacement), pool, seed))
     return Replaced(run, row, parts, replacement)

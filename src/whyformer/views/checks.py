@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from whyformer.types import Explanation
@@ -48,15 +49,14 @@ def _twice(test: Any) -> View:
     panels = []
     for name, one in zip(names, maps, strict=False):
         output = f"{one.scalar} of '{one.target.label or one.target.index}' = {one.value:.3f}"
-        panels.append(Panel((_drawn(one, scale),), f"{name}: {output}", wide=one.units.grid is None))
+        panels.append(Panel(_drawn(one, scale), f"{name}: {output}", wide=one.units.grid is None))
     return View(
         test.title,
         tuple(panels),
         (
             Fact("difference", f"JSD {test.jsd:.2f} of at most 0.69, output |Δp| = {test.change:.3f}"),
             Fact("shuffled", f"median |Δp| = {test.median_change:.3f}; largest weight {test.max_attention:.2f}"),
-            Fact("agreement", f"Kendall's τ {test.tau_gradient:+.2f} (gradient), {test.tau_loo:+.2f} (leave-one-out)"),
-            Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"),
+            *_known(test),
         ),
         caption="Attention over the ordinary units, on a scale that ends at the largest weight of the model's own map. "
         "Special tokens keep their weights in both.",
@@ -65,13 +65,34 @@ def _twice(test: Any) -> View:
     )
 
 
-def _drawn(explanation: Explanation, scale: Scale) -> Mark:
-    if explanation.units.grid is not None:
-        return heat(explanation, scale=scale)
-    members = [i for i, special in enumerate(explanation.units.special) if not special]
-    if explanation.units.stream[0] in TEXT:
-        return token_run(explanation, scale=scale, members=members)
-    return bars(explanation, scale=scale, members=members)
+def _known(test: Any) -> list[Fact]:
+    """What can be told of this model: gradients at the input and mixing ratios are not known for several streams."""
+    agreement = [
+        f"{tau:+.2f} ({name})"
+        for name, tau in (("gradient", test.tau_gradient), ("leave-one-out", test.tau_loo))
+        if not math.isnan(tau)
+    ]
+    found = [Fact("agreement", f"Kendall's τ {', '.join(agreement)}")] if agreement else []
+    if not math.isnan(test.mixing):
+        found.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
+    return found
+
+
+def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
+    """The image, the words, and bars for whatever else there is (columns, boxes)."""
+    units = explanation.units
+    marks: list[Mark] = []
+    rest = [i for i, special in enumerate(units.special) if not special]
+    if units.grid is not None:
+        marks.append(heat(explanation, scale=scale))
+        rest = [i for i in rest if units.stream[i] != "image"]
+    words = [i for i in rest if units.stream[i] in TEXT]
+    others = [i for i in rest if i not in set(words)]
+    if words:
+        marks.append(token_run(explanation, scale=scale, members=words))
+    if others:
+        marks.append(bars(explanation, scale=scale, members=others))
+    return tuple(marks)
 
 
 def _erased(result: Any) -> View:

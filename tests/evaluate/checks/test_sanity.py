@@ -16,13 +16,14 @@ from tests import folders
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from whyformer import registry
+from whyformer.borrow import memory_of
 from whyformer.errors import BadInput
 from whyformer.evaluate.checks.capture_audit import capture_audit
 from whyformer.evaluate.checks.class_dependence import class_dependence
 from whyformer.evaluate.checks.exam import Exam
 from whyformer.evaluate.checks.invariance import _amount, _shifted, invariance
 from whyformer.evaluate.checks.randomisation import randomisation
-from whyformer.evaluate.checks.randomised import copied, parts_of, redraw
+from whyformer.evaluate.checks.randomised import Redrawn, parts_of
 from whyformer.evaluate.checks.sinks import sinks
 from whyformer.evaluate.checks.stability import stability
 from whyformer.explainer import Explainer
@@ -81,11 +82,11 @@ def test_a_map_that_depends_on_the_weights_is_not() -> None:
 
 def test_a_randomised_model_is_flagged() -> None:
     model, tokenizer = wf.demo.load_sentiment()
-    random = copied(model)
+    random = copy.deepcopy(model)
     text = "I like the movie , although the plot is a little thin ."
     encoded = tokenizer(text, return_tensors="pt")
     for number, part in enumerate(parts_of(random, lambda m: m(**encoded))):
-        redraw(random, part, seed=100 + number)
+        Redrawn(random).draw(part, seed=100 + number)
     found = wf.check(random, text, processor=tokenizer, checks="randomisation").of("warning")
     assert "looks random" in found[-1].title
 
@@ -93,13 +94,13 @@ def test_a_randomised_model_is_flagged() -> None:
 def test_every_parameter_is_drawn_and_equal_shapes_differ() -> None:
     for name in ("bert", "vit"):  # vit: CLS and position tokens belong to no layer of their own
         model = model_of(name)
-        spoilt = copied(model)
+        spoilt = copy.deepcopy(model)
         inputs = CASES[name].inputs()
         parts = parts_of(spoilt, lambda m, i=inputs: m(**i), by="module")
         named = [n for part in parts for n in part.parameters]
         assert sorted(named) == sorted(n for n, _ in model.named_parameters())
         for number, part in enumerate(parts):
-            redraw(spoilt, part, number)
+            Redrawn(spoilt).draw(part, number)
         same = [
             n
             for (n, a), b in zip(model.named_parameters(), spoilt.parameters(), strict=True)
@@ -108,10 +109,125 @@ def test_every_parameter_is_drawn_and_equal_shapes_differ() -> None:
         assert same == []
     queries = [p for n, p in spoilt.named_parameters() if p.shape == (32, 32)]
     assert len({q.detach().numpy().tobytes() for q in queries}) == len(queries) > 4
-    again = copied(model)
-    for number, part in enumerate(parts):
-        redraw(again, part, number)
-    assert all(torch.equal(a, b) for a, b in zip(spoilt.parameters(), again.parameters(), strict=True))
+    again = copy.deepcopy(model)
+    with Redrawn(again) as drawn:
+        for seed in (7, 0):  # drawn twice, the first time leaves no trace
+            for number, part in enumerate(parts):
+                drawn.draw(part, seed + number)
+        assert all(torch.equal(a, b) for a, b in zip(spoilt.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def bits(model: torch.nn.Module) -> list[bytes]:
+    """Every weight and buffer, bit by bit: -0.0 is not 0.0."""
+    return [v.detach().contiguous().view(torch.uint8).numpy().tobytes() for v in model.state_dict().values()]
+
+
+def odd_model(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    model = copy.deepcopy(model_of("bert")).to(dtype)
+    with torch.no_grad():
+        model.classifier.bias[0] = -0.0
+        model.bert.encoder.layer[0].output.dense.bias[1] = 1e-42  # below what is normal
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_come_back_bit_by_bit(dtype: torch.dtype) -> None:
+    model = odd_model(dtype)
+    before = bits(model)
+    exam = Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention")
+    randomisation(exam, copies=1, beside=2)
+    assert bits(model) == before
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, RuntimeError])
+@pytest.mark.parametrize("when", [1, 9])  # while parts go one by one; in the cascade
+def test_weights_come_back_after_an_error(
+    error: type[BaseException], when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whyformer.evaluate.checks import randomisation as module
+
+    calls = iter(range(100))
+
+    def fails(exam: Exam, original: Any) -> tuple[float, float]:
+        if next(calls) == when:
+            assert bits(exam.explainer.model) != before
+            raise error
+        return 0.0, 0.0
+
+    monkeypatch.setattr(module, "_agreement", fails)
+    model = odd_model()
+    before = bits(model)
+    with pytest.raises(error):
+        randomisation(Exam(Explainer(model), CASES["bert"].inputs()))
+    assert bits(model) == before
+
+
+def test_one_part_is_held_at_a_time_and_no_model_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    draw = Redrawn.draw
+
+    def watched(self: Redrawn, part: Any, seed: int) -> None:
+        draw(self, part, seed)
+        held.append(self.held)
+
+    model = copy.deepcopy(model_of("bert"))
+    exam = Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention")
+    _ = exam.explanations
+    monkeypatch.setattr(Redrawn, "draw", watched)
+    monkeypatch.setattr(copy, "deepcopy", None)
+    found = randomisation(exam, copies=2, beside=2)
+    sizes = {n: p.numel() * p.element_size() for n, p in model.named_parameters()}
+    parts = parts_of(model, lambda m: m(**CASES["bert"].inputs()))
+    each = [sum(sizes[n] for n in part.parameters) for part in parts]
+    assert held[: len(parts)] == each  # alone: this part and nothing else
+    assert held[len(parts) : 2 * len(parts)] == np.cumsum(each).tolist()  # cascading: what is random by now
+    assert max(held) == sum(sizes.values())  # never more than the weights once
+    assert len(found.stages) == len(parts)
+
+
+def test_parameters_that_share_memory_and_weights_of_inference_mode() -> None:
+    shared = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    shared[1].weight.data = shared[0].weight.data  # two parameters, one memory
+    with torch.inference_mode():
+        inference = torch.nn.Linear(3, 3)
+    for model in (shared, inference):
+        before = bits(model)
+        with Redrawn(model) as drawn:
+            for number, part in enumerate(parts_of(model, lambda m: m(torch.ones(1, 3)), by="module")):
+                drawn.draw(part, number)
+            assert bits(model) != before
+        assert bits(model) == before
+
+
+def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whyformer.evaluate.checks import randomised
+
+    model = odd_model()
+    before, write, writes = bits(model), randomised._write, iter(range(1000))
+    parts = parts_of(model, lambda m: m(**CASES["bert"].inputs()))
+
+    def impatient(*how: Any) -> None:
+        if next(writes) == 3:
+            raise KeyboardInterrupt
+        write(*how)
+
+    with pytest.raises(KeyboardInterrupt), Redrawn(model) as drawn:
+        for number, part in enumerate(parts):
+            drawn.draw(part, number)
+        monkeypatch.setattr(randomised, "_write", impatient)
+    assert bits(model) == before and drawn.held == 0
+
+
+def test_nothing_is_remembered_of_the_random_model() -> None:
+    model = copy.deepcopy(model_of("bert"))
+    exam = Exam(Explainer(model), CASES["bert"].inputs())
+    facts = memory_of(model).facts
+    before = dict(facts)
+    with exam.borrowing(), Redrawn(model):
+        facts["seen"] = "while it was random"
+    assert facts == before and len(before) > 0
 
 
 # Other classes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput
-from whyformer.evaluate.checks.divergence import decisions, jsd, probabilities, tvd
+from whyformer.evaluate.checks.divergence import decisions, jsd, tvd
 from whyformer.evaluate.checks.rows import LayerRows, logits_with
 from whyformer.run import Run
 
@@ -27,7 +27,7 @@ class Adversarial:
 
     jsd: float  # of the shown maps, mean over layers: 0 to ln 2
     change: float  # |Δp|, total variation distance of the outputs
-    shown: tuple[Tensor, ...]  # per layer (K,)
+    shown: tuple[Tensor, ...]  # per place (P,)
     probability_C: Tensor
 
 
@@ -67,7 +67,7 @@ def adversarial_attention(
                 place.full(theta.masked_fill(~place.free_RK, -torch.inf).softmax(-1).nan_to_num(0.0))
                 for place, theta in zip(places, thetas, strict=True)
             ]
-            output = probabilities(logits_with(run, places, rows))
+            output = places[0].said(logits_with(run, places, rows))
             shown = [place.shown(r) for place, r in zip(places, rows, strict=True)]
             apart = torch.stack([jsd(s, o) for s, o in zip(shown, own, strict=True)]).mean(0)
             change = tvd(output, before_C)

@@ -40,11 +40,7 @@ class CaptureAudit:
         if self.trouble:
             found.append(Finding("warning", "capture_audit", "Capture", self.trouble, numbers))
         if not found:
-            how = (
-                f"{self.compared} places compared"
-                if self.compared
-                else "not run: several streams, or too few positions"
-            )
+            how = f"{self.compared} places compared" if self.compared else "not run: too few positions"
             text = f"All {self.sites} attentions were seen ({self.heads} heads); leak audit: {how}, nothing found."
             found.append(Finding("ok", "capture_audit", "Capture", text, numbers))
         return tuple(found)
@@ -56,7 +52,7 @@ def capture_audit(exam: Exam) -> CaptureAudit:
     The audit forces every captured map to the identity, changes one position, and requires all others to stay exactly
     what they were (capture/audit.py).
 
-    Misleads when: a model has several streams; the audit is not run there.
+    Misleads when: an input has a single position: nothing can pass between positions there, and the audit is not run.
     """
     study = exam.study
     return CaptureAudit(

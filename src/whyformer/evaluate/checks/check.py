@@ -6,6 +6,8 @@ import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from whyformer.errors import BadInput, UnknownName, WhyformerError
@@ -16,6 +18,7 @@ from whyformer.evaluate.checks.exam import Exam
 from whyformer.evaluate.checks.finding import LEVELS, Finding
 from whyformer.evaluate.checks.invariance import Invariance, invariance
 from whyformer.evaluate.checks.jain_wallace import JainWallace, jain_wallace
+from whyformer.evaluate.checks.output import IN_SHARES
 from whyformer.evaluate.checks.randomisation import Randomisation, randomisation
 from whyformer.evaluate.checks.serrano_smith import SerranoSmith, serrano_smith
 from whyformer.evaluate.checks.sinks import Sinks, sinks
@@ -61,12 +64,13 @@ def check(
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool | None = None,
+    cache: str | Path | None = None,
     attention_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> CheckUp:
     """Should this explanation be believed? See ``check_with`` for what is checked."""
     explainer = Explainer(model, processor, attention_at=attention_at)
-    how: dict[str, Any] = {"checks": checks, "method": method, "target": target, "seed": seed}
+    how: dict[str, Any] = {"checks": checks, "method": method, "target": target, "seed": seed, "cache": cache}
     return check_with(explainer, inputs, batch_size=batch_size, progress=progress, **how, **options)
 
 
@@ -80,24 +84,27 @@ def check_with(
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool | None = None,
+    cache: str | Path | None = None,
     **options: Any,
 ) -> CheckUp:
     """Run the checks on ``method`` (the default of the modality; ``options`` go to it) and these inputs.
 
     ``checks``: names, or names with options: ``{"jain_wallace": {"layers": "all"}, "sinks": {}}``; all by default. A
     check that this model or method does not allow becomes a note that says why. Ctrl-C keeps what is done.
+    ``cache``: a folder in which every finished piece is kept (a check, an input of it, a set of random weights); a
+    stopped check-up goes on from there.
     """
     wanted = _wanted(checks)
     if method is not None:
         get_method(method).checked(options)
     started = time.perf_counter()
-    how: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress}
+    how: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress, "cache": cache}
     exam = Exam(explainer, inputs, method=method, options=options, target=target, **how)
     findings: list[Finding] = []
     results: dict[str, Any] = {}
     for name, settings in exam.track(list(wanted.items()), "checking"):
         try:
-            results[name] = CHECKS[name](exam, **settings)
+            results[name] = exam.kept(RESULTS[name], (name, settings), partial(CHECKS[name], exam, **settings))
             findings += [_concerning(f, exam) for f in results[name].findings()]
         except BadInput:
             raise
@@ -122,6 +129,8 @@ def check_with(
 
 def _concerning(finding: Finding, exam: Exam) -> Finding:
     """What is wrong with attention is a note where the method weighs it with something else, or goes without."""
+    if finding.check in ABOUT_ATTENTION and exam.subject.compares:
+        finding = replace(finding, text=f"{finding.text} {IN_SHARES}")
     if finding.check not in ABOUT_ATTENTION or finding.level != "warning" or exam.method.needs == {"attention"}:
         return finding
     text = f"{finding.text} This is about attention by itself; {exam.method.name} does not rest on it alone."

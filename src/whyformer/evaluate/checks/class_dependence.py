@@ -11,6 +11,9 @@ from whyformer.errors import NotOffered
 from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
 from whyformer.evaluate.checks.exam import Exam
 from whyformer.evaluate.checks.finding import Finding
+from whyformer.evaluate.detected import asks_each
+from whyformer.subjects.detection import DetectionSubject
+from whyformer.types import Target
 
 SAME = 1e-5  # relative difference below which two maps are the same
 ALIKE = 0.9
@@ -53,13 +56,15 @@ def class_dependence(exam: Exam) -> ClassDependence:
     """
     with exam.borrowing():
         logits = [exam.run(row).logits[0] for row in range(exam.size)]
+    if isinstance(exam.subject, DetectionSubject) and not asks_each(exam.subject, len(logits[0])):
+        logits = [own[:-1] for own in logits]  # the last class means: no object
     if logits[0].shape[0] < 2:
         raise NotOffered("the model has a single output: there is no other class to explain.")
     rivals = []
     for row, explanation in enumerate(exam.explanations):
         others = logits[row].clone()
         others[explanation.target.index] = -math.inf
-        rivals.append(int(others.argmax()))
+        rivals.append(Target(int(others.argmax()), position=explanation.target.position))
     against = exam.explain(target=rivals)
     pairs = list(zip(exam.explanations, against, strict=True))
     names = tuple((a.target.label or str(a.target.index), b.target.label or str(b.target.index)) for a, b in pairs)

@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate.checks.kept import Kept
+from whyformer.evaluate.store import Part, folder_of, weights_digest
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.progress import tracker
 from whyformer.registry import Method, get_method
@@ -20,7 +23,7 @@ from whyformer.subjects.base import Batch
 from whyformer.subjects.choose import are_tensors, is_single
 from whyformer.subjects.columns import Table
 from whyformer.subjects.text import TextSubject
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Target
 
 Array = np.ndarray[Any, Any]
 
@@ -39,6 +42,7 @@ class Exam:
         seed: int = 0,
         batch_size: int | None = None,
         progress: bool | None = None,
+        cache: str | Path | None = None,
     ) -> None:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
@@ -52,13 +56,42 @@ class Exam:
         self.subject, batch, _ = explainer.prepare(self.inputs)
         if isinstance(explainer.processor, Table):  # rows in any form are read once
             self.inputs = dict(batch.tensors)
+        if isinstance(target, list) and len(target) != batch.size:
+            raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
         with self.borrowing():
-            self.batch: Batch = hidden_padding(self.subject, batch)
-            self.study: Study = study_of(self.subject, self.batch)[0]
+            self.batch: Batch = self._expanded(hidden_padding(self.subject, batch))
+            self.uneven = self.subject.uneven(self.batch)
+            one = self.subject.alone(self.batch.select([0])) if self.uneven else self.batch
+            self.study: Study = study_of(self.subject, one)[0]
         self.size = self.batch.size
-        if isinstance(target, list) and len(target) != self.size:
-            raise BadInput(f"{len(target)} targets for {self.size} inputs: give one target, or one per input.")
         self.track = one_bar(tracker(progress))
+        folder = folder_of(cache)
+        self.kept = Kept(folder, () if folder is None else self._about())
+
+    def _expanded(self, given: Batch) -> Batch:
+        """One row per explanation: where an input gives several (detections, tokens of an answer), each is checked."""
+        batch, targets = self.subject.expanded(given, self.target)
+        if batch is given:
+            return given
+        if any("written" in facts for facts in batch.encodings):
+            raise NotOffered(
+                "answers of different lengths cannot be told apart here, since the decoder takes no mask: pass the "
+                "tensors of one prefix (decoder_input_ids)."
+            )
+        positions: Sequence[int | None] = batch.positions or [None] * batch.size
+        self.target = [Target(int(t), position=p) for t, p in zip(targets, positions, strict=True)]
+        self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
+        return replace(batch, groups=())
+
+    def _about(self) -> Iterator[Part]:
+        """All that findings depend on, besides the options of the checks."""
+        yield weights_digest(self.explainer.model)
+        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.subject.classes))
+        yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
+        yield repr(self.batch.positions)
+        for name, tensor in self.batch.tensors.items():
+            yield name
+            yield tensor
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:
@@ -70,6 +103,8 @@ class Exam:
 
     def alone(self, row: int) -> Batch:
         one = self.batch.select([row])
+        if self.uneven:
+            return self.subject.alone(one)
         keep = one.keep_BN
         if not isinstance(self.subject, TextSubject) or keep is None or self.subject.several:
             return one
@@ -77,15 +112,19 @@ class Exam:
         tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
         return replace(one, tensors=tensors, keep_BN=keep[:, :used])
 
-    def run(self, row: int, scalar: str = "log_odds") -> Run:
-        """One input, to be looked into. Log-odds order units as the probability does, and do not saturate."""
+    def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
+        """One input, to be looked into. Log-odds order units as the probability does, and do not saturate.
+
+        own_answer: what the model says now, whatever is explained.
+        """
         target = [self.target[row]] if isinstance(self.target, list) else self.target
+        one = self.alone(row)
         return Run(
             self.subject,
-            self.alone(row),
-            self.study,
-            target=target,
-            scalar=scalar,
+            one,
+            study_of(self.subject, one)[0] if self.uneven else self.study,
+            target=None if own_answer else target,
+            scalar=self.subject.scalar(scalar),
             seed=self.seed,
             batch_size=self.step,
         )
@@ -102,12 +141,13 @@ class Exam:
             asked |= self.options
         found = (explainer or self.explainer).explain(self.inputs if inputs is None else inputs, **(asked | how))
         if any(not isinstance(e, Explanation) for e in found):
-            raise NotOffered("this input gives several explanations (detections, generated tokens): check one target.")
+            raise NotOffered("other inputs give several explanations each (detections, generated tokens) here.")
         return list(found)
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        return self.explain()
+        found = self.kept(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
+        return list(found)
 
     @property
     def method(self) -> Method:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from whyformer.evaluate.checks.divergence import Array, kendall, mean_known, tvd
 from whyformer.evaluate.checks.exam import Exam, title_of
 from whyformer.evaluate.checks.finding import Finding
 from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out, mixing
+from whyformer.evaluate.checks.output import column_of
 from whyformer.evaluate.checks.rows import Choice, LayerRows, outputs_with, rows_of
 from whyformer.run import Run
 from whyformer.types import Explanation
@@ -148,13 +150,19 @@ def jain_wallace(
     """
     if permutations < 1:
         raise BadInput(f"permutations={permutations}: at least one.")
-    found = []
     shown = exam.explain(method="raw_attention", scalar="probability")
+    settings = (permutations, candidates, steps, epsilon)
+
+    def one(row: int) -> AttentionTest:
+        run = exam.run(row)
+        return _one(exam, run, rows_of(run, layers, heads, rows), shown[row], *settings)
+
+    key = ("jain_wallace", layers, heads, rows, *settings)
     with exam.borrowing():
-        for row in exam.track(range(exam.size), "attention is not explanation"):
-            run = exam.run(row)
-            places = rows_of(run, layers, heads, rows)
-            found.append(_one(exam, run, places, shown[row], permutations, candidates, steps, epsilon))
+        found = [
+            exam.kept(AttentionTest, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "attention is not explanation")
+        ]
     return JainWallace(tuple(found), str(layers), str(heads), rows, permutations, candidates, epsilon)
 
 
@@ -168,21 +176,26 @@ def _one(
     steps: int,
     epsilon: float,
 ) -> AttentionTest:
-    own_K = torch.stack([place.shown(place.own_HRK[None])[0] for place in places]).mean(0)
+    own_N = over_units(places, [place.shown(place.own_HRK[None])[0] for place in places])
     units = run.keep_BN[0].nonzero()[:, 0]
     words = (~run.special_BN[0][units]).cpu().numpy()
     before = outputs_with(run, places, [p.own_HRK[None] for p in places])
-    attention = own_K[units].cpu().numpy()
-    slopes, losses = gradient_x_input(run), leave_one_out(run)
+    merged = places[-1].patches_PN  # tokens of the last chosen stage are what is ranked there
+    attention = own_N[units].cpu().numpy()
+    if merged is not None:
+        attention, words = ((merged > 0).to(own_N) @ own_N).cpu().numpy(), np.ones(len(merged), bool)
+    slopes, losses = gradient_x_input(run, merged), leave_one_out(run, merged)
     tau_gradient, p_gradient = kendall(attention[words], slopes[words])
     tau_loo, p_loo = kendall(attention[words], losses[words])
     shuffled = outputs_with(run, places, permuted(places, permutations, exam.seed))
     adversary = adversarial_attention(
         run, places, before[0], candidates=candidates, steps=steps, epsilon=epsilon, seed=exam.seed, track=exam.track
     )
-    target = min(run.targets[0].index if run.logits.shape[1] > 1 else 1, before.shape[1] - 1)
-    original = shown.replace(scores=_map(own_K, units), value=float(before[0, target]), method="attention")
-    found = torch.stack(adversary.shown).mean(0)
+    target = column_of(run)
+    scalar = "share" if run.subject.compares else shown.scalar
+    own_map = {"scores": _map(own_N, units), "value": float(before[0, target]), "method": "attention", "scalar": scalar}
+    original = shown.replace(**own_map)
+    found = over_units(places, list(adversary.shown))
     return AttentionTest(
         title_of(shown),
         int(words.sum()),
@@ -191,7 +204,7 @@ def _one(
         tau_loo,
         p_loo,
         kendall(slopes[words], losses[words])[0],
-        float(own_K.max()),
+        float(attention.max()),
         float(tvd(shuffled, before).median()),
         mean_known([mixing(run, place) for place in places]),
         adversary.jsd,
@@ -205,9 +218,14 @@ def _one(
     )
 
 
-def _map(shown_K: Tensor, units: Tensor) -> Array:
+def over_units(places: list[LayerRows], shown: list[Tensor]) -> Tensor:
+    """(N,) the mean of shown maps (P,), laid over the positions of the input."""
+    return torch.stack([place.over_units(one[None])[0] for place, one in zip(places, shown, strict=True)]).mean(0)
+
+
+def _map(shown_N: Tensor, units: Tensor) -> Array:
     """What is drawn: the distribution over ordinary units. Special tokens keep their weights; they have none here."""
-    scores: Array = shown_K[units].cpu().numpy().astype(np.float32)
+    scores: Array = shown_N[units].cpu().numpy().astype(np.float32)
     return scores
 
 

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from whyformer.borrow import borrowed
 from whyformer.coalitions import Coalitions
 from whyformer.errors import BadInput, NonFinite, NotOffered
 from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
 from whyformer.evaluate.checks.exam import Exam
 from whyformer.evaluate.checks.finding import Finding
-from whyformer.evaluate.checks.randomised import Part, copied, parts_of, redraw
-from whyformer.explainer import Explainer
+from whyformer.evaluate.checks.randomised import Part, Redrawn, parts_of
 from whyformer.head import Head
 
+NAME = "randomisation"
 MORE = 3.0  # how many times more a trained model makes of its input than the median of its random copies, at least
 SAME = 0.5  # mean Spearman from which the map of a randomised model is nearly the same
 
@@ -85,8 +83,9 @@ def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int
 
     Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
     units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
-    its own; the model is copied first. ``by``: "block" or "module". ``copies``: fully randomised models over which
-    the verdict is averaged; ``beside``: how many of them, not all explained, the model itself is compared with.
+    its own, in the model itself, which gets them back (randomised.py). ``by``: "block" or "module". ``copies``: fully
+    randomised models over which the verdict is averaged; ``beside``: how many of them, not all explained, the model
+    itself is compared with.
 
     Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
     failure; and a method can pass without being faithful.
@@ -94,28 +93,33 @@ def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int
     if not 1 <= copies <= beside:
         raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
     original = exam.scores(exam.explanations)
-    evidence = _evidence(exam, exam.explainer.model)
-    cascade = copied(exam.explainer.model)
-    parts = parts_of(cascade, lambda model: _logits(exam, model), by)
-    single = copied(cascade)
-    untouched = {name: value.clone() for name, value in single.state_dict().items()}
-    stages = []
-    for number, part in enumerate(exam.track(parts, "randomising")):
-        seed = _seed(exam.seed, number)
-        redraw(cascade, part, seed)
-        redraw(single, part, seed)
-        together, alone = _agreement(exam, cascade, original), _agreement(exam, single, original)
-        stages.append(Stage(part.name, *together, *alone))
-        single.load_state_dict(untouched)
-    chance, kept = [_evidence(exam, cascade)], [(stages[-1].cascading, stages[-1].cascading_abs)]
-    for other in exam.track(range(1, beside), "randomised copies"):
-        _redraw_all(single, parts, _seed(exam.seed, len(parts) * other))
-        chance.append(_evidence(exam, single))
-        if other < copies:
-            kept.append(_agreement(exam, single, original))
-        single.load_state_dict(untouched)
-    agreement = mean_known([plain for plain, _ in kept]), mean_known([absolute for _, absolute in kept])
-    return Randomisation(exam.method.name, tuple(stages), *agreement, evidence, tuple(chance))
+    evidence = exam.kept(float, (NAME, "evidence"), lambda: _evidence(exam))
+
+    def agreement(*key: object) -> tuple[float, float]:
+        return exam.kept(tuple[float, float], (NAME, by, *key), lambda: _agreement(exam, original))
+
+    with exam.borrowing(), Redrawn(exam.explainer.model) as drawn:
+        parts = parts_of(drawn.model, lambda _: _logits(exam), by)
+        seeds = [_seed(exam.seed, number) for number in range(len(parts))]
+        alone = []
+        for number in exam.track(range(len(parts)), "randomising"):
+            drawn.draw(parts[number], seeds[number])
+            alone.append(agreement("alone", number))
+            drawn.restore()
+        together = []
+        for number in exam.track(range(len(parts)), "randomising from the output down"):
+            drawn.draw(parts[number], seeds[number])
+            together.append(agreement("together", number))
+        kept, chance = together[-1:], []
+        for other in exam.track(range(beside), "randomised copies"):
+            if other:
+                _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
+            chance.append(exam.kept(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
+            if 0 < other < copies:
+                kept.append(agreement("copy", other))
+    stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
+    means = mean_known([plain for plain, _ in kept]), mean_known([absolute for _, absolute in kept])
+    return Randomisation(exam.method.name, stages, *means, evidence, tuple(chance))
 
 
 def _seed(seed: int, number: int) -> int:
@@ -123,16 +127,15 @@ def _seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
-def _redraw_all(model: nn.Module, parts: list[Part], seed: int) -> None:
+def _draw_all(drawn: Redrawn, parts: list[Part], seed: int) -> None:
     for number, part in enumerate(parts):
-        redraw(model, part, _seed(seed, number))
+        drawn.draw(part, _seed(seed, number))
 
 
-def _agreement(exam: Exam, model: nn.Module, original: list[Any]) -> tuple[float, float]:
-    """Mean Spearman with the original maps, with and without the sign."""
-    explainer = Explainer(model, exam.explainer.processor, attention_at=exam.explainer.attention_at)
+def _agreement(exam: Exam, original: list[Any]) -> tuple[float, float]:
+    """Mean Spearman of the model as it is now with the original maps, with and without the sign."""
     try:
-        found = exam.scores(exam.explain(explainer=explainer, target=exam.targets))
+        found = exam.scores(exam.explain(target=exam.targets))
     except (NotOffered, NonFinite):  # random weights can overflow, or leave nothing to explain
         return math.nan, math.nan
     pairs = list(zip(original, found, strict=True))
@@ -143,25 +146,21 @@ def _agreement(exam: Exam, model: nn.Module, original: list[Any]) -> tuple[float
 
 
 @torch.no_grad()
-def _logits(exam: Exam, model: nn.Module) -> torch.Tensor:
-    explainer = Explainer(model, exam.explainer.processor)
-    with borrowed(model):
-        subject, batch, _ = explainer.prepare(exam.inputs)
-        chunks = [batch.select(range(i, min(i + exam.step, batch.size))) for i in range(0, batch.size, exam.step)]
-        return torch.cat([Head(subject, chunk).logits(chunk).float() for chunk in chunks])
+def _logits(exam: Exam) -> torch.Tensor:
+    steps = range(0, exam.size, exam.step)
+    chunks = [exam.batch.select(range(i, min(i + exam.step, exam.size))) for i in steps]
+    return torch.cat([Head(exam.subject, chunk).logits(chunk).float() for chunk in chunks])
 
 
-def _evidence(exam: Exam, model: nn.Module) -> float:
+def _evidence(exam: Exam) -> float:
     """Mean over inputs of how far the log-odds of the answer are from those of the input with every unit replaced.
 
     A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
     """
-    explainer = Explainer(model, exam.explainer.processor, attention_at=exam.explainer.attention_at)
-    other = Exam(explainer, exam.inputs, batch_size=exam.step, progress=False)
     found = []
-    with other.borrowing():
-        for row in range(other.size):
-            run = other.run(row)
+    with exam.borrowing():
+        for row in range(exam.size):
+            run = exam.run(row, own_answer=True)
             units = [i for i, special in enumerate(run.units[0].special) if not special]
             try:
                 game = Coalitions(run, 0, [units], run.subject.replacements[0])

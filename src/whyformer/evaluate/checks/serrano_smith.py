@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.checks.divergence import decisions, jsd, mean_known
 from whyformer.evaluate.checks.exam import Exam, title_of
 from whyformer.evaluate.checks.finding import Finding
+from whyformer.evaluate.checks.output import require_decision
 from whyformer.evaluate.checks.rows import Choice, LayerRows, outputs_with, rows_of
 from whyformer.run import Run
 
@@ -101,16 +103,25 @@ def serrano_smith(
     """
     if draws < 1 or points < 1:
         raise BadInput(f"draws={draws}, points={points}: at least one of each.")
+
+    def one(row: int) -> Erasure:
+        run = exam.run(row)
+        require_decision(run)
+        return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
+
+    key = ("serrano_smith", layers, heads, rows, draws, points)
     with exam.borrowing():
         found = tuple(
-            _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
-            for row, run in ((r, exam.run(r)) for r in exam.track(range(exam.size), "erasing attention"))
+            exam.kept(Erasure, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "erasing attention")
         )
     return SerranoSmith(found, str(layers), str(heads), rows)
 
 
 def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, points: int) -> Erasure:
-    keys = torch.stack([place.free_RK.any(0) for place in places]).any(0).nonzero()[:, 0]
+    if len({place.positions for place in places}) > 1:
+        raise NotOffered("layers of different stages have different tokens: name layers of one stage, e.g. 'last'.")
+    keys = torch.stack([place.free_P for place in places]).any(0).nonzero()[:, 0]
     before = outputs_with(run, places, [p.own_HRK[None] for p in places])[0]
     attention, gradient, product = importance(run, places)
     random = np.random.default_rng(exam.seed)
@@ -142,16 +153,15 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
 
 
 def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
-    """(K,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
-    sites = run.record(grad=True).sites
-    length = places[0].own_HRK.shape[-1]
-    totals = [torch.zeros(length, device=places[0].own_HRK.device) for _ in range(3)]
+    """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
+    sites = run.record(grad=True, several=True).sites
+    totals = [torch.zeros(places[0].positions, device=places[0].own_HRK.device) for _ in range(3)]
     for place in places:
         grad = sites[place.layer].attention_grad_BHQK
         assert grad is not None
-        slope = grad[0].float()[list(place.heads)][:, list(place.rows)]
+        slope = place.of(grad)
         found = (place.own_HRK, slope, slope * place.own_HRK)
-        totals = [total + values.sum((0, 1)) for total, values in zip(totals, found, strict=True)]
+        totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, found, strict=True)]
     return totals[0], totals[1], totals[2]
 
 
@@ -172,9 +182,9 @@ def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tens
 def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
     """(V, H, R, K) rows with the keys of each variant erased and the rest renormalised; nothing left stays nothing."""
     rows = place.own_HRK.repeat(len(gone_VM), 1, 1, 1)
-    mask = torch.ones(len(gone_VM), rows.shape[-1], dtype=torch.bool, device=rows.device)
-    mask.scatter_(1, gone_VM, False)
+    stays_VP = torch.ones(len(gone_VM), place.positions, dtype=torch.bool, device=rows.device)
+    stays_VP.scatter_(1, gone_VM, False)
     total = rows.sum(-1, keepdim=True)
-    left = rows * mask[:, None, None]
+    left = rows * stays_VP[:, place.keys_RK][:, None]
     remaining = left.sum(-1, keepdim=True)
     return torch.where(remaining > 0, left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny), 0.0)

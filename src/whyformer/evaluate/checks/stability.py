@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.checks.divergence import mean_known, rank_agreement
 from whyformer.evaluate.checks.exam import Exam, ordinary
 from whyformer.evaluate.checks.finding import Finding
+from whyformer.subjects.detection import DetectionSubject
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Explanation
 
@@ -74,15 +76,13 @@ def stability(
     if paraphrases is not None and (isinstance(paraphrases, str) or len(paraphrases) != exam.size):
         raise BadInput(f"paraphrases: one per input, {exam.size} here.")
     base = exam.explanations
-    moved = [[float("nan")] * draws for _ in base]
-    ranks = [[float("nan")] * draws for _ in base]
-    same = [[float("nan")] * draws for _ in base]
-    for draw in exam.track(range(draws), "noise"):
-        for row, again in enumerate(_noisy(exam, noise, draw)):
-            a, b = ordinary(base[row]), ordinary(again)
-            moved[row][draw] = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
-            ranks[row][draw] = rank_agreement(a, b)
-            same[row][draw] = float(again.prediction.index == base[row].prediction.index)
+    each = tuple[tuple[float, float, float], ...]
+    drawn = [
+        exam.kept(each, ("stability", noise, draw), partial(_moved, exam, base, noise, draw))
+        for draw in exam.track(range(draws), "noise")
+    ]
+    # per input: all draws
+    moved, ranks, same = ([[d[row][i] for d in drawn] for row in range(len(base))] for i in range(3))
     said = _paraphrased(exam, list(paraphrases)) if paraphrases is not None else (math.nan, math.nan)
     known = [r for row in ranks for r in row if not math.isnan(r)]
     return Stability(
@@ -95,6 +95,16 @@ def stability(
         mean_known([mean_known(row) for row in same]),
         *said,
     )
+
+
+def _moved(exam: Exam, base: list[Explanation], noise: float, draw: int) -> tuple[tuple[float, float, float], ...]:
+    """Per input: how far the scores moved, how far they agree, and whether the answer stayed."""
+    found = []
+    for before, again in zip(base, _noisy(exam, noise, draw), strict=True):
+        a, b = ordinary(before), ordinary(again)
+        moved = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
+        found.append((moved, rank_agreement(a, b), float(again.prediction.index == before.prediction.index)))
+    return tuple(found)
 
 
 def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
@@ -113,7 +123,8 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
         with ShiftEmbedding(table, delta):
             return exam.explain(target=exam.targets)
     main = exam.batch.tensors.get(subject.main)
-    if main is None or not main.is_floating_point() or subject.several:
+    several = subject.several and not isinstance(subject, DetectionSubject)  # whose one input are the pixels
+    if main is None or not main.is_floating_point() or several:
         raise NotOffered("noise needs one tensor of numbers or of token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
     changed: dict[str, Any] = {**exam.batch.tensors, subject.main: noisy}

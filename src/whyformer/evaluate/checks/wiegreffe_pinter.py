@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,26 +95,35 @@ def wiegreffe_pinter(
     others = [Explainer(model, exam.explainer.processor) for model in models]
     own = exam.explain(method="raw_attention", scalar="probability")
     theirs = [exam.explain(explainer=other, method="raw_attention", scalar="probability") for other in others]
-    found = []
+
+    def one(row: int) -> UniformTest:
+        run = exam.run(row)
+        read, far = _uniform(run, rows_of(run, layers, heads))
+        everywhere, _ = _uniform(run, rows_of(run, "all", rows="all"))
+        apart = [_apart(own[row], explained[row]) for explained in theirs]
+        seeds = mean_known([j for j, _ in apart]), mean_known([c for _, c in apart])
+        return UniformTest(title_of(own[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
+
+    key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
     with exam.borrowing():
-        for row in exam.track(range(exam.size), "uniform attention"):
-            run = exam.run(row)
-            read, far = _uniform(run, rows_of(run, layers, heads))
-            everywhere, _ = _uniform(run, rows_of(run, "all", rows="all"))
-            apart = [_apart(own[row], explained[row]) for explained in theirs]
-            seeds = mean_known([j for j, _ in apart]), mean_known([c for _, c in apart])
-            found.append(UniformTest(title_of(own[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds))
+        found = [
+            exam.kept(UniformTest, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "uniform attention")
+        ]
     return WiegreffePinter(tuple(found), str(layers), len(others))
 
 
 def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:
-    """|Δp| and whether the decision flips with uniform weights; and how far the last layer's own map is from them."""
+    """|Δp| and whether the decision flips with uniform weights; and how far the last layer's own map is from them.
+
+    Of several streams, the mean over who asks whom.
+    """
     even = [place.full(place.even_HRK[None]) for place in places]
     before = outputs_with(run, places, [place.own_HRK[None] for place in places])
     after = outputs_with(run, places, even)
-    last = places[-1]
-    far = jsd(last.shown(last.own_HRK[None]), last.shown(even[-1]))
-    return (float(tvd(after, before)), bool((decisions(after) != decisions(before)).any())), float(far)
+    last = {place.asks: (place, rows) for place, rows in zip(places, even, strict=True)}.values()
+    far = mean_known([float(jsd(place.shown(place.own_HRK[None]), place.shown(rows))) for place, rows in last])
+    return (float(tvd(after, before)), bool((decisions(after) != decisions(before)).any())), far
 
 
 def _apart(a: Explanation, b: Explanation) -> tuple[float, float]:

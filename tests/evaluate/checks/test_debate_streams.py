@@ -1,0 +1,335 @@
+"""The attention debate with several streams (LXMERT, T5, CLIP, DETR) and inside windows (Swin)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import whyformer as wf
+from tests.methods.properties import model_of
+from tests.models import CASES, run
+from tests.references.checks import attention_debate as twin
+from tests.references.windows import window_tokens
+from whyformer.errors import NotOffered
+from whyformer.evaluate.checks.divergence import jsd
+from whyformer.evaluate.checks.exam import Exam
+from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out
+from whyformer.evaluate.checks.jain_wallace import jain_wallace, permuted
+from whyformer.evaluate.checks.output import IN_SHARES
+from whyformer.evaluate.checks.rows import LayerRows, outputs_with, rows_of
+from whyformer.evaluate.checks.serrano_smith import importance, serrano_smith, without
+from whyformer.evaluate.checks.wiegreffe_pinter import wiegreffe_pinter
+from whyformer.explainer import Explainer
+from whyformer.views.checks import checkup_page
+
+QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}
+SHARED = {"jain_wallace": QUICK, "serrano_smith": {"points": 6}, "wiegreffe_pinter": {}}
+# What is asked of the row (or rows) that feed the head, last of each pair of streams: (call, who asks whom)
+LAST = {
+    "lxmert": [(9, ("text", "text")), (7, ("text", "image"))],
+    "t5": [(4, ("target", "target")), (5, ("target", "source"))],
+    "clip": [(1, ("image", "image")), (3, ("text", "text"))],
+    "detr": [(5, ("queries", "image"))],
+    "swin": [(2, ("image", "image"))],
+}
+
+
+def exam_of(name: str, inputs: Any = None, **how: Any) -> Exam:
+    how = {"target": (2, 1)} | how if name == "detr" else how
+    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)
+
+
+def eager(name: str) -> torch.nn.Module:
+    return CASES[name].build(CASES[name].implementations[-1])
+
+
+def alone(name: str, row: int) -> dict[str, Tensor]:
+    return {k: v[row : row + 1] for k, v in CASES[name].inputs().items()}
+
+
+def logits_of(name: str, model: torch.nn.Module, one: dict[str, Tensor]) -> Tensor:
+    """(C,) what is explained, from the model's own output."""
+    out = run(model, one)
+    if name == "detr":
+        return out.logits[0, 2]
+    if name == "clip":
+        return out.logits_per_image[0]
+    if name == "t5":
+        return out.logits[0, -1]
+    return out.question_answering_score[0] if name == "lxmert" else out.logits[0]
+
+
+def answered(
+    name: str, model: torch.nn.Module, one: dict[str, Tensor], maps: dict[int, tuple[LayerRows, Tensor]]
+) -> Any:
+    """Logits with rows (H, R, K) of some calls replaced, by answering the model's own softmax calls."""
+
+    def change(call: int, attention: Tensor) -> Tensor:
+        if call not in maps:
+            return attention
+        place, rows_HRK = maps[call]
+        changed = attention.clone()
+        size = attention.shape[-2]
+        for i, row in enumerate(place.rows):  # windows stand one after the other in the batch
+            changed[row // size, :, row % size] = rows_HRK[:, i].to(attention.dtype)
+        return changed
+
+    with torch.no_grad(), twin.answering(change):
+        return logits_of(name, model, one)
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> None:
+    exam = exam_of(name)
+    with exam.borrowing():
+        places = rows_of(exam.run(0))
+    assert sorted((p.layer, p.asks) for p in places) == sorted(LAST[name])
+    rows = {p.asks[0]: p.rows for p in places}
+    if name == "lxmert":
+        assert rows == {"text": (0,)}
+    if name == "detr":
+        assert rows == {"queries": (2,)}
+    if name == "t5":
+        assert rows == {"target": (CASES["t5"].inputs()["decoder_input_ids"].shape[1] - 1,)}
+    if name == "swin":
+        assert rows == {"image": tuple(range(16))}
+    for place in places:
+        assert float(place.read_R.sum()) == pytest.approx(1)
+        assert place.shown(place.own_HRK[None]).sum().item() == pytest.approx(1)
+        assert torch.allclose(place.full(place.share_HRK[None])[0], place.own_HRK, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize("rows", ["readout", "all"])
+@pytest.mark.parametrize("name", ["lxmert", "t5", "detr", "swin"])
+def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str) -> None:
+    exam = exam_of(name)
+    with exam.borrowing():
+        one = exam.run(0)
+        places = rows_of(one, layers, rows=rows)
+        maps = permuted(places, 3, seed=0)
+        found = outputs_with(one, places, maps)
+        own = outputs_with(one, places, [p.own_HRK[None] for p in places])[0]
+    model, inputs = eager(name), alone(name, 0)
+    assert own.tolist() == pytest.approx(answered(name, model, inputs, {}).softmax(-1).tolist(), abs=1e-5)
+    assert (found - own).abs().max() > 1e-3
+    for variant in range(3):
+        given = {p.layer: (p, m[variant]) for p, m in zip(places, maps, strict=True)}
+        want = answered(name, model, inputs, given).softmax(-1)
+        assert found[variant].tolist() == pytest.approx(want.tolist(), abs=1e-5)
+
+
+def test_a_similarity_is_told_in_shares_of_what_the_units_add() -> None:
+    exam = exam_of("clip")
+    with exam.borrowing():
+        one = exam.run(0)
+        places = rows_of(one)
+        maps = permuted(places, 2, seed=1)
+        found = outputs_with(one, places, maps)
+        own = outputs_with(one, places, [p.own_HRK[None] for p in places])[0]
+    assert own.tolist() == pytest.approx([0, 1], abs=1e-5)
+    model, inputs = eager("clip"), alone("clip", 0)
+    whole = float(answered("clip", model, inputs, {})[0])
+    ids, units = inputs["input_ids"].clone(), one.units[0]
+    real = [p for p, stream in enumerate(units.stream) if stream == "text"]
+    for position, unit in enumerate(real):
+        if not units.special[unit]:
+            ids[0, position] = 0  # without a tokenizer: the first of the vocabulary
+    pixels = inputs["pixel_values"]
+    empty = inputs | {"input_ids": ids, "pixel_values": pixels.mean((-2, -1), keepdim=True).expand_as(pixels)}
+    nothing = float(answered("clip", model, empty, {})[0])
+    for variant in range(2):
+        given = {p.layer: (p, m[variant]) for p, m in zip(places, maps, strict=True)}
+        share = (float(answered("clip", model, inputs, given)[0]) - nothing) / (whole - nothing)
+        assert float(found[variant, 1]) == pytest.approx(share, abs=1e-4)
+    result = wf.check(model_of("clip"), CASES["clip"].inputs(), method="raw_attention", checks=SHARED)
+    assert "no decision" in result.of("note")[0].text
+    assert all(IN_SHARES in f.text for f in result.findings if f.check == "jain_wallace")
+    assert result.results["jain_wallace"].inputs[0].original.scalar == "share"
+
+
+# Windows
+
+
+def test_uniform_attention_inside_windows_equals_the_twin() -> None:
+    """Layers 0 and 1 have four windows of a grid of 8 × 8, the second one rolled by 2; layer 2 has one."""
+    exam = exam_of("swin")
+    model, inputs = eager("swin"), alone("swin", 0)
+    with exam.borrowing():
+        one = exam.run(0)
+        for layer in (0, 1, 2):
+            (place,) = rows_of(one, layer)
+            tokens = window_tokens(4 if layer == 2 else 8, 4, 2 if layer == 1 else 0)
+            assert place.keys_RK.tolist() == [keys for keys in tokens for _ in keys]
+            even = place.full(place.even_HRK[None])
+            found = outputs_with(one, [place], [even])[0]
+
+            def change(call: int, attention: Tensor, layer: int = layer) -> Tensor:
+                if call != layer:
+                    return attention
+                seen = (attention > 1e-30).to(attention.dtype)  # a rolled window hides what is far away
+                return seen / seen.sum(-1, keepdim=True)
+
+            with torch.no_grad(), twin.answering(change):
+                want = model(**inputs).logits[0].softmax(-1)
+            assert found.tolist() == pytest.approx(want.tolist(), abs=1e-5)
+
+
+def test_the_shown_map_inside_windows_is_the_mean_over_tokens() -> None:
+    exam = exam_of("swin")
+    own = CASES["swin"].reference()
+    with exam.borrowing():
+        one = exam.run(0)
+        for layer, windows, side, shift in ((1, 4, 8, 2), (2, 1, 4, 0)):
+            (place,) = rows_of(one, layer)
+            maps = own[layer].flatten(0, 1)[: windows * 4].view(windows, 4, 16, 16).mean(1)
+            want = np.zeros(side * side)
+            for number, tokens in enumerate(window_tokens(side, 4, shift)):
+                for j, token in enumerate(tokens):
+                    want[token] += float(maps[number, :, j].sum()) / side**2
+            shown = place.shown(place.own_HRK[None])[0]
+            assert shown.tolist() == pytest.approx(want.tolist(), abs=1e-5)
+            over = place.over_units(shown[None])[0].view(8, 8)
+            share = 1 if layer == 1 else 4
+            for token in (0, 5, side * side - 1):
+                r, c = divmod(token, side)
+                step = 8 // side
+                assert float(over[r * step, c * step]) == pytest.approx(want[token] / share, abs=1e-6)
+
+
+def test_tokens_that_were_merged_are_taken_away_as_a_whole() -> None:
+    exam = exam_of("swin", target=1)
+    model, inputs = eager("swin"), alone("swin", 0)
+    with exam.borrowing():
+        one = exam.run(0)
+        (place,) = rows_of(one)
+        losses = leave_one_out(one, place.patches_PN)
+        slopes = gradient_x_input(one, place.patches_PN)
+    assert losses.shape == slopes.shape == (16,)
+    pixels = inputs["pixel_values"]
+    mean = pixels.mean((-2, -1), keepdim=True)
+    with torch.no_grad():
+        before = model(pixels).logits[0].softmax(-1)
+        for token in (0, 6, 15):
+            r, c = divmod(token, 4)
+            changed = pixels.clone()
+            changed[..., 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = mean
+            after = model(changed).logits[0].softmax(-1)
+            assert losses[token] == pytest.approx(float((after - before).abs().sum() / 2), abs=1e-5)
+    leaf = pixels.clone().requires_grad_()
+    with twin.answering(lambda _, attention: attention.detach()):
+        logits = model(leaf).logits[0]
+    others = torch.stack([x for i, x in enumerate(logits) if i != 1])
+    (grad,) = torch.autograd.grad(logits[1] - others.logsumexp(0), leaf)
+    detail = (grad * leaf).detach()[0].sum(0)
+    for token in (0, 6, 15):
+        r, c = divmod(token, 4)
+        want = abs(float(detail[8 * r : 8 * r + 8, 8 * c : 8 * c + 8].sum()))
+        assert slopes[token] == pytest.approx(want, rel=1e-3, abs=1e-5)
+
+
+def test_stages_have_tokens_of_their_own() -> None:
+    with pytest.raises(NotOffered, match="layers of one stage"):
+        serrano_smith(exam_of("swin"), layers="all")
+    assert len(serrano_smith(exam_of("swin"), layers=[0, 1], points=3).inputs) == 2
+    assert 0 < jain_wallace(exam_of("swin"), layers="all", **QUICK).inputs[0].median_change < 1
+
+
+# Erasing
+
+
+@pytest.mark.parametrize("name", ["t5", "lxmert", "swin"])
+def test_erased_weights_are_those_of_the_position(name: str) -> None:
+    exam = exam_of(name)
+    with exam.borrowing():
+        one = exam.run(0)
+        places = rows_of(one)
+        attention, gradient, product = importance(one, places)
+        gone = torch.stack([attention.argsort(descending=True)[:2]])
+        for place in places:
+            rows = without(place, gone)
+            erased = torch.isin(place.keys_RK, gone)
+            assert (rows[0][:, erased] == 0).all()
+            assert torch.allclose(rows.sum(-1), place.own_HRK.sum(-1)[None], atol=1e-5)
+    assert attention.shape == gradient.shape == product.shape
+    by_hand = torch.zeros_like(attention)
+    for place in places:
+        for r in range(len(place.rows)):
+            for k in range(place.own_HRK.shape[-1]):
+                by_hand[place.keys_RK[r, k]] += place.own_HRK[:, r, k].sum()
+    assert torch.allclose(attention, by_hand, atol=1e-4)
+    assert attention.sum().item() == pytest.approx(sum(float(p.own_HRK.sum()) for p in places), rel=1e-5)
+
+
+# The checks as a whole
+
+
+@pytest.mark.parametrize("name", ["lxmert", "t5", "clip", "detr", "swin", "siglip", "bart_cls", "blip_retrieval"])
+def test_the_debate_runs(name: str) -> None:
+    how = {"target": (2, 1)} if name == "detr" else {}
+    found = wf.check(model_of(name), CASES[name].inputs(), method="raw_attention", checks=SHARED, **how)
+    compares = name in {"clip", "siglip"}
+    assert set(found.results) == set(SHARED) - ({"serrano_smith"} if compares else set())
+    for test in found.results["jain_wallace"].inputs:
+        assert 0 <= test.jsd <= math.log(2)
+        assert math.isnan(test.mixing)
+        assert test.change <= 0.05
+        assert float(test.original.scores.sum()) == pytest.approx(1, abs=1e-4)
+    for one in found.results["wiegreffe_pinter"].inputs:
+        assert one.change_everywhere > 0 and 0 < one.jsd <= math.log(2)
+
+
+def test_padding_changes_nothing() -> None:
+    """The second source of T5 is padded: alone, without padding, it is found to be the same."""
+    inputs = CASES["t5"].inputs()
+    length = int(inputs["attention_mask"][1].sum())
+    assert length < inputs["input_ids"].shape[1]
+    short = {k: v[1:2, :length] if v.shape[1] == inputs["input_ids"].shape[1] else v[1:2] for k, v in inputs.items()}
+    both = [jain_wallace(exam_of("t5", given), **QUICK).inputs[-1] for given in (inputs, short)]
+    assert both[0].tau_loo == pytest.approx(both[1].tau_loo, abs=1e-4)
+    assert both[0].max_attention == pytest.approx(both[1].max_attention, abs=1e-5)
+    both = [wiegreffe_pinter(exam_of("t5", given)).inputs[-1] for given in (inputs, short)]
+    assert both[0].change_everywhere == pytest.approx(both[1].change_everywhere, abs=1e-5)
+    assert both[0].jsd == pytest.approx(both[1].jsd, abs=1e-5)
+
+
+def test_how_far_from_uniform_is_the_mean_over_who_asks_whom() -> None:
+    exam = exam_of("lxmert")
+    found = wiegreffe_pinter(exam).inputs[0].jsd
+    with exam.borrowing():
+        places = rows_of(exam.run(0))
+    each = [float(jsd(p.shown(p.own_HRK[None]), p.shown(p.full(p.even_HRK[None])))) for p in places]
+    assert len(each) == 2
+    assert found == pytest.approx(np.mean(each), abs=1e-6)
+
+
+def test_each_detection_is_checked_at_its_own_query() -> None:
+    exam = exam_of("detr", target=0.42)
+    logits = run(model_of("detr"), CASES["detr"].inputs()).logits
+    with exam.borrowing():
+        for row in range(exam.size):
+            one = exam.run(row)
+            target = exam.explanations[row].target
+            queries = [i for i in range(2) if torch.allclose(one.logits[0], logits[i, target.position], atol=1e-4)]
+            assert len(queries) == 1
+            assert one.targets[0].index == target.index
+    assert exam.size > 2
+    found = wf.check(model_of("detr"), CASES["detr"].inputs(), target=0.42, checks=["class_dependence", "sinks"])
+    assert found.inputs == exam.size and len(found.results) == 2
+    assert not any("was not run" in f.title for f in found.findings)
+
+
+@pytest.mark.parametrize("name", ["clip", "lxmert", "swin"])
+def test_every_stream_is_drawn_and_what_is_not_known_is_left_out(name: str) -> None:
+    result = wf.check(model_of(name), CASES[name].inputs(), checks={"jain_wallace": QUICK})
+    page = checkup_page(result)
+    for view in page.views:
+        for panel in view.panels:
+            kinds = [type(mark).__name__ for mark in panel.marks]
+            assert kinds == {"clip": ["Heat", "TokenRun"], "lxmert": ["TokenRun", "Bars"], "swin": ["Heat"]}[name]
+        assert view.facts and all("nan" not in fact.value for fact in view.facts)

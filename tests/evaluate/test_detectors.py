@@ -1,0 +1,250 @@
+"""compare and recommend where one input gives several explanations: detections of an image, tokens of an answer."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests import processors
+from tests.methods.properties import model_of
+from tests.models import CASES
+from whyformer.errors import BadInput, UnknownName
+from whyformer.evaluate.detected import overlap
+from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.recommend import _halves
+from whyformer.evaluate.spread import spread
+from whyformer.evaluate.variants import variants_of
+from whyformer.explainer import Explainer
+
+METHODS = ["generic_attention", "raw_attention"]
+METRICS = ["aopc", "ranked_truthfulness"]
+
+
+@cache
+def pictures(count: int = 4) -> list[Any]:
+    """Lying and standing, so that a batch has padding at the right and at the bottom."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    sizes = [(40, 60), (60, 40)] * count
+    return [Image.fromarray(random.integers(0, 255, (*s, 3)).astype(np.uint8)) for s in sizes[:count]]
+
+
+class Swapping(nn.Module):
+    """Query 0 names class 1 while the first patch is bright; else query 1 does, at the same place (``other``: no)."""
+
+    main_input_name = "pixel_values"
+
+    def __init__(self, takes_over: bool) -> None:
+        super().__init__()
+        self.inner, self.takes_over = CASES["detr"].build(None), takes_over
+        self.config = self.inner.config
+
+    def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
+        out = self.inner(pixel_values=pixel_values, pixel_mask=pixel_mask)
+        bright = (pixel_values[:, :, :8, :8].mean((1, 2, 3)) > 0.5).float()
+        named, empty = 50.0 * torch.eye(4)[1], 50.0 * torch.eye(4)[3]
+        first = bright[:, None] * named + (1 - bright[:, None]) * empty
+        second = (1 - bright[:, None]) * named + bright[:, None] * empty if self.takes_over else empty
+        out.logits = out.logits * 0.01 + torch.stack([first, second.expand_as(first), *[empty.expand_as(first)] * 4], 1)
+        out.pred_boxes = torch.tensor([0.5, 0.5, 0.4, 0.4]) + 0 * out.pred_boxes
+        return out
+
+
+SwappingForObjectDetection = type("SwappingForObjectDetection", (Swapping,), {})
+
+
+def images(bright: bool = True) -> dict[str, torch.Tensor]:
+    pixels = torch.randn(2, 3, 16, 40, generator=torch.Generator().manual_seed(0)) * 0.1
+    pixels[:, :, :8, :8] += 2.0 if bright else 0.0
+    return {"pixel_values": pixels}
+
+
+def test_the_value_is_that_of_the_query_on_the_changed_pixels() -> None:
+    model, processor = model_of("detr"), processors.detr()
+    with perturbing(Explainer(model, processor), pictures(2), target=[(3, 1), (2, 0)], replace="zero") as perturbed:
+        assert [len(p) for p in perturbed.parts] == [24, 24]  # patches, and none of the queries
+        encoded = processor(pictures(2), return_tensors="pt")
+        for row, (query, index) in enumerate([(3, 1), (2, 0)]):
+            rows, columns = perturbed.units[row].grid
+            absent = np.array([0, columns - 1, columns, rows * columns - 1])
+            present = np.ones((2, 24), bool)
+            present[1, absent] = False
+            pixels = encoded["pixel_values"][row : row + 1].repeat(2, 1, 1, 1)
+            for patch in absent:
+                r, c = divmod(int(patch), columns)
+                pixels[1, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
+            with torch.no_grad():
+                logits = model(pixels, encoded["pixel_mask"][[row, row]]).logits[:, query]
+            said = perturbed.game(row).ask(present)
+            assert said[:, 1] == pytest.approx(logits[:, index].tolist(), abs=1e-5)
+            assert said[:, 0] == pytest.approx(logits.softmax(-1)[:, index].tolist(), abs=1e-5)
+            assert said[:, 2].tolist() == (logits.argmax(-1) == index).float().tolist()
+            assert abs(said[0, 1] - said[1, 1]) > 1e-4
+
+
+@pytest.mark.parametrize("replace", ["mean", "blur", "grey", "black"])
+def test_padding_is_never_touched_and_what_is_put_in_is_of_the_picture(replace: str) -> None:
+    explainer = Explainer(model_of("detr"), processors.detr())
+    with perturbing(explainer, pictures(2), target=(1, 0), replace=replace) as perturbed:
+        mask = perturbed.batch.tensors["pixel_mask"].bool()
+        assert not mask.all()
+        for row in range(2):
+            whole = perturbed.batch.tensors["pixel_values"][row]
+            run, place = perturbed.run_of(row)
+            variants = variants_of(run, place, perturbed.parts[row].tolist(), replace, perturbed.pool, (0, row))
+            empty = variants.batch(np.zeros((1, 24), bool), 0).tensors["pixel_values"][0]
+            assert torch.equal(empty[:, ~mask[row]], whole[:, ~mask[row]])
+            assert (empty[:, mask[row]] != whole[:, mask[row]]).float().mean() > 0.99
+            if replace == "mean":
+                assert torch.allclose(empty[:, mask[row]], whole[:, mask[row]].mean(1, keepdim=True), atol=1e-5)
+
+
+def test_occlusion_takes_away_the_patch_that_it_scores_in_a_padded_batch() -> None:
+    processor, model = processors.detr(), model_of("detr")
+    found = wf.explain(model, pictures(2), processor=processor, target=(1, 0), method="occlusion", replace="zero")
+    encoded = processor(pictures(2), return_tensors="pt")
+    for row, explanation in enumerate(found):
+        rows, columns = explanation.units.grid
+        for patch in (0, columns - 1, rows * columns - 1):
+            pixels = encoded["pixel_values"][row : row + 1].clone()
+            r, c = divmod(patch, columns)
+            pixels[:, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
+            with torch.no_grad():
+                value = float(model(pixels, encoded["pixel_mask"][[row]]).logits[0, 1, 0])
+            assert explanation.scores[patch] == pytest.approx(explanation.value - value, abs=1e-5)
+
+
+def test_all_detections_are_compared_and_limits_are_over_images(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"processor": processors.detr(), "methods": METHODS, "metrics": METRICS, "target": 0.42}
+    found = wf.compare(model_of("detr"), pictures(), cache=tmp_path, **how)
+    detections = wf.explain(model_of("detr"), pictures(), processor=processors.detr(), target=0.42)
+    assert found.inputs == sum(map(len, detections)) > 4
+    assert f"{found.inputs} explanations of 4 inputs" in found.warnings[0]
+    assert any("4 inputs say little" in w for w in found.warnings)
+    own = np.array(found.values["aopc"]["generic_attention"])
+    of = [i for i, group in enumerate(detections) for _ in group]
+    score = found["generic_attention"].scores["aopc"]
+    assert (score.mean, score.low, score.high) == pytest.approx([float(v[0]) for v in spread(own[:, None], 0, of)])
+    again = wf.compare(model_of("detr"), pictures(), cache=tmp_path, **how)
+    assert again.variants == 0 and again.values == found.values
+
+
+def test_masks_may_be_given_per_image_or_per_detection() -> None:
+    boxes = [[(0, 0, 0.5, 1)], [(0.5, 0, 1, 1)]]
+    how: dict[str, Any] = {"processor": processors.detr(), "methods": METHODS, "metrics": ["relevance_mass"]}
+    found = wf.compare(model_of("detr"), pictures(2), masks=boxes, target=0.4, **how)
+    groups = wf.explain(model_of("detr"), pictures(2), processor=processors.detr(), target=0.4)
+    each = [box for box, group in zip(boxes, groups, strict=True) for _ in group]
+    assert len(each) > 2
+    again = wf.compare(model_of("detr"), pictures(2), masks=each, target=0.4, **how)
+    assert str(found.values) == str(again.values)
+    with pytest.raises(BadInput, match="1 masks for 2 inputs"):
+        wf.compare(model_of("detr"), pictures(2), masks=boxes[:1], target=0.4, **how)
+
+
+def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
+    how: dict[str, Any] = {"processor": processors.detr(), "methods": METHODS, "target": 0.42}
+    found = wf.recommend(model_of("detr"), pictures(), **how)
+    assert found.best["method"] in METHODS
+    assert "explanations of 4 inputs" in found.warnings[0]
+    with perturbing(Explainer(model_of("detr"), processors.detr()), pictures(), target=0.42) as perturbed:
+        choosing, testing = _halves(perturbed, list(range(perturbed.size)))
+    assert sorted(choosing + testing) == list(range(perturbed.size))
+    assert len({perturbed.of[i] for i in choosing}) == len({perturbed.of[i] for i in testing}) == 2
+    assert not {perturbed.of[i] for i in choosing} & {perturbed.of[i] for i in testing}
+    assert (found.chosen_on, found.reported_on) == (len(choosing), len(testing))
+    with pytest.raises(BadInput, match="2 inputs cannot be split"):
+        wf.recommend(model_of("detr"), pictures(2), **how)
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_a_query_that_takes_the_object_over_is_named(takes_over: bool, tmp_path: Path) -> None:
+    model = SwappingForObjectDetection(takes_over).eval()
+    results = [
+        wf.compare(model, images(), methods=["occlusion"], metrics=["aopc"], target=(0, 1), replace="zero", cache=c)
+        for c in (tmp_path, tmp_path)
+    ]
+    assert results[1].variants == 0
+    for found in results:  # what was kept on disk tells it, too
+        said = [w for w in found.warnings if "another query" in w]
+        assert len(said) == takes_over
+        assert not takes_over or "(100%)" in said[0]
+
+
+def test_a_query_that_names_the_object_already_takes_nothing_over() -> None:
+    class Both(Swapping):
+        def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
+            out = super().forward(pixel_values, pixel_mask)
+            out.logits[:, 1] = out.logits[:, 1] * 0 + 50.0 * torch.eye(4)[1]
+            return out
+
+    model = type("BothForObjectDetection", (Both,), {})(False).eval()
+    found = wf.compare(model, images(), methods=["occlusion"], metrics=["aopc"], target=(0, 1), replace="zero")
+    assert not any("another query" in w for w in found.warnings)
+
+
+class Each(Swapping):
+    """Classes asked for one by one, none for "no object"."""
+
+    def forward(self, pixel_values: torch.Tensor, pixel_mask: torch.Tensor | None = None) -> Any:
+        out = super().forward(pixel_values, pixel_mask)
+        out.logits = (out.logits[..., :3] - 25) / 10  # 2.5 where a class is named, -2.5 where none is
+        return out
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_a_detector_that_asks_for_each_class_by_itself(takes_over: bool) -> None:
+    model = type("EachForObjectDetection", (Each,), {})(takes_over).eval()
+    with perturbing(Explainer(model), images(), target=(0, 1), replace="zero") as perturbed:
+        present = np.ones((2, len(perturbed.parts[0])), bool)
+        present[1, 0] = False  # the bright patch
+        said = perturbed.game(0).ask(present)
+    with torch.no_grad():
+        logits = [float(model(**images()).logits[0, 0, 1]), said[1, 1]]
+    assert said[:, 1] == pytest.approx(logits, abs=1e-4)
+    assert said[:, 0] == pytest.approx([1 / (1 + np.exp(-x)) for x in logits], abs=1e-4)
+    assert said[:, 2].tolist() == [1, 0]  # the highest of three is no detection where it is below one half
+    assert said[:, 3].tolist() == [0, float(takes_over)]
+    found = wf.check(model, images(), target=(0, 1), checks={"class_dependence": {}, "wiegreffe_pinter": {}})
+    assert set(found.results) == {"class_dependence", "wiegreffe_pinter"}
+    quick = {"jain_wallace": {"permutations": 2, "candidates": 1, "steps": 2}}
+    test = wf.check(model, images(), target=(0, 1), checks=quick).results["jain_wallace"].inputs[0]
+    assert test.original.value == pytest.approx(said[0, 0], abs=1e-4)
+
+
+def test_overlap_of_boxes() -> None:
+    one = torch.tensor([0.5, 0.5, 0.4, 0.4])
+    others = torch.tensor([[0.5, 0.5, 0.4, 0.4], [0.7, 0.5, 0.4, 0.4], [0.9, 0.9, 0.1, 0.1], [0.5, 0.5, 0.2, 0.4]])
+    assert overlap(others, one).tolist() == pytest.approx([1, 1 / 3, 0, 0.5])
+
+
+def test_whole_inputs_are_drawn_for_limits() -> None:
+    values = np.random.default_rng(0).normal(size=(12, 2))
+    of = np.repeat(np.arange(12), 3)
+    for one, many in zip(spread(values), spread(np.repeat(values, 3, axis=0), 0, of), strict=True):
+        assert one == pytest.approx(many)
+    alone = spread(np.repeat(values, 3, axis=0))
+    assert (alone[2] - alone[1] < 0.75 * (spread(values)[2] - spread(values)[1])).all()
+    assert np.isnan(spread(values[:3], 0, [0, 0, 0])[1]).all()
+
+
+def test_a_replacement_that_detectors_lack_is_refused() -> None:
+    with pytest.raises(UnknownName, match="mean, zero, blur, grey, black"):
+        wf.compare(model_of("detr"), images(), methods=METHODS, target=(0, 1), replace="resample")
+
+
+def test_every_token_of_an_answer_is_judged() -> None:
+    tokenizer, model = processors.tokenizer(), model_of("t5")
+    texts = [("what is this", "a cat"), ("a cat on the mat", "a cat")]
+    found = wf.compare(model, texts, processor=tokenizer, methods=METHODS, metrics=METRICS)
+    answers = wf.explain(model, texts, processor=tokenizer, method="raw_attention")
+    assert found.inputs == sum(map(len, answers)) > 2
+    assert all(np.isfinite(row.scores["aopc"].mean) for row in found.rows)
