@@ -49,18 +49,7 @@ class Intercept(TorchFunctionMode):
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
         self._trail = Trail()
         self._since_site = Trail()  # what was computed from the last single-head site
-        self._handlers: dict[str, Callable[..., Any]] = {
-            "scaled_dot_product_attention": self._sdpa,
-            "multi_head_attention_forward": self._see_through,
-            "softmax": self._softmax,
-            "special_softmax": self._softmax,
-            "matmul": self._matmul,
-            "__matmul__": self._matmul,
-            "bmm": self._matmul,
-            "baddbmm": self._baddbmm,
-            "einsum": self._einsum,
-            "mark_attention": self._marked_by_user,
-        }
+        self._handlers = dict(HANDLERS)
 
     @abstractmethod
     def at_site(self, site: OpenSite) -> None:
@@ -76,7 +65,7 @@ class Intercept(TorchFunctionMode):
             if name not in {"T", "mT"}:
                 return func(*args, **kwargs)
         handler = self._handlers.get(name)
-        out = func(*args, **kwargs) if handler is None else handler(func, args, kwargs)
+        out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         self._note(name, args, out, handled=handler is not None)
         return out
 
@@ -105,6 +94,8 @@ class Intercept(TorchFunctionMode):
         assert contraction is not None
         if self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
+        if self._since_site.get(query) or self._since_site.get(key):
+            self._since_site.put(weights, Note(()))  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
         batch_axis = 0 if weights.ndim == 4 and weights.shape[0] == self.batch else None  # documented layout
         site = self._open(weights, value, contraction, axes, (q.source, k.source), batch_axis)
@@ -261,6 +252,21 @@ class Intercept(TorchFunctionMode):
         if not self.keeps_values:
             site.value = site.value.new_empty(0)
         self.sites.append(site)
+
+
+# By name, not as bound methods: an interceptor in a cycle with itself would hold its maps until the collector comes.
+HANDLERS = {
+    "scaled_dot_product_attention": "_sdpa",
+    "multi_head_attention_forward": "_see_through",
+    "softmax": "_softmax",
+    "special_softmax": "_softmax",
+    "matmul": "_matmul",
+    "__matmul__": "_matmul",
+    "bmm": "_matmul",
+    "baddbmm": "_baddbmm",
+    "einsum": "_einsum",
+    "mark_attention": "_marked_by_user",
+}
 
 
 def _size(axis: Axis) -> int:

@@ -12,7 +12,6 @@ import weakref
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from whyformer.capture.probe import Survey
@@ -47,6 +46,7 @@ class Lineage(Survey):
     def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
         super().__init__(batch, names)
         self.calls: list[Call] = []
+        self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
         self._fused: tuple[Mark, Mark] | None = None
         for tensor, stream in inputs:
@@ -55,6 +55,16 @@ class Lineage(Survey):
     def mark(self, tensor: Any) -> Mark | None:
         entry = self._marks.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def first_values(self) -> Tensor | None:
+        """(1, H, K, D) what the first attention read, once: nothing is held any longer."""
+        first_BHKD, self._first_BHKD = self._first_BHKD, None
+        return first_BHKD
+
+    def reaching(self, logits: Tensor) -> frozenset[int]:
+        """The attention calls that reach the output: all, where the flow of data was lost."""
+        mark = self.mark(logits)
+        return mark.calls if mark is not None and mark.calls else frozenset(range(len(self.calls)))
 
     def _put(self, tensor: Tensor, mark: Mark) -> None:
         self._marks[id(tensor)] = (weakref.ref(tensor), mark)
@@ -76,6 +86,8 @@ class Lineage(Survey):
 
     def at_site(self, site: OpenSite) -> None:
         super().at_site(site)
+        if not self.calls:
+            self._first_BHKD = site.value_BHKD
         scores = self.mark(site.attention)
         query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Mark(), Mark()))
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
@@ -131,13 +143,3 @@ def _flat(values: Any) -> list[Tensor]:
         elif isinstance(value, (list, tuple)):
             flat.extend(v for v in value if isinstance(v, Tensor))
     return flat
-
-
-def trace(forward: Any, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> tuple[Lineage, frozenset[int]]:
-    """One forward pass on a single input: its sites, and the attention calls that reach the output."""
-    intercept = Lineage(1, names, inputs)
-    with torch.no_grad(), intercept:
-        logits = forward()
-    mark = intercept.mark(logits)
-    everything = frozenset(range(len(intercept.calls)))
-    return intercept, mark.calls if mark is not None and mark.calls else everything

@@ -1,21 +1,20 @@
-"""What must be known about a model before its maps can be read, found by running it once on one input.
+"""What must be known about a model before its maps can be read, found by running it on one input.
 
 * how many sites there are, and which axis of each map is the batch (with a single input there is no doubt);
-* which rows of the last attention reach the logits: the row (or rows) that feed the head;
-* whether positions exchange information anywhere outside the captured attention (the leak audit).
+* which rows of the last attention reach the logits: the row (or rows) that feed the head.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept
-from whyformer.capture.roles import Intervene, Observe
+from whyformer.capture.outline import Outline
+from whyformer.capture.roles import Intervene
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
 
@@ -73,28 +72,14 @@ class SiteFacts:
     streams: tuple[str, str] = ("", "")  # query, key
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What one probe taught; kept with the model."""
-
-    sites: tuple[SiteFacts, ...]
-    readout: Readout | None
-    grid: tuple[int, int] | None  # patch rows, columns, from the patch embedding
-    unclaimed: tuple[str, ...]
-    forwards: int
-
-    @property
-    def batch_axes(self) -> dict[int, int]:
-        return {i: s.batch_axis for i, s in enumerate(self.sites) if s.batch_axis is not None}
-
-
-class Survey(Observe):
+class Survey(Outline):
     """Counts sites and finds the patch embedding."""
 
     def __init__(self, batch: int, names: dict[int, str]) -> None:
         super().__init__(batch, names)
         self.facts: list[SiteFacts] = []
         self.grid: tuple[int, int] | None = None
+        self.before_last = 0  # softmaxes that were made before the last site closed
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -107,6 +92,7 @@ class Survey(Observe):
     def at_site(self, site: OpenSite) -> None:
         weights, names, order = site.attention, site.layout.names, site.layout.order
         lead = order[:-2]
+        self.before_last = len(self.softmaxes)
         axis = lead[names.index("B")] if len(lead) == 2 and site.layout.windows == 1 else None
         self.facts.append(
             SiteFacts(
@@ -122,20 +108,51 @@ class Survey(Observe):
         )
 
 
-class ReadoutFinder(Intercept):
-    """From the last site on, the graph is kept; the gradient at its result shows which rows reach the logits."""
+class Reached(NamedTuple):
+    """Rows of an attention that reach the logits, how many rows it has, and which are picked by index."""
 
-    explicit = False
+    rows: list[int]
+    of: int
+    slots: set[int]
+
+
+@dataclass
+class Ending:
+    """What follows one attention: its result, the start of a graph, and the rows of it that are picked by index."""
+
+    site: OpenSite
+    result: Tensor
+    slots: set[int] = field(default_factory=set)  # rows picked one by one, as in hidden[:, 0]
+
+    def see(self, name: str, args: tuple[Any, ...]) -> None:
+        """A function that the model calls after this attention."""
+        if name == "__getitem__":
+            index = args[1]
+        elif name == "select" and len(args) == 3:
+            index = (slice(None),) * args[1] + (args[2],)
+        else:
+            return
+        positions = self.site.attention.shape[self.site.contraction.query]
+        hidden = args[0].ndim == 3 and args[0].shape[1] == positions
+        if hidden and isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int and index[0] is not ...:
+            self.slots.add(index[1] % positions)
+
+    def reached(self, logits: Tensor, seed: int = 0) -> Reached:
+        """The gradient at the result shows which rows reach the logits."""
+        mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
+        with torch.enable_grad():
+            (grad,) = torch.autograd.grad((logits * mix).sum(), self.result)
+        rows = grad_rows(self.site, grad)
+        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), self.slots)
+
+
+class ReadoutFinder(Outline):
+    """From the last site on, the graph is kept."""
 
     def __init__(self, batch: int, names: dict[int, str], last: int) -> None:
         super().__init__(batch, names)
         self.last = last
-        self.result: Tensor | None = None
-        self.open: OpenSite | None = None
-        self.slots: set[int] = set()  # rows picked one by one after the last site, as in hidden[:, 0]
-
-    def at_site(self, site: OpenSite) -> None:
-        """The result, not the map, is followed: see ``_close``."""
+        self.ending: Ending | None = None
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -144,31 +161,15 @@ class ReadoutFinder(Intercept):
         out = super().__torch_function__(func, types, args, kwargs)
         if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
             torch.set_grad_enabled(True)
-            out = out.detach().requires_grad_()
-            self.result, self.open = out, self.sites[-1]
-        elif self.open is not None and func.__name__ in {"__getitem__", "select"}:
-            self._slot(func.__name__, args)
+            self.ending = Ending(self.sites[-1], out.detach().requires_grad_())
+            return self.ending.result.clone()  # models may write into it
+        if self.ending is not None:
+            self.ending.see(func.__name__, args)
         return out
 
-    def _slot(self, name: str, args: tuple[Any, ...]) -> None:
-        index = args[1] if name == "__getitem__" else (slice(None),) * args[1] + (args[2],)
-        assert self.open is not None
-        positions = self.open.attention.shape[self.open.contraction.query]
-        hidden = args[0].ndim == 3 and args[0].shape[1] == positions
-        if hidden and isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int:
-            self.slots.add(index[1] % positions)
 
-
-def survey(forward: Forward, names: dict[int, str]) -> Survey:
-    """First look, on a single input."""
-    intercept = Survey(1, names)
-    with torch.no_grad(), intercept:
-        forward()
-    return intercept
-
-
-def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int = 0) -> tuple[list[int], int, set[int]]:
-    """Rows of site ``last`` that reach the logits, its number of rows, and the rows that are picked by index."""
+def readout_rows(forward: Forward, names: dict[int, str], last: int) -> Reached:
+    """Rows of site ``last`` that reach the logits, on a single input."""
     finder = ReadoutFinder(1, names, last)
     try:
         with torch.no_grad(), finder:
@@ -176,19 +177,16 @@ def readout_rows(forward: Forward, names: dict[int, str], last: int, seed: int =
     except RuntimeError as error:
         if "nference" not in str(error) and "derivative" not in str(error):
             raise
-        return *silenced_rows(forward, names, last), finder.slots  # weights without gradients
-    torch.set_grad_enabled(True)
-    if finder.result is None or finder.open is None or not logits.requires_grad:
+        slots = set() if finder.ending is None else finder.ending.slots
+        return Reached(*silenced_rows(forward, names, last), slots)  # weights without gradients
+    ending, finder.ending = finder.ending, None
+    if ending is None or not logits.requires_grad:
         raise CaptureError(
             "the last captured attention does not reach the model's output, so no row of it feeds the prediction. "
             "Check that the logits come from the same stream of tokens, without detach() or no_grad() in between "
             "(reentrant gradient checkpointing is such a no_grad(): turn it off, or pass use_reentrant=False)."
         )
-    generator = torch.Generator().manual_seed(seed)
-    mix = torch.randn(logits.shape, generator=generator).to(logits)
-    (grad,) = torch.autograd.grad((logits * mix).sum(), finder.result)
-    rows = grad_rows(finder.open, grad)
-    return [int(r) for r in rows.nonzero()[:, 0]], len(rows), finder.slots
+    return ending.reached(logits)
 
 
 def silenced_rows(forward: Forward, names: dict[int, str], last: int) -> tuple[list[int], int]:

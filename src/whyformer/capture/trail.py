@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 
 class Atom:
@@ -59,18 +60,21 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The tensor a projection read, by its place in memory (it may be gone by the time we ask)."""
+    """The tensor a projection read, by its place in memory.
 
-    storage: int
+    It may be gone by the time we ask, and another one stand at the same address. The weak reference holds no data, but
+    as long as it lives no other storage is taken for this one.
+    """
+
+    storage: StorageWeakRef
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @classmethod
     def of(cls, tensor: Tensor) -> Source:
-        return cls(
-            tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
-        )
+        storage = StorageWeakRef(tensor.untyped_storage())
+        return cls(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
     def rows_within(self, other: Source) -> int | None:
         """First row of ``other`` that this tensor is a slice of, if it is one."""
@@ -109,7 +113,8 @@ class Trail:
         return self.get(tensor) or Note(fresh(tensor.shape))
 
     def put(self, tensor: Tensor, note: Note) -> None:
-        self._notes[id(tensor)] = (weakref.ref(tensor), note)
+        notes, key = self._notes, id(tensor)
+        notes[key] = (weakref.ref(tensor, lambda _: notes.pop(key, None)), note)
 
     def follow(self, name: str, args: tuple[object, ...], out: Tensor) -> None:
         """Carry the note of the first operand over to the result of ``name``."""
@@ -147,12 +152,33 @@ class Trail:
             axes = tuple(a if x == y else (Atom(y),) for a, x, y in zip(note.axes, was, now, strict=True))
         else:
             axes = fresh(now)
-        if note.softmax is None:
+        sink = None if note.softmax is None else _without_sink(note, first, out)
+        if sink is not None:
+            self.put(out, sink)
+        elif note.softmax is None:
             self.put(out, note if axes is note.axes else note.over(axes))
         elif name in KEEPS_ATTENTION and note.key_axis in axes:
             self.put(out, note.over(axes))
         else:
             self.put(out, Note(axes, note.source, note.query_key))
+
+
+def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
+    """A map without its last key, a sink that takes part in the softmax and has no value (GPT-OSS).
+
+    Longer cuts are parts of a map (Longformer's local and global keys), and no map by themselves.
+    """
+    if note.key_axis is None or note.key_axis not in note.axes or out.ndim != weights.ndim:
+        return None
+    key = note.axes.index(note.key_axis)
+    fewer = [int(i == key) for i in range(out.ndim)]
+    if [x - y for x, y in zip(weights.shape, out.shape, strict=True)] != fewer or out.stride() != weights.stride():
+        return None
+    if out.storage_offset() != weights.storage_offset():
+        return None
+    keys: Axis = (Atom(out.shape[key]),)
+    axes = (*note.axes[:key], keys, *note.axes[key + 1 :])
+    return Note(axes, note.source, note.query_key, note.softmax, keys)
 
 
 PROJECTIONS = frozenset({"linear", "addmm", "conv1d"})

@@ -1,8 +1,9 @@
 """Study a model once: its sites, the row that feeds its head, its patch grid, and whether it leaks.
 
 ``facts.py`` what is known · ``once.py`` who studies what, and remembers · ``one_stream.py`` plain self-attention ·
-``several.py`` streams and windows · ``between_rows.py`` rows that look at each other · ``padding.py`` padding that a
-model hides by itself · ``readable.py`` what methods may rely on.
+``several.py`` streams and windows · ``between_rows.py`` rows that look at each other · ``starts.py`` where the input's
+own positions start · ``passes.py`` passes, counted · ``padding.py`` what a model hides · ``readable.py`` what methods
+may rely on.
 """
 
 from whyformer.study.facts import Study as Study

@@ -8,7 +8,7 @@ import torch
 
 from whyformer.capture.audit import Leak
 from whyformer.capture.paths import module_names
-from whyformer.capture.probe import Readout, ReadoutFinder, Survey, grad_rows, readout_of
+from whyformer.capture.probe import Readout, ReadoutFinder, Survey, readout_of
 from whyformer.errors import CaptureError
 from whyformer.head import Head
 from whyformer.schedule import START, Schedule, Step
@@ -42,10 +42,8 @@ def _readout(head: Head, together: Batch, names: dict[int, str], last: int, keys
     finder.rows_attend = True
     with torch.no_grad(), finder:
         logits = head.logits(together)
-    torch.set_grad_enabled(True)
-    if finder.result is None or finder.open is None or not logits.requires_grad:
+    if finder.ending is None or not logits.requires_grad:
         raise CaptureError("the last column attention does not reach the model's output.")
-    mix = torch.randn(logits.shape[1:], generator=torch.Generator().manual_seed(0)).to(logits)
-    (grad,) = torch.autograd.grad((logits[0] * mix).sum(), finder.result)
-    rows = [int(r) for r in grad_rows(finder.open, grad).nonzero()[:, 0]]
-    return readout_of(rows, keys, keys, finder.slots)
+    with torch.enable_grad():
+        reached = finder.ending.reached(logits[0])
+    return readout_of(reached.rows, keys, keys, reached.slots)

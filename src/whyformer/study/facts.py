@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from whyformer.capture.audit import Leak
 from whyformer.capture.probe import Readout, SiteFacts
@@ -32,6 +33,11 @@ class Study:
     readouts: dict[str, Readout] = field(default_factory=dict)  # per stream, for several
     windows: Windows | None = None  # where the tokens stand, for attention inside windows
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
+
+    def refused(self, error: CaptureError, **known: Any) -> Study:
+        """The same, with what stands against reading attention; frames of the pass would keep the model alive."""
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return replace(self, trouble=error, **known)
 
     @property
     def several(self) -> bool:

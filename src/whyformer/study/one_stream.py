@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,59 +10,120 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.audit import Leak, audit
-from whyformer.capture.capture import observe
 from whyformer.capture.inputs.embedding import SwapEmbedding
-from whyformer.capture.lineage import trace
+from whyformer.capture.lineage import Lineage
 from whyformer.capture.paths import module_names
-from whyformer.capture.probe import Readout, readout_of, readout_rows
-from whyformer.capture.roles import Observe
-from whyformer.errors import CaptureError
+from whyformer.capture.probe import Reached, Readout, SiteFacts, readout_of, readout_rows
+from whyformer.capture.tail import trace
+from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.head import Head
-from whyformer.schedule import kind_of, schedule_of
+from whyformer.schedule import Schedule, kind_of, schedule_of
 from whyformer.study.facts import Study, input_length
+from whyformer.study.passes import Passes
 from whyformer.study.several import study_several
+from whyformer.study.starts import patches_start, shifted, text_starts
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.text import TextSubject
 
+WEIGHED = (
+    "the head weighs the positions itself (attention pooling, {path}); the rows that it reads are taken evenly, so "
+    "its own weights are not part of the scores."
+)
+
 
 def study_one(subject: Subject, one: Batch) -> Study:
-    names = module_names(subject.model)
-    head = Head(subject, one)
-    found, reached = trace(lambda: head.logits(one), names, subject.inputs(one))
+    names, length = module_names(subject.model), input_length(subject, one)
+    run = Passes(subject, one)
+    try:
+        found, reaching, reached = trace(run, names, subject.inputs(one))
+    except CaptureError as error:  # other methods need no map
+        return Study((), None, _cells(subject, one), Leak(), (), 0, length, run.count).refused(error)
+    first_BHKD = found.first_values()
     unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
-    schedule = schedule_of(found.facts, found.calls, reached, subject.stream)
+    schedule = schedule_of(found.facts, found.calls, reaching, subject.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
     )
-    length = input_length(subject, one)
     grid = found.grid if sites else _cells(subject, one)
-    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, 1, schedule=schedule)
-    if not sites:
+    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, run.count, schedule=schedule)
+    if first_BHKD is None:
         return study
     if not study.one_stream:
         return study_several(subject, one, study, schedule)
     extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
-    try:
-        with torch.enable_grad():
-            rows, count, slots = readout_rows(lambda: head.logits(one), names, len(sites) - 1)
-    except CaptureError as error:
-        return Study(sites, None, found.grid, Leak(), unclaimed, extra, length, 2, trouble=error, schedule=schedule)
-    offset = sites[-1].keys if sites[-1].queries == sites[-1].keys else 0
-    front = _text_starts(subject, one, head, names) if extra > 0 and isinstance(subject, TextSubject) else None
+    front = text_starts(subject, run, names, first_BHKD) if extra > 0 and isinstance(subject, TextSubject) else None
     real = _real(subject, one, sites[0].keys, front)
+    try:
+        readout = _readout(run, names, found, reached, real)
+    except CaptureError as error:
+        refused = _unread(schedule, sites) or error
+        return study.refused(refused, extra=extra, forwards=run.count, front=front)
+    leak = _leak(subject, run, names, extra, real)
+    if not isinstance(subject, TextSubject):
+        front = patches_start(subject, run, names, first_BHKD, grid, readout)
+        if front is None and readout.kind == "last":
+            front = 0  # the model's own token comes last
+    study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
+    study = replace(study, notes=_weighed(found, readout, sites[-1].queries))
+    apart = _side_by_side(found, schedule)
+    return study if apart is None else study.refused(apart)
+
+
+def _readout(run: Passes, names: dict[int, str], found: Lineage, reached: Reached | None, real: Tensor) -> Readout:
+    """The rule for the rows of the last attention that feed the head."""
+    last = found.sites[-1]
+    queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
+    rows, count, slots = reached or readout_rows(run, names, len(found.sites) - 1)
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
-    if offset:
+    if queries == keys:
         rows = [rank[r] for r in rows if r in rank]
-        readout = readout_of(rows, count, len(rank), {rank[s] for s in slots if s in rank})
-    else:  # the last layer asks for a few rows only; they are named by where their query came from
-        readout = _few_rows(subject, one, names, len(rank))
-    leak = _leak(subject, one, head, names, extra, real)
-    if front is None and readout.kind == "last" and not isinstance(subject, TextSubject):
-        front = 0  # the model's own token comes last
-    return Study(sites, readout, found.grid, leak, unclaimed, extra, length, 4, front, schedule=schedule)
+        return readout_of(rows, count, len(rank), {rank[s] for s in slots if s in rank})
+    # The last layer asks for a few rows only; they are named by where their query came from.
+    asked = range(last.first_query, last.first_query + queries)
+    return readout_of(list(asked), len(rank), len(rank), set())
+
+
+def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+    """A head that reads the state before the last layers, as in ``hidden_states[-2]``."""
+    unread = [step.site for step in schedule.steps if not step.used]
+    if not unread or unread[-1] != len(sites) - 1 or len(unread) == len(sites):
+        return None
+    return CaptureError(
+        f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
+        "output: its head reads what is known before them. Use a gradient or perturbation method "
+        "(integrated_gradients, occlusion)."
+    )
+
+
+def _side_by_side(found: Lineage, schedule: Schedule) -> CaptureError | None:
+    """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
+    for index, (step, site, call) in enumerate(zip(schedule.steps, found.facts, found.calls, strict=True)):
+        if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
+            continue
+        follows = step.query_after == index - 1
+        if site.parallel and follows:
+            return NotOverUnits(
+                f"{site.path}: this attention was taken for another head of the layer before, and it starts from the "
+                "result of that. Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            )
+        if not site.parallel and not follows:
+            return NotOverUnits(
+                f"{site.path}: this attention starts from the same vectors as the one before it, not from its result, "
+                "so the two are no layers of one product (differential attention, a second stream of vectors for the "
+                "layout). Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            )
+    return None
+
+
+def _weighed(found: Lineage, readout: Readout, positions: int) -> tuple[str, ...]:
+    """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
+    if readout.kind not in {"mean", "rows"}:
+        return ()
+    after = [c for c in found.softmaxes[found.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+    return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
@@ -87,56 +148,26 @@ def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
     return weights
 
 
-def _few_rows(subject: Subject, one: Batch, names: dict[int, str], real: int) -> Readout:
-    last = observe(lambda: Head(subject, one).logits(one), Observe(1, names)).sites[-1]
-    start, count = last.first_query, last.attention_BHQK.shape[2]
-    return readout_of(list(range(start, start + count)), real, real, set())
-
-
-def _text_starts(subject: TextSubject, one: Batch, head: Head, names: dict[int, str]) -> int:
-    """The first position of the text among the attention positions: the one that changes with the first token."""
-
-    def values(replace_embedding: Callable[[Tensor], Tensor]) -> Tensor:
-        def forward() -> Tensor:
-            with SwapEmbedding(one.tensors[subject.main], subject.table(), replace_embedding):
-                return head.logits(one)
-
-        value = observe(forward, Observe(1, names), values=True).sites[0].value_BHKD
-        assert value is not None
-        return value
-
-    def shift(embedding: Tensor) -> Tensor:
-        other = embedding.clone()
-        other[:, 0] = other[:, 0] * -1.5 + 0.1
-        return other
-
-    moved = (values(lambda e: e) != values(shift)).any(-1).any(1)[0].nonzero()[:, 0]
-    return int(moved[0]) if len(moved) else 0
-
-
 def _real(subject: Subject, one: Batch, keys: int, front: int | None) -> Tensor:
     return subject.keep(one, keys, front)[0].cpu()
 
 
-def _leak(subject: Subject, one: Batch, head: Head, names: dict[int, str], extra: int, real: Tensor) -> Leak:
+def _leak(subject: Subject, run: Passes, names: dict[int, str], extra: int, real: Tensor) -> Leak:
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
         return Leak()
     position = positions[len(positions) // 2]
 
-    def forward() -> Tensor:
-        return head.logits(one)
-
-    def changed() -> Tensor:
+    def changed(strength: float) -> Tensor:
         if not isinstance(subject, TextSubject) or extra:
-            return head.logits(one)
+            return run()
 
         def shift(embedding: Tensor) -> Tensor:
             other = embedding.clone()
-            other[:, position] = other[:, position] * -1.5 + 0.1
+            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
             return other
 
-        with SwapEmbedding(one.tensors[subject.main], subject.table(), shift):
-            return head.logits(one)
+        with SwapEmbedding(run.one.tensors[subject.main], subject.table(), shift):
+            return run()
 
-    return audit(forward, changed, names, position, len(real))
+    return audit(run, changed, names, position, len(real))

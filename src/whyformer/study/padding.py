@@ -21,8 +21,10 @@ def hidden_padding(subject: Subject, batch: Batch) -> Batch:
 
     A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
     """
-    if not isinstance(subject, TextSubject) or any("mask" in name for name in batch.tensors):
+    if not isinstance(subject, TextSubject):
         return batch
+    if any("mask" in name for name in batch.tensors):
+        return _right_way_round(subject, batch)
     candidates = _padding_runs(subject, batch.tensors[subject.main])
     rows = candidates.any(1).nonzero()[:, 0].tolist()
     if not rows:
@@ -35,6 +37,28 @@ def hidden_padding(subject: Subject, batch: Batch) -> Batch:
         columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
         facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
+
+
+def _right_way_round(subject: TextSubject, batch: Batch) -> Batch:
+    """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
+    ids, keep_BN = batch.tensors[subject.main], batch.keep_BN
+    doubtful = [
+        name
+        for name, mask in batch.tensors.items()
+        if name.endswith("mask") and name != "attention_mask" and "padding" not in name and mask.shape == ids.shape
+    ]
+    if keep_BN is None or not doubtful:
+        return batch
+    rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all
+    facts = memory_of(subject.model).facts
+    key = ("True hides", *doubtful)
+    if key not in facts and rows:
+        one, keep_N = batch.select([rows[0]]), keep_BN[rows[0]]
+        found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
+        maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
+        attended = [m[:, :, keep_N].any() for m in maps]
+        facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)
+    return replace(batch, keep_BN=~keep_BN) if facts.get(key) else batch
 
 
 def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:

@@ -24,12 +24,12 @@ def require_readable(study: Study, several: bool = False) -> None:
     several: the method knows the rules for several streams.
     """
     if study.trouble is not None:
-        raise study.trouble
+        raise type(study.trouble)(*study.trouble.args)  # a new one: the study outlives the frames it would hold
     if not study.sites:
         return  # the record itself says what is missing
     if study.unclaimed:
         return
-    if several and study.windows is not None:
+    if several and (study.windows is not None or study.several):
         _refuse_leak(study)
         return
     if any(s.windows > 1 for s in study.sites):
@@ -38,9 +38,6 @@ def require_readable(study: Study, several: bool = False) -> None:
             "generic_attention, attention_rollout, raw_attention or attention_gradcam, which lay them out over the "
             "image, or a gradient or perturbation method."
         )
-    if several and study.several:
-        _refuse_leak(study)
-        return
     if not study.one_stream:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "

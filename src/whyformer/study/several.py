@@ -40,15 +40,18 @@ def study_several(subject: Subject, one: Batch, study: Study, schedule: Schedule
         )
         followed = schedule.reduced(readouts, links)
         require_steady(study.sites, followed)
-        notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s not in followed.streams]
+        used = {step.query for step in schedule.steps if step.used}
+        notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s in used and s not in followed.streams]
         notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
-        found = replace(study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=2 + len(links))
+        found = replace(
+            study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=study.forwards + 1 + len(links)
+        )
         probes = stream_probes(subject, one, followed)
         if _is_short(subject, one, followed):
             found = replace(found, input_length=1)
         return _audited(subject, one, found, probes, {s.site for s in schedule.steps if s.cross})
     except CaptureError as error:
-        return replace(study, trouble=error)
+        return study.refused(error)
 
 
 def _is_short(subject: Subject, one: Batch, schedule: Schedule) -> bool:
@@ -66,10 +69,10 @@ def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
         windows = windows_of(lambda: head.logits(one), names)
         rows = direct_rows(lambda: head.logits(one), names)[-1]
     except CaptureError as error:
-        return replace(study, trouble=error)
+        return study.refused(error)
     if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
         return study
-    found = replace(study, windows=windows, readout=Readout("mean"), forwards=3)
+    found = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
     return _audited(subject, one, found, [_window_probe(windows)], set())
 
 

@@ -53,7 +53,7 @@ class AlphaBeta(Intercept):
         self.positions, self.dtype = positions, dtype
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
-        self._handlers["scaled_dot_product_attention"] = self._written_out
+        self._handlers["scaled_dot_product_attention"] = "_written_out"
 
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change: the base class keeps the site."""

@@ -1,0 +1,38 @@
+"""Memory that tensors hold, counted storage by storage: the same on every machine, whatever else it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of the tensors made inside ``with LiveBytes(model):`` that are alive, and the most there were at once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        own = [*model.parameters(), *model.buffers()]
+        self._ignored = {StorageWeakRef(t.untyped_storage()) for t in own}
+        self._live: dict[StorageWeakRef, int] = {}
+        self.peak = 0
+
+    @property
+    def now(self) -> int:
+        self._live = {storage: size for storage, size in self._live.items() if not storage.expired()}
+        return sum(self._live.values())
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and tensor.device.type != "meta":
+                storage = StorageWeakRef(tensor.untyped_storage())
+                if storage not in self._ignored:
+                    self._live[storage] = tensor.untyped_storage().nbytes()
+        self.peak = max(self.peak, self.now)
+        return out
