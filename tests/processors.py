@@ -79,6 +79,26 @@ def llava() -> Any:
     )  # fmt: skip
 
 
+def llava_next() -> Any:
+    from transformers import LlavaNextProcessor
+    from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
+
+    images = LlavaNextImageProcessorPil(
+        size={"shortest_edge": 32}, crop_size=SIDE, image_grid_pinpoints=[[32, 64], [64, 32], [64, 64]]
+    )
+    return LlavaNextProcessor(
+        images, tokenizer(**{"<image>": 99}), patch_size=8, vision_feature_select_strategy="default",
+        num_additional_image_tokens=1, image_token="<image>",
+    )  # fmt: skip
+
+
+def blip2() -> Any:
+    from transformers import Blip2Processor
+    from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
+
+    return Blip2Processor(BlipImageProcessorPil(size=SIDE), tokenizer(**{"<image>": 99}), num_query_tokens=5)
+
+
 class Qwen:
     """What Qwen2-VL's processor does; its own cannot be built without torchvision, for videos."""
 

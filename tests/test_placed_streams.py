@@ -15,7 +15,7 @@ from tests.models import CASES, UNUSUAL
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import layers_of
-from whyformer.errors import BadInput, PartlyCaptured
+from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.relevance_streams import generic_relevance, rollout_relevance
 from whyformer.schedule import Link, Schedule, Step
 
@@ -121,6 +121,48 @@ def test_images_of_different_sizes_in_one_batch() -> None:
         wf.explain(model_of("qwen2_vl"), wide | {"image_grid_thw": wide["image_grid_thw"][:1]}, target=7)
     with pytest.raises(BadInput, match="speaks of 40 patches"):
         wf.explain(model_of("qwen2_vl"), wide | {"pixel_values": wide["pixel_values"][1:]}, target=7)
+
+
+def test_queries_between_image_and_text() -> None:
+    """BLIP-2: queries read the image, and what they found starts five tokens of the text (rules 5-11, then a link)."""
+    found = {
+        m: wf.explain(model_of("blip2"), ALL["blip2"].inputs(), method=m, target=7)
+        for m in ("generic_attention", "attention_rollout")
+    }
+    for row in range(2):
+        each = layers("blip2", row, 7, last_logits)
+        asked = twin.encoder_decoder(each[:2], [tuple(each[2:4]), tuple(each[4:6])], "image", "queries")
+        tokens = each[-1][0].shape[-1]
+        place = np.zeros((tokens, 5))
+        place[range(2, 7), range(5)] = 1
+        own = np.diag(1 - place.sum(1))
+        rows = {"text": own, "queries": place @ asked["queries", "queries"], "image": place @ asked["queries", "image"]}
+        for layer in each[6:]:
+            rows = {stream: r + twin.cam(layer) @ r for stream, r in rows.items()}
+        one = found["generic_attention"][row]
+        close(one.scores, np.concatenate([rows["image"][-1], rows["text"][-1] + place @ rows["queries"][-1]]))
+        assert [one.units.stream.count(s) for s in ("image", "queries", "text")] == [17, 5, (10, 7)[row]]
+        assert one.units.labels[19:24] == tuple(f"[query {i}]" for i in range(5)) and all(one.units.special[19:24])
+        assert one.heatmap().shape == (4, 4) and not one.warnings
+        half = [(np.eye(a.shape[-1]) + a.mean(0)) / 2 if i not in {3, 5} else None for i, (a, _) in enumerate(each)]
+        image, text = half[1] @ half[0], half[7] @ half[6]
+        queries = half[4] @ half[2]
+        crossed = queries.T @ each[5][0].mean(0) @ image
+        starts = text @ place
+        expected = [(starts @ crossed)[-1], (text @ own)[-1] + place @ (starts @ queries)[-1]]
+        close(found["attention_rollout"][row].scores, np.concatenate(expected))
+
+
+def test_an_image_in_tiles() -> None:
+    """LLaVA-Next reads the whole image and its tiles; its vision layers are not followed, and a warning says so."""
+    found = wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7)
+    for row, explanation in enumerate(found):
+        assert any("image layers are not followed" in w for w in explanation.warnings)
+        close(explanation.scores, twin.one_stream(layers("llava_next", row, 7, last_logits)[-2:])[-1])
+        assert explanation.units.stream.count("image") == 52 and explanation.units.grid is None
+    for method in ("occlusion", "saliency", "integrated_gradients"):
+        with pytest.raises(NotOffered, match=r"52 image tokens.*several views.*generic_attention"):
+            wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7, method=method)
 
 
 def test_a_hand_worked_link() -> None:

@@ -278,8 +278,6 @@ def test_methods_for_one_stream_refuse(name: str) -> None:
     for method in ("attention_flow", "grad_sam"):
         with pytest.raises(NotOverUnits, match="generic_attention"):
             explained(name, CASES[name].inputs(), method)
-    with pytest.raises(NotOffered, match="several streams"):
-        explained(name, CASES[name].inputs(), "input_x_gradient")
 
 
 @pytest.mark.parametrize("name", [*SEVERAL[:8], *SEVERAL[10:], *JOINT])

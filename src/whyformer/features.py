@@ -39,7 +39,6 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
             f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
             "input_x_gradient or occlusion."
         )
-    everyone = list(range(run.batch.size))
     kept: list[Any] = []
     names = module_names(run.subject.model)
     intercept = AttentionInputs(run.batch.size, names, run.study.batch_axes)
@@ -52,12 +51,12 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
         with intercept:
             logits = run.head.logits(batch)
         values_B = run.scalars(logits)
-        np.add.at(run.forwards_B, everyone, 1)
+        run.forwards_B += 1
         name, tensor, number = _chosen(run, intercept, kept, layer)
         gradient = None
         if grad:
             (found,) = torch.autograd.grad(values_B.sum(), tensor, allow_unused=True)
-            np.add.at(run.backwards_B, everyone, 1)
+            run.backwards_B += 1
             gradient = torch.zeros_like(tensor) if found is None else found
     arrange = _Arrangement(run, tensor, number)
     features = FeatureMap(

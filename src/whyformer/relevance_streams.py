@@ -16,14 +16,14 @@ from torch import Tensor
 from whyformer.errors import BadInput
 from whyformer.relevance import chosen_layers, row_normalized
 from whyformer.schedule import START, Link, Schedule, Step
-from whyformer.shapes import BQK
+from whyformer.shapes import BN, BQK, AnyBQK
 from whyformer.types import Record, Site
 
 Maps = dict[tuple[str, str], Tensor]
 Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)
 
 
-def placed(map_BQK: BQK, site: Site, step: Step, keep: Mapping[str, Tensor]) -> BQK:
+def placed(map_BQK: BQK, site: Site, step: Step, keep: Mapping[str, Tensor]) -> AnyBQK:
     """A map over all positions of its two streams, padding zeroed; rows that were not asked for are zero."""
     if step.query not in keep:  # a stream without units of its own has no padding
         return map_BQK
@@ -37,8 +37,8 @@ def placed(map_BQK: BQK, site: Site, step: Step, keep: Mapping[str, Tensor]) -> 
 
 
 def placed_maps(
-    record: Record, schedule: Schedule, keep: Mapping[str, Tensor], reduce: Callable[[Site], BQK]
-) -> dict[int, BQK]:
+    record: Record, schedule: Schedule, keep: Mapping[str, Tensor], reduce: Callable[[Site], AnyBQK]
+) -> dict[int, AnyBQK]:
     """``reduce`` turns a site into one map; those that never reach the output are left out."""
     return {
         step.site: placed(reduce(record.sites[step.site]), record.sites[step.site], step, keep)
@@ -47,7 +47,7 @@ def placed_maps(
     }
 
 
-def eye_of(keep_BN: Tensor, dtype: torch.dtype) -> BQK:
+def eye_of(keep_BN: BN, dtype: torch.dtype) -> BQK:
     """The identity on real positions."""
     return torch.diag_embed(keep_BN.to(dtype))
 
@@ -61,7 +61,7 @@ def normalized(relevance_BNN: BQK, eye_BNN: BQK) -> BQK:
 
 def generic_relevance(
     schedule: Schedule,
-    maps: Mapping[int, BQK],
+    maps: Mapping[int, AnyBQK],
     keep: Mapping[str, Tensor],
     *,
     normalize_cross: bool = True,
@@ -155,7 +155,7 @@ def _crossed(
 
 
 def rollout_relevance(
-    schedule: Schedule, layers: Mapping[int, BQK], cross: Mapping[int, BQK], keep: Mapping[str, Tensor]
+    schedule: Schedule, layers: Mapping[int, AnyBQK], cross: Mapping[int, AnyBQK], keep: Mapping[str, Tensor]
 ) -> Maps:
     """Rollout inside each stream, and from stream to stream by the last cross-attention: R_ss^T · A_cross · R_qq.
 
@@ -182,7 +182,10 @@ def rollout_relevance(
             found[s, s] = rolled[s, schedule.last(s)]
     for link in schedule.links:
         whole = found[link.into, link.into]
-        found[link.into, link.source] = whole @ _placed(link, whole) @ rolled[link.source, schedule.last(link.source)]
+        starts = whole @ _placed(link, whole)
+        for third in [t for s, t in found if s == link.source and t != link.source]:  # what the placed stream had read
+            found[link.into, third] = starts @ found[link.source, third]
+        found[link.into, link.source] = starts @ rolled[link.source, schedule.last(link.source)]
         found[link.into, link.into] = whole * _own(link).transpose(1, 2)
     return _folded(schedule, found)
 
@@ -201,7 +204,7 @@ def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
     return chosen
 
 
-def layer_means(schedule: Schedule, maps: Mapping[int, BQK], layers: str | int | Sequence[int]) -> Maps:
+def layer_means(schedule: Schedule, maps: Mapping[int, AnyBQK], layers: str | int | Sequence[int]) -> Maps:
     """For each pair of streams, the mean of the chosen layers (numbered among those of the pair)."""
     found: Maps = {}
     for s in schedule.shown:

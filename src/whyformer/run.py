@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer import streams
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.capture import observe, record, require_sites
@@ -22,22 +19,14 @@ from whyformer.capture.inputs.leaves import BeforeAttention, LookupLeaves, Trace
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
-from whyformer.capture.windows import Windows
 from whyformer.errors import NotOffered
 from whyformer.head import Head
 from whyformer.outputs import require_finite, resolve_targets, scalar_of
-from whyformer.schedule import Schedule
-from whyformer.study import Study, require_readable, rows_of_each, with_streams
+from whyformer.positions import Positions
+from whyformer.study import Study, require_readable, with_streams
 from whyformer.subjects.base import Batch, Subject
-from whyformer.subjects.image import ImageSubject
-from whyformer.subjects.table import TableSubject
 from whyformer.subjects.text import TextSubject
-from whyformer.types import Record, Target, Units
-
-NO_EMBEDDING = (
-    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use occlusion, or an "
-    "attention method."
-)
+from whyformer.types import Record, Target
 
 Seeing = TypeVar("Seeing", bound=Intercept)
 
@@ -56,7 +45,7 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
 
 
-class Run:
+class Run(Positions):
     """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
 
     def __init__(
@@ -72,7 +61,7 @@ class Run:
         keep_layers: bool = False,
         track: Callable[[Sequence[Any], str], Any] | None = None,
     ) -> None:
-        self.subject, self.batch, self.study = subject, batch, study
+        super().__init__(subject, batch, study)
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
         self.track = track or (lambda steps, label: steps)
         self.head = Head(subject, batch, scalar)
@@ -84,83 +73,8 @@ class Run:
         self._names = module_names(subject.model)
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
-        self.started = time.perf_counter()
 
-    # What is known about the batch
-
-    @property
-    def length(self) -> int:
-        """Positions the model's attention runs over; those of several streams are laid end to end."""
-        if self.several:
-            return sum(self.stream_sizes.values())
-        return self.study.length(self.subject, self.batch)
-
-    @property
-    def explained(self) -> range:
-        """The rows of the batch that are explained; others may stand beside them (SAINT)."""
-        return range(self.batch.size - self.batch.company)
-
-    @property
-    def several(self) -> bool:
-        """Several streams of tokens: methods that know the rules for them read maps by stream."""
-        return self.study.several
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """Who asks whom (schedule.py)."""
-        assert self.study.schedule is not None
-        return streams.placed(self.subject, self.batch, self.study.schedule)
-
-    @property
-    def windowed(self) -> bool:
-        """Attention inside windows (Swin), whose places in the image are known."""
-        return self.study.windows is not None
-
-    @property
-    def windows(self) -> Windows:
-        assert self.study.windows is not None
-        return self.study.windows
-
-    @cached_property
-    def stream_sizes(self) -> dict[str, int]:
-        """Positions of each stream, in the order in which they are laid end to end."""
-        return streams.lengths(self.subject, self.batch, self.schedule)
-
-    def by_stream(self, values_BN: Tensor) -> dict[str, Tensor]:
-        """The columns of each stream."""
-        return {stream: values_BN[:, where] for stream, where in streams.slices(self.stream_sizes).items()}
-
-    @cached_property
-    def keep_BN(self) -> Tensor:
-        if self.several:
-            return streams.keep_of(self.subject, self.batch, self.stream_sizes)
-        return self.subject.keep(self.batch, self.length, self.study.front)
-
-    @cached_property
-    def units(self) -> list[Units]:
-        if self.several:
-            return streams.units_of(self.subject, self.batch, self.stream_sizes, self.study.grid)
-        return self.subject.units(self.batch, self.length, self.study.front, self.study.grid)
-
-    @cached_property
-    def readout_BN(self) -> Tensor:
-        """(B, N) weights of the output rows that feed the head."""
-        if self.several:
-            rules = self.study.readouts
-            return streams.readout_weights(self.subject, self.batch, self.schedule, rules, self.stream_sizes)
-        if self.study.readout is None:
-            raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.study.readout.kind == "rows" and isinstance(self.subject, TextSubject):
-            return rows_of_each(self.subject, self.batch, self.study)
-        return self.study.readout.weights(self.keep_BN)
-
-    @cached_property
-    def special_BN(self) -> Tensor:
-        """(B, N) special tokens among the attention positions; padding is not special."""
-        special = torch.zeros_like(self.keep_BN)
-        for row, units in enumerate(self.units):
-            special[row, self.keep_BN[row]] = torch.tensor(units.special, device=special.device)
-        return special
+    # What is explained
 
     @property
     def logits(self) -> Tensor:
@@ -180,15 +94,6 @@ class Run:
     def value_B(self) -> Tensor:
         return scalar_of(self.logits, self.targets, self.scalar)
 
-    def _see(self, logits: Tensor) -> None:
-        self._logits = logits.detach().float()
-        require_finite(self._logits)
-
-    def _resolve(self, logits: Tensor) -> None:
-        self._targets = resolve_targets(
-            self._wanted, logits, self.head.labels(), self.head.positions, self.head.token_id
-        )
-
     def scalars(self, logits_BC: Tensor) -> Tensor:
         """(B,) explained value, differentiable; picks the predicted class where no target was given."""
         if self._targets is None:
@@ -200,6 +105,19 @@ class Run:
         own_B = torch.zeros_like(values_B)
         own_B[: len(self.explained)] = 1
         return values_B * own_B  # others are looked at, not explained
+
+    def pairs(self) -> Tensor | None:
+        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows; found on the way."""
+        return self.head.pairs
+
+    def _see(self, logits: Tensor) -> None:
+        self._logits = logits.detach().float()
+        require_finite(self._logits)
+
+    def _resolve(self, logits: Tensor) -> None:
+        self._targets = resolve_targets(
+            self._wanted, logits, self.head.labels(), self.head.positions, self.head.token_id, self.head.independent
+        )
 
     # Passes
 
@@ -234,15 +152,14 @@ class Run:
 
     def _record(self, grad: bool, values: bool) -> Record:
         axes = self.study.batch_axes
-        everyone = range(self.batch.size)
-        np.add.at(self.forwards_B, list(everyone), 1)
+        self.forwards_B += 1
         if not grad:
             observer = self._ready(Observe(self.batch.size, self._names, axes))
             result = observe(lambda: self.head.logits(self.batch), observer, values)
         else:
             recorder = self._ready(Recorder(self.batch.size, self._names, axes))
             result = record(lambda: self.head.logits(self.batch), recorder, self.scalars, values)
-            np.add.at(self.backwards_B, list(everyone), 1)
+            self.backwards_B += 1
         if self._logits is None:
             self._see(result.logits)
         return result
@@ -251,15 +168,11 @@ class Run:
         intercept.rows_attend = self.batch.company > 0
         return intercept
 
-    def pairs(self) -> Tensor | None:
-        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows; found on the way."""
-        return self.head.pairs
-
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
         if self._anatomy is None:
             require_readable(self.study)
-            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+            self.forwards_B += 1
             intercept = self._ready(Dissect(self.batch.size, self._names, self.study.batch_axes))
             found = dissect(lambda: self.head.logits(self.batch), intercept)
             require_sites(found.record)
@@ -272,9 +185,18 @@ class Run:
     def rewritten(self, edit: Edit) -> Tensor:
         """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
         intercept = self._ready(Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit))
-        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        self.forwards_B += 1
         with torch.no_grad(), intercept:
             return self.head.logits(self.batch)
+
+    # Gradients at the input
+
+    def require_one_input(self) -> None:
+        if self.subject.several:
+            raise NotOffered(
+                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
+                "input: one of them would be left out. Use occlusion, or generic_attention."
+            )
 
     def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
         """One forward under a function mode, with the input as leaves of the graph; see :meth:`differentiated`.
@@ -282,7 +204,7 @@ class Run:
         Leaves, in ``dtype`` if one is given, are the word embeddings of ids, the columns of a table that are looked
         up, and whatever comes as floats.
         """
-        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
+        self.forwards_B += 1
         leaves: list[Tensor] = []
 
         def leaf(tensor: Tensor) -> Tensor:
@@ -295,106 +217,21 @@ class Run:
         seen.add(*leaves)
         is_text = isinstance(self.subject, TextSubject)
         with torch.enable_grad():
-            with rules, self._swapped(self.batch, leaf) if is_text else LookupLeaves(leaf), seen:
+            with rules, self.swapped(self.batch, leaf) if is_text else LookupLeaves(leaf, self.batch.tensors), seen:
                 logits = self.head.logits(self.batch.with_tensors(**floats))
             if not leaves:
-                raise NotOffered(NO_EMBEDDING)
+                raise NotOffered(
+                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use "
+                    "occlusion, or an attention method."
+                )
             return Traced(self.scalars(logits), leaves, seen)
 
     def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
-        np.add.at(self.backwards_B, list(range(self.batch.size)), 1)
+        self.backwards_B += 1
         return traced.gradients(tensors)
 
-    # Inputs as numbers: word embeddings, pixels, floats
-
-    def require_one_input(self) -> None:
-        if self.subject.several:
-            raise NotOffered(
-                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
-                "input: one of them would be left out. Use occlusion, or generic_attention."
-            )
-
-    def embedding(self) -> Tensor:
-        """(B, …) the differentiable input: word embeddings of ids, else the float tensor itself."""
-        self.require_one_input()
-        if isinstance(self.subject, TextSubject):
-            seen: list[Tensor] = []
-            with torch.no_grad(), self._swapped(self.batch, partial(_keep, seen)):
-                self._see(self.head.logits(self.batch))
-            np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
-            if not seen:
-                raise NotOffered(NO_EMBEDDING)
-            return seen[0]
-        tensor = self.batch.tensors[self.subject.main]
-        others = [k for k, v in self.batch.tensors.items() if k != self.subject.main and v.ndim == 2]
-        if not tensor.is_floating_point() or (self.subject.stream == "table" and others):
-            raise NotOffered(
-                "input gradients need one tensor of floats or one of token ids; this input has categorical columns. "
-                "Use occlusion, or an attention method."
-            )
-        return tensor
-
-    def embed_ids(self, ids: Tensor) -> Tensor:
-        """(B, N, D) word embeddings of other ids, looked up by the model itself."""
-        assert isinstance(self.subject, TextSubject)
-        table = self.subject.table()
-        if table is not None:
-            with torch.no_grad():
-                return table(ids)
-        seen: list[Tensor] = []
-        changed = self.batch.with_tensors(**{self.subject.main: ids})
-        with torch.no_grad(), self._swapped(changed, partial(_keep, seen)):
-            self.head.logits(changed)
-        np.add.at(self.forwards_B, list(range(self.batch.size)), 1)
-        return seen[0]
-
-    def _swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
+    def swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
+        """A mode in which the word embeddings of a text are what ``replace`` makes of them."""
         assert isinstance(self.subject, TextSubject)
         return SwapEmbedding(batch.tensors[self.subject.main], self.subject.table(), replace)
-
-    def input_gradient(self, inputs: Tensor, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Gradient of the explained value at ``inputs`` (one per entry of ``rows``, the inputs they stand for).
-
-        Returns (gradient, value).
-        """
-        leaf = inputs.detach().clone().requires_grad_()
-        batch = self.batch.select(list(rows))
-        with torch.enable_grad():
-            logits = self.logits_at(batch, leaf)
-            value = scalar_of(logits, [self.targets[r] for r in rows], self.scalar)
-            (grad,) = torch.autograd.grad(value.sum(), leaf)
-        np.add.at(self.forwards_B, list(rows), 1)
-        np.add.at(self.backwards_B, list(rows), 1)
-        return grad.detach(), value.detach()
-
-    def logits_at(self, batch: Batch, inputs: Tensor) -> Tensor:
-        """Logits with the differentiable input replaced by ``inputs``."""
-        if isinstance(self.subject, TextSubject):
-            with self._swapped(batch, lambda _: inputs):
-                return self.head.logits(batch)
-        return self.head.logits(batch.with_tensors(**{self.subject.main: inputs}))
-
-    def per_unit(self, detail: Tensor) -> Tensor:
-        """Sum a (B, …) attribution of the differentiable input over each unit → (B, N) attention positions."""
-        if isinstance(self.subject, ImageSubject):
-            from whyformer.subjects.image import patch_masks
-
-            rows = []
-            for row, units in enumerate(self.units):
-                masks = patch_masks(units, detail[row][None])
-                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
-            return torch.stack(rows)
-        scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
-        if isinstance(self.subject, TableSubject):
-            return self.subject.placed(scores, self.batch, self.length)
-        missing = self.length - scores.shape[1]
-        if missing <= 0:
-            return scores
-        front = missing if self.study.front is None else self.study.front
-        return torch.nn.functional.pad(scores, (front, missing - front))
-
-
-def _keep(seen: list[Tensor], embedding: Tensor) -> Tensor:
-    seen.append(embedding.detach())
-    return embedding

@@ -199,8 +199,10 @@ def test_the_forward_pass_is_the_models_own(name: str) -> None:
         (GradientRules(attention_is_constant=True), torch.float32),
         (AlphaBeta(batch, {}, dict.fromkeys(range(4), 0), positions=10, dtype=torch.float64), torch.float64),
     ):
-        with borrowed(model), torch.enable_grad(), rules, LookupLeaves(lambda e, d=dtype: as_leaf(e, d)):
-            logits = case.logits(run(model, leaves_of(case.inputs(), dtype)))
+        inputs = leaves_of(case.inputs(), dtype)
+        named = inputs if isinstance(inputs, dict) else {str(i): t for i, t in enumerate(inputs)}
+        with borrowed(model), torch.enable_grad(), rules, LookupLeaves(lambda e, d=dtype: as_leaf(e, d), named):
+            logits = case.logits(run(model, inputs))
         assert logits.requires_grad and not rules.unruled
         torch.testing.assert_close(logits.detach().float(), plain_logits, rtol=0, atol=2e-6 * plain_logits.abs().max())
 

@@ -28,6 +28,15 @@ LLAVA = {
     "vision_feature_layer": -1,
     "image_seq_length": 16,
 }
+LLAVA_NEXT = LLAVA | {"image_grid_pinpoints": [[32, 64], [64, 32], [64, 64]]}
+QUERIES = 5
+BLIP2 = {
+    "vision_config": VISION,
+    "qformer_config": TOWER | {"vocab_size": VOCAB, "encoder_hidden_size": WIDTH, "cross_attention_frequency": 1},
+    "text_config": LLAMA,
+    "num_query_tokens": QUERIES,
+    "image_token_index": IMAGE_TOKEN,
+}
 ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 QWEN_TEXT = TOWER | CONTROL | {"vocab_size": VOCAB, "num_key_value_heads": 2, "rope_parameters": ROTARY}
 QWEN_TOKENS = {"image_token_id": IMAGE_TOKEN, "video_token_id": 98, "vision_start_token_id": 97}
@@ -43,6 +52,8 @@ QWEN2_5_VL = {
     | {"hidden_size": WIDTH, "out_hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "window_size": 16}
     | {"fullatt_block_indexes": [1]},
 } | QWEN_TOKENS
+# What they have in common: positions of image and text, and attention between them.
+TWO_STREAMS: dict[str, Any] = {"attention": spied, "self_only": False, "units": "several", "readout": None}
 
 
 def question_and_picture() -> Inputs:
@@ -68,6 +79,18 @@ def llava_inputs() -> Inputs:
     return prompt_with_image_tokens() | {"pixel_values": image()}
 
 
+def blip2_inputs() -> Inputs:
+    return prompt_with_image_tokens(QUERIES) | {"pixel_values": image()}
+
+
+def tiled_inputs() -> Inputs:
+    """Two images of 32 × 64: the whole in 4 × 4 tokens, then two tiles in 4 lines of 8 tokens, each with its end."""
+    return prompt_with_image_tokens(16 + 4 * 9) | {
+        "pixel_values": randn(BATCH, 3, 3, 32, 32, seed=2),
+        "image_sizes": torch.tensor([[32, 64]] * BATCH),
+    }
+
+
 def packed_inputs() -> Inputs:
     """Two images of 4 × 6 and 4 × 6 patches in one row of patches, two by two of them one token."""
     prompt = prompt_with_image_tokens(6)
@@ -81,8 +104,16 @@ def packed_inputs() -> Inputs:
 
 def after_the_image(output: Any) -> Tensor:
     """Logits at the last real token: the image's 16 tokens stand before it."""
+    return behind(output, 16)
+
+
+def after_the_queries(output: Any) -> Tensor:
+    return behind(output, QUERIES)
+
+
+def behind(output: Any, tokens: int) -> Tensor:
     rows = output.logits
-    return rows[torch.arange(len(rows)), torch.tensor(LENGTHS[: len(rows)]) + 16 - 1]
+    return rows[torch.arange(len(rows)), torch.tensor(LENGTHS[: len(rows)]) + tokens - 1]
 
 
 CASES = [
@@ -91,35 +122,34 @@ CASES = [
         hf("BlipForImageTextRetrieval", **BLIP),
         question_and_picture,
         implementations=EAGER,
-        attention=spied,
         sites=3 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=lambda output: output.itm_score,
+        **TWO_STREAMS,
     ),
     hf_case(
         "blip_caption",
         hf("BlipForConditionalGeneration", **BLIP),
         question_and_picture,
         implementations=EAGER,
-        attention=spied,
         sites=3 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=last_logits,
+        **TWO_STREAMS,
     ),
     hf_case(
         "llava",
         hf("LlavaForConditionalGeneration", **LLAVA),
         llava_inputs,
-        attention=spied,
         sites=2 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=after_the_image,
+        **TWO_STREAMS,
+    ),
+    hf_case(
+        "blip2",  # queries of its own read the image; what they found stands among the tokens of the text
+        hf("Blip2ForConditionalGeneration", **BLIP2),
+        blip2_inputs,
+        sites=4 * LAYERS,
+        logits=after_the_queries,
+        **TWO_STREAMS,
     ),
 ]
 
@@ -130,33 +160,32 @@ UNUSUAL = [
         hf("BlipForQuestionAnswering", **BLIP),
         question_picture_and_answer,
         implementations=EAGER,
-        attention=spied,
         sites=5 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=None,
+        **TWO_STREAMS,
+    ),
+    hf_case(
+        "llava_next",  # the tiles of an image go through the vision tower as a batch of their own
+        hf("LlavaNextForConditionalGeneration", **LLAVA_NEXT),
+        tiled_inputs,
+        sites=2 * LAYERS,
+        logits=None,
+        **TWO_STREAMS,
     ),
     hf_case(
         "qwen2_vl",
         hf("Qwen2VLForConditionalGeneration", **QWEN2_VL),
         packed_inputs,
-        attention=spied,
         sites=2 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=None,
+        **TWO_STREAMS,
     ),
     hf_case(
         "qwen2_5_vl",
         hf("Qwen2_5_VLForConditionalGeneration", **QWEN2_5_VL),
         packed_inputs,
-        attention=spied,
         sites=2 * LAYERS,
-        self_only=False,
-        units="several",
-        readout=None,
         logits=None,
+        **TWO_STREAMS,
     ),
 ]

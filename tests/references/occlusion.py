@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -39,3 +41,41 @@ def occlusion_of_patches(model: nn.Module, pixels: Tensor, target: int, patch: i
                 changed[c, top : top + patch, left : left + patch] = pixels[c].mean()
             drops.append(whole - score(changed))
     return torch.tensor(drops, dtype=torch.float64)
+
+
+@torch.no_grad()
+def occlusion_of_image_tokens(
+    score: Callable[[Tensor, Tensor], float], ids: Tensor, pixels: Tensor, marker: int, replacement: int, side: int
+) -> Tensor:
+    """Ids (N,) with ``marker`` where image tokens stand, pixels (C, H, W), ``side`` pixels along one token.
+
+    A token of the text is replaced by another; the k-th image token by the image's mean colour in its square.
+    """
+    whole = score(ids, pixels)
+    columns = pixels.shape[2] // side
+    drops, number = [], 0
+    for i in range(len(ids)):
+        words, image = ids.clone(), pixels.clone()
+        if ids[i] == marker:
+            top, left = number // columns * side, number % columns * side
+            for c in range(pixels.shape[0]):
+                image[c, top : top + side, left : left + side] = pixels[c].mean()
+            number += 1
+        else:
+            words[i] = replacement
+        drops.append(whole - score(words, image))
+    return torch.tensor(drops, dtype=torch.float64)
+
+
+def qwen_patches(pixels: Tensor, patch: int, merged: int, frames: int) -> Tensor:
+    """(patches, C · frames · patch · patch) as Qwen2-VL's processor lays an image out: token by token."""
+    rows = []
+    step = patch * merged
+    for top in range(0, pixels.shape[1], step):
+        for left in range(0, pixels.shape[2], step):
+            for i in range(merged):
+                for j in range(merged):
+                    y, x = top + i * patch, left + j * patch
+                    one = pixels[:, y : y + patch, x : x + patch]
+                    rows.append(torch.cat([one[c].flatten() for c in range(len(pixels)) for _ in range(frames)]))
+    return torch.stack(rows)

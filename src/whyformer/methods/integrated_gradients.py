@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.places import Place, place_of
+from whyformer.places import OnePlace, Place, StreamPlace, place_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
@@ -37,7 +37,7 @@ def _cost(units: int, steps: int = 50, **options: object) -> Passes:
 def integrated_gradients(
     run: Run,
     *,
-    baseline: Baseline = None,
+    baseline: Baseline | Mapping[str, Baseline] = None,
     steps: int = 50,
     at: str | None = None,
     keep_special: bool | Sequence[int] = False,
@@ -51,9 +51,11 @@ def integrated_gradients(
     block, with positions and types. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for
     images "zero" (default), "mean" or "blur"; for floats "zero" or "mean" (of the batch); for tables with reference
     rows "typical" (default: mean numbers, most frequent categories); or a tensor of your own that fits x of one input
-    (for text: vectors). ``keep_special`` leaves special tokens as they are; a list of token ids
-    says which those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the sum is in
-    ``checks["completeness_error"]``, as a share of the change in score in ``checks["completeness_error_relative"]``.
+    (for text: vectors). With several streams all move along one path, and the scores of all of them add up: a name goes
+    to the streams that have it, or each has its own, {"text": "mask", "image": "mean"}. ``keep_special`` leaves special
+    tokens as they are; a list of token ids says which those are. ``memory_mb`` bounds the memory of a batch of points.
+    What is missing from the sum is in ``checks["completeness_error"]``, as a share of the change in score in
+    ``checks["completeness_error_relative"]``.
     ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as wide as that many patches, against the
     patch grid; the sum stays, and 0 is off.
 
@@ -73,7 +75,7 @@ def integrated_gradients(
     relative_B = error_B / change_B.abs().clamp_min(torch.finfo(torch.float32).tiny).float()
     return Attribution(
         scores,
-        detail=[d.cpu().numpy() for d in detail.float()],
+        detail=place.detail(detail),
         base_B=base_B,
         checks={
             "completeness_error": error_B,
@@ -105,8 +107,16 @@ def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: floa
     return total
 
 
-def _baseline(run: Run, place: Place, baseline: Baseline, keep_special: bool | Sequence[int]) -> tuple[Tensor, Tensor]:
+def _baseline(
+    run: Run, place: Place, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """(B, …) where the line starts, and the explained values there."""
+    if isinstance(place, StreamPlace):
+        start = place.start(baseline, keep_special)
+        return start, place.values(start)
+    assert isinstance(place, OnePlace)
+    if isinstance(baseline, Mapping):
+        raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
     subject, inputs = run.subject, place.inputs
     free = _free(run, place, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
@@ -115,6 +125,11 @@ def _baseline(run: Run, place: Place, baseline: Baseline, keep_special: bool | S
         name = baseline if baseline is not None else "pad" if "pad" in subject.replacements else "zero"
         if name == "zero":
             return _started(place, torch.zeros_like(inputs), free)
+        if subject.several:
+            raise NotOffered(
+                f"baseline={name!r} is a word, and an image is laid beside the words of this model: it would stay. Use "
+                "at='input', where each has its own baseline, or baseline='zero'."
+            )
         return place.seen(_other_tokens(run, subject, subject.replacement_id(name), keep_special))
     if isinstance(subject, ImageSubject):
         pixels = run.batch.tensors[subject.main]
@@ -146,7 +161,7 @@ def _own(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Ten
         ) from None
 
 
-def _free(run: Run, place: Place, keep_special: bool | Sequence[int]) -> Tensor:
+def _free(run: Run, place: OnePlace, keep_special: bool | Sequence[int]) -> Tensor:
     """True where the baseline may stand, in a shape that expands to the inputs."""
     inputs = place.inputs
     if inputs.ndim != 3:

@@ -8,6 +8,7 @@ import torch
 
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
+from whyformer.subjects.parts import without_each
 
 
 def _cost(units: int, **options: object) -> Passes:
@@ -27,7 +28,8 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
 
     ``replace``: what stands in its place. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id;
-    images: "mean", "zero", "blur"; floats: "zero", "mean". The default is the first of these that the model has.
+    images: "mean", "zero", "blur"; floats: "zero", "mean". The default is the first of these that the model has. With
+    several streams each takes what it has; image tokens inside a text are taken away in the picture.
 
     Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
     never seen such gaps.
@@ -36,8 +38,13 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     values = run.value_B
     for row, units in enumerate(run.track(run.units, "occlusion")):
-        variants = run.subject.without_unit(run.batch, row, units, replacement)
-        drop = values[row] - run.score(variants, row).float()
+        # Queries of the model's own beside a single input (a learned query that pools) stay: their score is zero.
+        if run.several and not run.subject.several:
+            found = run.score(without_each(run.subject, run.batch, row, units, replacement), row)
+        else:
+            parts = run.subject.variants(run.batch, row, units, replacement, run.batch_size)
+            found = torch.cat([run.score(part, row) for part in parts])
+        drop = values[row] - found.float()
         removable = torch.tensor(run.subject.removable(units), device=drop.device)
         scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable, drop, 0.0)
     return Attribution(scores)

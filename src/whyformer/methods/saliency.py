@@ -22,8 +22,9 @@ def saliency(run: Run, *, norm: str = "l2", at: str | None = None, patch_smoothi
     r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.
     ``norm``: "l2", "l1", "max" (the largest entry, in absolute value) or "sum" (the signed sum of the entries).
     ``at="input"``: x is the word embedding, the pixels or the floats; ``at="embeddings"``: the vectors that enter
-    the first block, positions and types included (the default for tables with categories). The gradient itself is
-    in ``detail``. ``patch_smoothing``: for pixels, a Gaussian over the gradient, as wide as that many patches, against
+    the first block, positions and types included (the default for tables with categories). With several streams (image
+    and text, encoder-decoders) x are the inputs of all of them. The gradient itself is in ``detail``, where it is one
+    tensor. ``patch_smoothing``: for pixels, a Gaussian over the gradient, as wide as that many patches, against
     the patch grid; 0 is off.
 
     Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
@@ -33,4 +34,4 @@ def saliency(run: Run, *, norm: str = "l2", at: str | None = None, patch_smoothi
     assert place.gradient is not None
     gradient = place.smoothed(place.gradient, patch_smoothing)
     scores = place.norm(gradient, norm)
-    return Attribution(scores, detail=[g.cpu().numpy() for g in gradient.float()], signed=norm == "sum")
+    return Attribution(scores, detail=place.detail(gradient), signed=norm == "sum")

@@ -11,7 +11,6 @@ from whyformer.errors import BadInput, one_of
 from whyformer.places import Place, place_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.image import ImageSubject
 
 GROUPS = 5  # of the samples, for the standard error
 
@@ -48,7 +47,8 @@ def smooth_grad(
     ``memory_mb`` bounds the memory of a batch of copies. Draws depend on the seed alone; the error that is left, by a
     jackknife over groups of samples, is in ``checks["standard_error"]`` (root mean square over the units), and as a
     share of the largest score in ``checks["standard_error_relative"]``. ``patch_smoothing``: for pixels, a Gaussian
-    over what was averaged, as wide as that many patches, against the patch grid; 0 is off.
+    over what was averaged, as wide as that many patches, against the patch grid; 0 is off. With several streams all of
+    them get noise at once, each by its own σ.
 
     Misleads when: the noise is large enough to leave what the model knows, or too small to leave a bend of the score;
     and where gradients cancel: what matters with changing sign averages to nothing (``magnitude=True`` keeps it).
@@ -77,7 +77,7 @@ def smooth_grad(
     largest_B = scores.abs().amax(1)
     return Attribution(
         scores,
-        detail=[d.cpu().numpy() for d in smooth(mean).float()],
+        detail=place.detail(smooth(mean)),
         checks={
             "standard_error": error_B,
             "standard_error_relative": torch.where(largest_B > 0, error_B / largest_B, 0.0),
@@ -88,8 +88,8 @@ def smooth_grad(
 
 def _sums(run: Run, place: Place, samples: int, noise: float, magnitude: bool, memory_mb: float) -> Tensor:
     """(groups, B, …) gradients, or their squares, added up per group of samples."""
-    spread_B = noise * _spread(run, place)
-    kept_B = [_kept(run, place, row) for row in range(run.batch.size)]
+    spread_B = [noise * place.spread(row) for row in range(run.batch.size)]
+    kept_B = [place.kept(row) for row in range(run.batch.size)]
     sources = [torch.Generator().manual_seed(run.seed) for _ in range(run.batch.size)]
     dtype = torch.promote_types(place.inputs.dtype, torch.float32)
     groups = min(GROUPS, samples)
@@ -107,25 +107,6 @@ def _sums(run: Run, place: Place, samples: int, noise: float, magnitude: bool, m
         for i, (row, sample) in enumerate(chunk):
             sums[sample % groups, row] += gradient[i]
     return sums
-
-
-def _kept(run: Run, place: Place, row: int) -> Tensor:
-    """Real positions of one input; everything where positions are no tokens."""
-    numbers = place.inputs[row]
-    if isinstance(run.subject, ImageSubject) and place.entrance is None:
-        return torch.ones_like(numbers, dtype=torch.bool)
-    keep_BN = run.batch.keep_BN if place.entrance is None else run.keep_BN
-    return torch.ones_like(numbers, dtype=torch.bool) if keep_BN is None else keep_BN[row]
-
-
-def _spread(run: Run, place: Place) -> Tensor:
-    """(B,) the range of pixels or of a row of floats; the standard deviation of vectors."""
-    spreads = []
-    for row, numbers in enumerate(place.inputs.double()):
-        own = numbers[_kept(run, place, row)]
-        vectors = numbers.ndim == 2
-        spreads.append(own.std(correction=0) if vectors else own.max() - own.min())
-    return torch.stack(spreads).cpu()
 
 
 def _jackknife(

@@ -173,6 +173,6 @@ def _facts(batch: Batch) -> tuple[Any, ...]:
 def bare(one: Batch) -> Batch:
     """A single input with the padding of its text cut off."""
     assert one.keep_BN is not None
-    real, names = one.keep_BN[0], ("input_ids", "attention_mask", "token_type_ids")
+    real, names = one.keep_BN[0], ("input_ids", "attention_mask", "token_type_ids", "bbox")
     cut = {k: v[:, real] for k, v in one.tensors.items() if k in names}
     return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])

@@ -94,16 +94,19 @@ class AudioSubject(Subject):
         """Silence, one frame at a time: the samples (or columns) that a frame covers."""
         if replacement not in self.replacements:
             raise UnknownName("replacement", replacement, self.replacements)
-        sound = batch.tensors[self.main][row]
-        samples = sound.shape[-1]
-        mask = batch.tensors.get("attention_mask")
-        real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
-        edges = [round(i * real / len(units)) for i in range(len(units) + 1)]
+        sound, edges = batch.tensors[self.main][row], self.edges(batch, row, len(units))
         changed = sound.repeat(len(units), *[1] * sound.ndim)
-        filler = 0.0 if replacement == "zero" else sound[..., :real].mean(-1, keepdim=True)
+        filler = 0.0 if replacement == "zero" else sound[..., : edges[-1]].mean(-1, keepdim=True)
         for i in range(len(units)):
             changed[i, ..., edges[i] : edges[i + 1]] = filler
         return batch.select([row] * len(units)).with_tensors(**{self.main: changed})
+
+    def edges(self, batch: Batch, row: int, count: int) -> list[int]:
+        """Where each of ``count`` frames of one clip begins, in samples or columns, and where the last one ends."""
+        samples = batch.tensors[self.main].shape[-1]
+        mask = batch.tensors.get("attention_mask")
+        real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
+        return [round(i * real / count) for i in range(count + 1)]
 
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:

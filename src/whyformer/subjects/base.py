@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,6 +94,12 @@ class Subject(ABC):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
 
+    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
+        """:meth:`without_unit`, at most ``at_once`` at a time; large images are made as they are asked for."""
+        whole = self.without_unit(batch, row, units, replacement)
+        for start in range(0, whole.size, at_once):
+            yield whole.select(slice(start, start + at_once))
+
     def removable(self, units: Units) -> list[bool]:
         """Units that can be taken away: not the tokens that the model adds itself."""
         return [not special for special in units.special]
@@ -129,6 +135,11 @@ class Subject(ABC):
 
     def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
         """The subject of one stream, and the batch as it sees it."""
+        given = {name for _, name in self.inputs(batch)}
+        if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
+            from whyformer.subjects.parts import OwnPositions  # which is a subject itself
+
+            return OwnPositions(self.model, self.main, stream), batch
         return self, batch
 
     def places(self, batch: Batch) -> Tensor | None:
@@ -205,6 +216,16 @@ class Subject(ABC):
         arguments = {**batch.tensors, **batch.constants, **extra}
         positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
+
+
+def require_shown(name: str, keep_BN: Tensor) -> None:
+    """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
+    hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
+    if hidden and name != "attention_mask":
+        raise BadInput(
+            f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
+            "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."
+        )
 
 
 def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:

@@ -71,7 +71,8 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     if _looks_like_image(inputs):
         return ImageSubject(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
-        return TextSubject(model, processor, main=next(iter(parameters)))
+        named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        return TextSubject(model, processor, main=named[0] if named else "input_ids")
     return TensorSubject(model, processor)
 
 
@@ -109,6 +110,9 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | Non
     sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
     if sources and (getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in names):
         return Seq2SeqSubject(model, processor, sources[0])
+    parameters = signature_of(model)
+    if "pixel_values" in names and "decoder_input_ids" in parameters and "input_ids" not in parameters:
+        return Seq2SeqSubject(model, processor, "pixel_values")  # TrOCR: what is read from an image
     if "pixel_values" in names and type(model).__name__.endswith("ForObjectDetection"):
         return DetectionSubject(model, processor)
     if sources and sources[0] != "input_ids":

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, NotOverUnits, UnknownName
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.parts import OwnPositions, without_each
-from whyformer.types import Units
+from whyformer.types import Target, Units
 
 THRESHOLD = 0.5
 
@@ -38,8 +38,10 @@ class DetectionSubject(ImageSubject):
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
-            logits = self.call(batch).logits.float()
-        probability = logits.softmax(-1)[..., :-1]  # the last class means: no object
+            output = self.call(batch)
+        boxes = _corners(getattr(output, "pred_boxes", None), batch.size)
+        logits = output.logits.float()
+        probability = self._probability(logits)
         best, classes = probability.max(-1)
         rows, queries, wanted, warnings = [], [], [], []
         everything = target is None or isinstance(target, float)
@@ -66,10 +68,19 @@ class DetectionSubject(ImageSubject):
             positions=tuple(queries),
             warnings=tuple((*given[r], *w) for r, w in zip(rows, warnings, strict=True)),
             groups=tuple(rows) if everything else (),
+            encodings=tuple({"boxes": boxes[r]} for r in rows),
         )
         return steps, wanted
 
+    def _probability(self, logits_BQC: Tensor) -> Tensor:
+        """Of each class. DETR has one more, the last, for no object; its successors ask of each class by itself."""
+        if logits_BQC.shape[-1] == getattr(self.model.config, "num_labels", None):
+            return logits_BQC.sigmoid()
+        return logits_BQC.softmax(-1)[..., :-1]
+
     def _chosen(self, want: Any, probability_QC: Tensor, classes_Q: Tensor) -> tuple[int, int]:
+        if isinstance(want, Target):  # what an earlier explanation explained
+            want = (want.position, want.index)
         pair = want if isinstance(want, tuple) else (None, want)
         if len(pair) != 2:
             raise BadInput(f"target {want!r}: a detector takes (query, class), a class, or a threshold such as 0.7.")
@@ -102,6 +113,15 @@ class DetectionSubject(ImageSubject):
         return without_each(self, batch, row, units, replacement)
 
 
+def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...], ...] | None]:
+    """Per input, left, top, right, bottom of each query's box as shares of the image, from centres and sides."""
+    if boxes_BQ4 is None:
+        return [None] * size
+    centre, half = boxes_BQ4.float()[..., :2], boxes_BQ4.float()[..., 2:] / 2
+    corners = torch.cat([centre - half, centre + half], -1).clamp(0, 1)
+    return [tuple(tuple(box) for box in row) for row in corners.tolist()]
+
+
 class PaddedImage(ImageSubject):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
@@ -111,7 +131,14 @@ class PaddedImage(ImageSubject):
             rows, columns = math.ceil(height / stride), math.ceil(width / stride)
             if rows * columns == length:
                 return rows, columns
-        return self._grid(batch, length, None)
+        rows, columns = self._grid(batch, length, None)
+        if rows * columns != length:
+            raise NotOverUnits(
+                f"attention runs over {length} positions that are no patches of a {height}×{width} image: a detector "
+                "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
+                "be laid over the image, by no method."
+            )
+        return rows, columns
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         mask = batch.tensors.get("pixel_mask")

@@ -113,20 +113,52 @@ class ImageSubject(Subject):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         one = batch.select([row])
         pixels = one.tensors[self.main]
-        background = self.background(pixels, replacement)
         patches = patch_masks(units, pixels)
-        changed = torch.where(patches[:, None], background, pixels)
+        changed = torch.where(patches[:, None], self.filling(units, pixels, replacement), pixels)
         return one.select([0] * len(patches)).with_tensors(**{self.main: changed})
+
+    def filling(self, units: Units, pixels: Tensor, replacement: str) -> Tensor:
+        """What stands for absent pixels, made of the picture without its padding."""
+        high, wide = units.image_size or pixels.shape[-2:]
+        filled = pixels.clone()
+        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
+        return filled
+
+    def owner(self, units: Units, pixels: Tensor) -> Tensor:
+        """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
+        return patch_of_pixels(units, pixels)
 
 
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:
-    """(U, height, width) the pixels of each unit; none for the tokens that the model adds."""
+    """(U, height, width) the pixels of each unit; none for the tokens that the model adds, none in padding."""
+    numbers = iter(range(len(units)))
+    own = torch.tensor([-2 if special else next(numbers) for special in units.special], device=pixels.device)
+    return patch_of_pixels(units, pixels) == own[:, None, None]
+
+
+def patch_of_pixels(units: Units, pixels: Tensor) -> Tensor:
+    """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
     assert units.grid is not None
-    height, width = pixels.shape[-2:]
-    index = patch_index(units.grid, height, width).to(pixels.device)
-    patches = iter(range(units.grid[0] * units.grid[1]))
-    numbers = torch.tensor([-1 if s else next(patches) for s in units.special], device=pixels.device)
-    return index == numbers[:, None, None]
+    high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
+    found = torch.full(pixels.shape[-2:], -1)
+    found[:high, :wide] = patch_index(units.grid, high, wide)
+    return found.to(pixels.device)
+
+
+def pooled(pixels: Tensor, units: Units, largest: bool = False) -> Tensor:
+    """(patches,) the sum, or the largest, of (channels, height, width) over each patch, padding left out."""
+    assert units.grid is not None
+    high, wide = units.image_size or pixels.shape[-2:]
+    flat = (pixels.amax(0) if largest else pixels.sum(0))[:high, :wide]
+    row, column = (
+        torch.arange(size, device=pixels.device) * count // size
+        for size, count in zip((high, wide), units.grid, strict=True)
+    )
+    # Two sums along the axes give the same on every run, which adding at scattered places would not on a GPU.
+    for index, count in ((row, units.grid[0]), (column, units.grid[1])):
+        parts = [flat[index == i] for i in range(count)]
+        flat = torch.stack([part.amax(0) if largest else part.sum(0) for part in parts]).t()
+    return flat.flatten()
 
 
 def patch_index(grid: tuple[int, int], height: int, width: int) -> Tensor:

@@ -46,8 +46,34 @@ def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def token_grid(config: Any, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
     """Rows and columns of one image's tokens, and of its pixels."""
-    vision = getattr(config, "vision_config", config)
-    merged = int(getattr(vision, "spatial_merge_size", 1))
-    patch = int(getattr(vision, "patch_size", 14))
+    merged, patch, _ = _sides(config)
     rows, columns = int(size[1]), int(size[2])
     return (rows // merged, columns // merged), (rows * patch, columns * patch)
+
+
+def frames_of(config: Any, patches_PD: Tensor, size: Tensor) -> Tensor:
+    """(frames, channels, height, width) of one image; a still one is held as several equal frames."""
+    merged, patch, deep = _sides(config)
+    time, rows, columns = (int(n) for n in size)
+    own = patches_PD[: time * rows * columns]
+    split = own.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
+    return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
+
+
+def patches_of(config: Any, frames_TCHW: Tensor) -> Tensor:
+    """(patches, D) back again, neighbours that become one token one after the other."""
+    merged, patch, deep = _sides(config)
+    count, channels, height, width = frames_TCHW.shape
+    high, wide = height // patch // merged, width // patch // merged
+    split = frames_TCHW.reshape(count // deep, deep, channels, high, merged, patch, wide, merged, patch)
+    return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, channels * deep * patch * patch)
+
+
+def _sides(config: Any) -> tuple[int, int, int]:
+    """Patches along the side of a token, pixels along the side of a patch, frames in a patch."""
+    vision = getattr(config, "vision_config", config)
+    return (
+        int(getattr(vision, "spatial_merge_size", 1)),
+        int(getattr(vision, "patch_size", 14)),
+        int(getattr(vision, "temporal_patch_size", 1)),
+    )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import NotOffered
 from whyformer.outputs import logits_of
 from whyformer.subjects.answer import Answer, bare
 from whyformer.subjects.base import Batch, Raw, Subject
 from whyformer.subjects.families import BOX_FEATURES, LOGITS_INSIDE
 from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.image_tokens import without_tokens
 from whyformer.subjects.joined import joined
 from whyformer.subjects.packed import SIZES, are_packed, packed, token_grid, unpacked
 from whyformer.subjects.pair_encoding import encoded_pairs
@@ -38,13 +38,18 @@ class PairSubject(TextSubject):
         super().__init__(model, processor, main="input_ids")
         self.image = image
         self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
-        answers = "decoder_input_ids" in self.parameters and callable(getattr(model, "generate", None))
+        # BLIP-2 takes decoder ids for those of its language models that have a decoder beside an encoder.
+        continues = getattr(self.config, "use_decoder_only_language_model", False)
+        decoder = "decoder_input_ids" in self.parameters and not continues
+        answers = decoder and callable(getattr(model, "generate", None))
         self._answer = Answer(model, processor) if answers else None
         self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
         self._text = TextSubject(model, processor)
         self._image: Subject = (
             VectorSubject(model, image, boxes=BOX_FEATURES[image])
             if image in BOX_FEATURES
+            else VectorSubject(model, image, word="patch")
+            if "spatial_shapes" in self.parameters  # SigLIP 2 takes patches that were cut out before
             else ImageSubject(model, main=image)
         )
 
@@ -143,6 +148,10 @@ class PairSubject(TextSubject):
                 return int(value)
         return None
 
+    def _asks(self) -> bool:
+        """Queries of the model's own stand between image and text (BLIP-2)."""
+        return getattr(self.config, "num_query_tokens", None) is not None
+
     def places(self, batch: Batch) -> Tensor | None:
         token = self.image_token()
         return None if token is None else batch.tensors[self.main] == token
@@ -153,6 +162,9 @@ class PairSubject(TextSubject):
         if length == tokens:
             return self._marked(batch, texts, grid)
         images = self._image.units(batch, length - tokens, None, self._shape(batch, grid))
+        sizes = self._forms(batch)
+        if sizes:
+            images = [replace(u, image_size=(high, wide)) for u, (high, wide) in zip(images, sizes, strict=True)]
         order = (images, texts) if front else (texts, images)
         return [joined(parts) for parts in zip(*order, strict=True)]
 
@@ -165,8 +177,10 @@ class PairSubject(TextSubject):
         return int(small.any(1).sum()), int(small.any(0).sum())
 
     def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
-        """Tokens at the image's places belong to the image."""
+        """Tokens at the image's places belong to the image, or to the queries that read it."""
         token, result = self.image_token(), []
+        # BLIP-2 puts what its own queries have read at these places; the patches that they read are another stream.
+        stream, label = ("queries", "[query {}]") if self._asks() else ("image", "image {}")
         for row, units in enumerate(texts):
             ids = batch.tensors[self.main][row]
             assert batch.keep_BN is not None
@@ -174,15 +188,16 @@ class PairSubject(TextSubject):
             size = tuple(batch.tensors[self.image].shape[-2:])
             if SIZES in batch.tensors:
                 grid, size = token_grid(self.config, batch.tensors[SIZES][row])
-            fits = grid is not None and sum(images) == grid[0] * grid[1]
+            fits = grid is not None and sum(images) == grid[0] * grid[1] and stream == "image"
             numbers = iter(range(sum(images)))
-            labels = tuple(f"image {next(numbers)}" if i else lab for i, lab in zip(images, units.labels, strict=True))
+            named = zip(images, units.labels, strict=True)
+            labels = tuple(label.format(next(numbers)) if i else text for i, text in named)
             result.append(
                 replace(
                     units,
                     labels=labels,
-                    special=tuple(s and not i for i, s in zip(images, units.special, strict=True)),
-                    stream=tuple("image" if i else "text" for i in images),
+                    special=tuple(stream == "queries" if i else s for i, s in zip(images, units.special, strict=True)),
+                    stream=tuple(stream if i else "text" for i in images),
                     grid=grid if fits else None,
                     image_size=(size[0], size[1]) if fits else None,
                 )
@@ -206,7 +221,12 @@ class PairSubject(TextSubject):
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         if self.image_token() is not None:
-            raise NotOffered(
-                "units cannot be taken away where image tokens stand inside the text. Use generic_attention."
-            )
+            return without_tokens(self, batch, row, units, replacement)
         return without_each(self, batch, row, units, replacement)
+
+    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
+        if self.image_token() is None:
+            yield from super().variants(batch, row, units, replacement, at_once)
+            return
+        for start in range(0, len(units), at_once):
+            yield without_tokens(self, batch, row, units, replacement, slice(start, start + at_once))

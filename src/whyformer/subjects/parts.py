@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class VectorSubject(Subject):
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
         for name, mask in batch.tensors.items():
-            if name.startswith("visual") and "mask" in name and mask.shape == keep.shape:
+            if name.startswith(("visual", "pixel")) and "mask" in name and mask.shape == keep.shape:
                 return mask.bool()
         return keep
 
@@ -73,7 +74,8 @@ class OwnPositions(Subject):
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         labels = tuple(f"[{self.word} {i}]" for i in range(length))
-        return [Units(labels, (True,) * length, (self.stream,) * length)] * batch.size
+        plain = Units(labels, (True,) * length, (self.stream,) * length)
+        return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
@@ -82,21 +84,40 @@ class OwnPositions(Subject):
         return batch.select([row] * len(units))
 
 
+def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
+    """Where a detector's queries put what they found."""
+    facts = batch.encodings[row] if batch.encodings else None
+    boxes = facts.get("boxes") if isinstance(facts, dict) else None
+    return boxes if boxes is not None and len(boxes) == length else None
+
+
 def without_each(subject: Subject, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
     """One input once per unit of any stream; ``replacement`` goes to the streams that have it (ids go to text)."""
-    variants = []
+    require_known(subject, replacement)
+    variants: list[Batch] = []
+    numbers: list[int] = []
     for stream in dict.fromkeys(units.stream):
         part, view = subject.part(stream, batch)
-        own = pick(units, [i for i, s in enumerate(units.stream) if s == stream])
-        changed = part.without_unit(view, row, own, _fitting(part, replacement))
+        members = [i for i, s in enumerate(units.stream) if s == stream]
+        own, numbers = pick(units, members), [*numbers, *members]
+        changed = part.without_unit(view, row, own, fitting(part, replacement))
         variants.append(batch.select([row] * changed.size).with_tensors(**changed.tensors))
     tensors = {k: torch.cat([v.tensors[k] for v in variants]) for k in batch.tensors}
     keep = [v.keep_BN for v in variants if v.keep_BN is not None]
     positions = tuple(p for v in variants for p in v.positions)
-    return Batch(tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions)
+    by_stream = Batch(
+        tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions
+    )
+    return by_stream.select(sorted(range(len(units)), key=numbers.__getitem__))
 
 
-def _fitting(part: Subject, replacement: str | int) -> Any:
+def require_known(subject: Subject, replacement: str | int) -> None:
+    """At least one stream has to have the replacement; a word that none has would be passed over in silence."""
+    if isinstance(replacement, str) and replacement not in subject.replacements:
+        raise UnknownName("replacement", replacement, subject.replacements, "A token id (an integer) works too.")
+
+
+def fitting(part: Subject, replacement: str | int) -> Any:
     """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
     if isinstance(part, TextSubject):

@@ -8,17 +8,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whyformer.errors import NotOffered
+from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.subjects.answer import Answer, is_pair
 from whyformer.subjects.audio import AudioSubject
 from whyformer.subjects.base import Batch, Raw, Subject
-from whyformer.subjects.parts import without_each
+from whyformer.subjects.image import ImageSubject
+from whyformer.subjects.parts import OwnPositions, without_each
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Units
 
 
 class Seq2SeqSubject(TextSubject):
-    """A source (text or sound) and a target; units are the source's and the target's tokens so far.
+    """A source (text, sound or an image) and a target; units are the source's and the target's tokens so far.
 
     A generator is explained at the next token after the target prefix. Given only a source, the model's own greedy
     answer is explained, one explanation per token of it.
@@ -33,11 +34,8 @@ class Seq2SeqSubject(TextSubject):
         super().__init__(model, processor, main=source)
         self.target = target
         self.generates = target == "decoder_input_ids" and is_generator(model)
-        self._source: Subject = (
-            AudioSubject(model, processor, main=source)
-            if source in {"input_features", "input_values"}
-            else TextSubject(model, processor, main=source)
-        )
+        kinds = {"input_features": AudioSubject, "input_values": AudioSubject, "pixel_values": ImageSubject}
+        self._source: Subject = kinds.get(source, TextSubject)(model, processor, main=source)
         self._answer = Answer(model, processor, target)
 
     # Inputs
@@ -70,7 +68,26 @@ class Seq2SeqSubject(TextSubject):
     # Units
 
     def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
-        return self._answer.part(batch, self.main) if stream == "target" else (self._source, batch)
+        if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextSubject)):
+            return self._answer.part(batch, self.main)
+        return (OwnPositions(self.model, self.main), batch) if stream == "queries" else (self._source, batch)
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        self._require_text()
+        return super().units(batch, length, front, grid)
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        self._require_text()
+        return super().keep(batch, length, front)
+
+    def _require_text(self) -> None:
+        """Asked for units of its own only where no streams were found."""
+        if not isinstance(self._source, TextSubject):
+            raise NotOverUnits(
+                "which positions of the model's attention belong to which part of the input is not known: its encoder "
+                "attends inside windows (Donut), or over positions that change from layer to layer. No method can lay "
+                "scores over the input here."
+            )
 
     @property
     def replacements(self) -> tuple[str, ...]:

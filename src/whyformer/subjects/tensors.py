@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, UnknownName
-from whyformer.subjects.base import Batch, Raw, Subject, assemble
+from whyformer.subjects.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.subjects.parts import pick
 from whyformer.types import Units
 
 
@@ -46,6 +47,12 @@ class TensorSubject(Subject):
                 return choice
         return []
 
+    def _columns_of(self, batch: Batch, row: int, count: int) -> list[tuple[str, int]]:
+        """Those of the ``count`` units of one input: without its padding."""
+        columns = self.columns(batch)
+        real = self.keep(batch, len(columns), None)[row].nonzero()[:, 0].tolist()
+        return [columns[i] for i in real] if len(real) == count else self.seen_columns(batch, count)
+
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         columns = self.seen_columns(batch, length)
         many = len(batch.tensors) > 1
@@ -53,7 +60,7 @@ class TensorSubject(Subject):
         if not columns:  # positions of the model's own making
             labels = [f"position {i}" for i in range(length)]
         units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
-        return [units] * batch.size
+        return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         tensor = next(iter(batch.tensors.values()))
@@ -61,6 +68,7 @@ class TensorSubject(Subject):
         for name, mask in batch.tensors.items():
             if mask.shape == keep.shape and "mask" in name:
                 keep = ~mask.bool() if "padding" in name else mask.bool()
+                require_shown(name, keep)
         return keep
 
     @property
@@ -70,7 +78,7 @@ class TensorSubject(Subject):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         if replacement not in self.replacements:
             raise UnknownName("replacement", replacement, self.replacements)
-        columns = self.seen_columns(batch, len(units))
+        columns = self._columns_of(batch, row, len(units))
         if not columns:
             raise BadInput(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName
-from whyformer.subjects.base import Batch, Raw, Subject, assemble
+from whyformer.subjects.base import Batch, Raw, Subject, assemble, require_shown
 from whyformer.types import Units
 
 
@@ -40,8 +40,9 @@ class TextSubject(Subject):
             else:
                 warnings.append(())
         batch = self._padded(encodings)
+        keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+        batch = self._by_own_names(batch, keep)
         self._check_vocabulary(batch[self.main])
-        keep = batch.get("attention_mask", torch.ones_like(batch[self.main]))
         tensors = {k: self.move(v) for k, v in batch.items() if self._takes(k)}
         return Batch(
             tensors,
@@ -50,6 +51,16 @@ class TextSubject(Subject):
             warnings=tuple(warnings),
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
+
+    def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
+        """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
+        if self.main in batch:
+            return batch
+        named = {self.main: batch["input_ids"]}
+        mask = next((n for n in self.parameters if "mask" in n or "padding" in n), None)
+        if mask is not None and not bool(keep.all()):
+            named[mask] = keep == 0 if "padding" in mask else keep != 0  # torch.nn's padding masks say what is hidden
+        return named
 
     def _takes(self, name: str) -> bool:
         return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
@@ -134,6 +145,7 @@ class TextSubject(Subject):
                     keep = ~tensor.bool()
                 elif name.endswith("mask"):
                     keep = tensor.bool()
+                    require_shown(name, keep)
         encodings = tuple(self._facts(None, {"input_ids": row.tolist()}) for row in ids)
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 

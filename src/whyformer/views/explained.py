@@ -10,6 +10,7 @@ import numpy as np
 from whyformer.errors import BadInput, UnknownName
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
+from whyformer.views.frames import frames_of
 from whyformer.views.heat import heatmap
 from whyformer.views.image import heat
 from whyformer.views.pixels import to_pixels
@@ -37,7 +38,7 @@ def view_of(
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
     pixels = None if image is None else to_pixels(image)
     has_patches = explanation.units.grid is not None
-    panels = [Panel((Picture(pixels),), "input")] if has_patches and pixels is not None else []
+    panels = [Panel((Picture(pixels, frames_of(explanation)),), "input")] if has_patches and pixels is not None else []
     panels += _panels(explanation, pixels, by)
     scale = None if has_patches else scale_for(explanation, by)
     panels.append(Panel((ranking(explanation, most=most, scale=scale),), "ranked", wide=has_patches))

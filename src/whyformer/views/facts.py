@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from whyformer.types import Explanation
+from whyformer.views.frames import frames_of, place_of
 from whyformer.views.view import Fact
 
 
@@ -17,6 +18,7 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
     found = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
+    found += [Fact("detected", place_of(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         found.append(Fact("model", explanation.model))
     return tuple(found)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.types import Explanation
+from whyformer.views.frames import frames_of
 from whyformer.views.heat import heatmap
 from whyformer.views.scale import scale_of
 from whyformer.views.view import Heat, Scale
@@ -25,4 +26,4 @@ def heat(
     """The patches' scores over the image, from the lowest to the highest patch."""
     values = heatmap(explanation) * np.float32(times)
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
-    return Heat(values, scale, image, interpolation, explanation.units.image_size)
+    return Heat(values, scale, image, interpolation, explanation.units.image_size, frames_of(explanation))

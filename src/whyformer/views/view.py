@@ -111,11 +111,20 @@ class Ranking:
         return lines
 
 
+@dataclass(frozen=True)
+class Frame:
+    """A box on a picture, and what is in it. Edges are left, top, right, bottom, as shares of the picture."""
+
+    box: tuple[float, float, float, float]
+    label: str
+
+
 @dataclass(frozen=True, eq=False)
 class Picture:
     """The input image itself (uint8, height × width × 3)."""
 
     image: Array
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +136,7 @@ class Heat:
     image: Array | None = None
     interpolation: str = "bilinear"  # "nearest" shows the grid
     size: tuple[int, int] | None = None  # height, width that the grid covers
+    frames: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,31 +21,56 @@ class SwapEmbedding(TorchFunctionMode):
         self.ids = ids
         self.weight = getattr(table, "weight", None)
         self.replace = replace
-        self.found = False
+        self.weight_used: Tensor | None = None  # the table that the ids were looked up in, once they were
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.__name__ != "embedding" or self.found:
-            return out
-        indices, weight = _operands(args, kwargs)
+        swapped = self.swapped(out, *_operands(args, kwargs)) if func.__name__ == "embedding" else None
+        return out if swapped is None else swapped
+
+    def swapped(self, out: Tensor, indices: Tensor, weight: Tensor) -> Tensor | None:
+        """What the lookup gives instead of ``out``; None where it is not the one that is waited for."""
+        if self.weight_used is not None:
+            return None
+        length, found = self.ids.shape[1], None
         if self._is_input(indices, weight, self.ids):
-            self.found = True
-            return self.replace(out)
-        if self._is_input(indices, weight, self.ids.t()):  # models that put the sequence first
-            self.found = True
-            return self.replace(out.transpose(0, 1)).transpose(0, 1)
-        length = self.ids.shape[1]
-        if indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], weight, self.ids):
-            self.found = True  # models that pad their input themselves (Longformer)
-            return torch.cat([self.replace(out[:, :length]), out[:, length:]], 1)
-        return out
+            found = self._other(out)
+        elif self._is_input(indices, weight, self.ids.t()):  # models that put the sequence first
+            found = self._other(out.transpose(0, 1)).transpose(0, 1)
+        elif indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], weight, self.ids):
+            # models that pad their input themselves (Longformer)
+            found = torch.cat([self._other(out[:, :length]), out[:, length:]], 1)
+        self.weight_used = None if found is None else weight
+        return found
+
+    def _other(self, embedding: Tensor) -> Tensor:
+        other = self.replace(embedding)
+        # A leaf must not be written into, and some models do that (CTRL scales what it looked up in place).
+        return other.clone() if other.is_leaf and other.requires_grad else other
 
     def _is_input(self, indices: Tensor, weight: Tensor, ids: Tensor) -> bool:
         if indices.shape != ids.shape or (self.weight is not None and weight is not self.weight):
             return False
         return indices is ids or torch.equal(indices, ids)
+
+
+class SwapEmbeddings(TorchFunctionMode):
+    """Several streams of ids at once. A lookup serves the first that waits for it: two streams may hold equal ids."""
+
+    def __init__(self, swaps: Sequence[SwapEmbedding]) -> None:
+        super().__init__()
+        self.swaps = swaps
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ != "embedding":
+            return out
+        operands = _operands(args, kwargs)
+        return next((s for s in (swap.swapped(out, *operands) for swap in self.swaps) if s is not None), out)
 
 
 def _operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:

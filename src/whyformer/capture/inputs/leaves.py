@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,15 @@ def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 class LookupLeaves(TorchFunctionMode):
-    """Every embedding that is looked up is replaced by ``leaf(embedding)``: the categorical columns of a table."""
+    """Every embedding that is looked up is replaced by ``leaf(embedding)``: the categorical columns of a table.
 
-    def __init__(self, leaf: Callable[[Tensor], Tensor]) -> None:
+    Positions are looked up, too: where the input holds no ids, running numbers (0, 1, 2, …) are taken for those.
+    """
+
+    def __init__(self, leaf: Callable[[Tensor], Tensor], tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.leaf = leaf
+        self.ids = any(not t.is_floating_point() and "mask" not in name for name, t in tensors.items())
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -33,7 +37,15 @@ class LookupLeaves(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding" or out.requires_grad:
             return out
+        indices = args[0] if args else (kwargs or {})["input"]
+        if not self.ids and _is_running(indices):
+            return out
         return self.leaf(out).clone()  # a leaf itself must not be written into, and some models do that
+
+
+def _is_running(indices: Tensor) -> bool:
+    """0, 1, 2, … along the last axis, in every row."""
+    return torch.equal(indices, torch.arange(indices.shape[-1], device=indices.device).expand_as(indices))
 
 
 class BeforeAttention(TorchFunctionMode):

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from whyformer.views.color import colours, head_colour
+from whyformer.views.frames import framed
 from whyformer.views.heat import canvas_size, painted, painted_heads, picture
 from whyformer.views.pixels import resized, shrunk
 from whyformer.views.view import HeadColours, Heat, Matrix, Picture, Scale
@@ -24,12 +25,12 @@ LONGEST_LABEL = 14
 def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
     if not coloured:
         return Text(f"(the image, {mark.image.shape[0]} × {mark.image.shape[1]} pixels)")
-    return _half_blocks(picture(mark.image, _fitting(canvas_size(mark), width)))
+    return _half_blocks(framed(picture(mark.image, _fitting(canvas_size(mark), width)), mark.frames))
 
 
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
     if coloured:
-        return _half_blocks(painted(mark, _fitting(canvas_size(mark), width)))
+        return _half_blocks(framed(painted(mark, _fitting(canvas_size(mark), width)), mark.frames))
     values = mark.values_RC
     if values.shape[1] * 2 > width:
         size = (max(1, round(values.shape[0] * width / 2 / values.shape[1])), width // 2)

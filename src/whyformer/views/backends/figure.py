@@ -19,6 +19,7 @@ from whyformer.views.heat import canvas_size, painted, painted_heads, picture
 from whyformer.views.view import (
     Bar,
     Bars,
+    Frame,
     HeadColours,
     Heat,
     Lines,
@@ -151,9 +152,11 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Bars):
         return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale)
     if isinstance(mark, Picture):
-        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size))
+        return _image(
+            sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size), mark.frames
+        )
     if isinstance(mark, Heat):
-        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size))
+        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
     if isinstance(mark, Matrix):
         return draw_matrix(sheet, x, y, width, mark)
     if isinstance(mark, Table):
@@ -243,12 +246,32 @@ def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar
 
 
 def _image(
-    sheet: Sheet, x: float, y: float, width: float, size: tuple[int, int], paint: Callable[[tuple[int, int]], Any]
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    size: tuple[int, int],
+    paint: Callable[[tuple[int, int]], Any],
+    frames: Sequence[Frame] = (),
 ) -> float:
     drawn = min(width, 3.2 * size[1] / max(size))
     height = drawn * size[0] / size[1]
     sheet.pixels(x, y, drawn, height, paint(size))
+    for frame in frames:
+        _frame(sheet, x, y, drawn, height, frame)
     return y + height
+
+
+def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame: Frame) -> None:
+    """A box on a picture: white on a dark line, its name above it, or inside where there is no room."""
+    left, top, right, bottom = (e * full for e, full in zip(frame.box, (width, height, width, height), strict=True))
+    for edge, thick in (("black", 3.0), ("white", 1.4)):
+        sheet.box(x + left, y + top, right - left, bottom - top, "none", edge, linewidth=thick, zorder=2)
+    label = _short(frame.label, max(4, int(width / letter(8))))
+    long, high = cells(label) * letter(8) + 0.08, 0.16
+    at_x, at_y = x + max(0.0, min(left, width - long)), y + (top - high if top >= high else top)
+    sheet.box(at_x, at_y, long, high, "black", zorder=3)
+    sheet.text(at_x + 0.04, at_y + high - 0.045, label, size=8, color="white", zorder=4)
 
 
 def _keys(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:

@@ -12,7 +12,7 @@ from whyformer.views.color import colours
 from whyformer.views.facts import decimals
 from whyformer.views.heat import canvas_size, painted, painted_heads, picture
 from whyformer.views.pixels import png
-from whyformer.views.view import HeadColours, Heat, Matrix, Picture
+from whyformer.views.view import Frame, HeadColours, Heat, Matrix, Picture
 
 Array = np.ndarray[Any, Any]
 LONGEST = 320  # pixels of the longer side of a picture
@@ -20,17 +20,18 @@ MOST_TIPS = 1024  # cells that get a tip each
 CELL, LETTER = 22.0, 7.4  # of a labelled matrix: side of a cell, width of a letter
 LONGEST_LABEL = 16
 MOST_LABELS = 48
+NAME = 16  # height of the name at a box
 
 
 def picture_svg(mark: Picture) -> str:
     size = canvas_size(mark, LONGEST)
-    return _framed(size, _image(picture(mark.image, size), size), "the image")
+    return _framed(size, _image(picture(mark.image, size), size) + _boxes(mark.frames, size), "the image")
 
 
 def heat_svg(mark: Heat) -> str:
     size = canvas_size(mark, LONGEST)
     tips = _tips(mark, size) if mark.interpolation == "nearest" else ""
-    return _framed(size, _image(painted(mark, size), size) + tips, "scores over the image")
+    return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
 
 
 def heads_svg(mark: HeadColours) -> str:
@@ -50,6 +51,25 @@ def _tips(mark: Heat, size: tuple[int, int]) -> str:
         for r in range(rows)
         for c in range(columns)
     )
+
+
+def _boxes(frames: tuple[Frame, ...], size: tuple[int, int]) -> str:
+    """White on a dark line, which shows on every colour; the name above the box, or inside where there is no room."""
+    height, width = size
+    parts = []
+    for frame in frames:
+        left, top, right, bottom = (
+            edge * full for edge, full in zip(frame.box, (width, height, width, height), strict=True)
+        )
+        place = f'x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}" fill="none"'
+        parts.append(f'<rect {place} stroke="#000" stroke-width="4"/><rect {place} stroke="#fff" stroke-width="2"/>')
+        long = len(frame.label) * LETTER + 8
+        x, y = max(0.0, min(left, width - long)), top - NAME if top >= NAME else top
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{long:.1f}" height="{NAME}" fill="#000"/>'
+            f'<text x="{x + 4:.1f}" y="{y + NAME - 4:.1f}" font-size="12" fill="#fff">{escape(frame.label)}</text>'
+        )
+    return "".join(parts)
 
 
 def _framed(size: tuple[int, int], inner: str, name: str) -> str:

@@ -1,0 +1,348 @@
+"""Gradients at the input of models with several streams: every stream at once, one path, scores for all units."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models import CASES, UNUSUAL, run
+from tests.references import stream_gradients as twin
+from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+
+ALL = CASES | UNUSUAL
+METHODS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
+EACH = ["lxmert", "visual_bert", "vilt", "clip", "siglip", "blip_retrieval", "blip_caption", "blip_vqa", "llava"]
+EACH += [
+    "blip2",
+    "qwen2_vl",
+    "qwen2_5_vl",
+    "t5",
+    "bart",
+    "marian",
+    "t5_cls",
+    "bart_cls",
+    "whisper",
+    "detr",
+    "nn_transformer",
+]
+FEW = {"smooth_grad": {"samples": 3}, "integrated_gradients": {"steps": 3}}
+OWN = {"queries"}  # positions that the model brings itself: no input, no score
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+
+
+@cache
+def model_of(name: str) -> Any:
+    return ALL[name].build(ALL[name].implementations[0])
+
+
+def target_of(name: str) -> Any:
+    return {"detr": (2, 1), "clip": 0, "siglip": 0}.get(name, 1)
+
+
+def explained(name: str, method: str, inputs: Any = None, model: Any = None, **how: Any) -> list[wf.Explanation]:
+    given = ALL[name].inputs() if inputs is None else inputs
+    how = FEW.get(method, {}) | how
+    found: list[wf.Explanation] = wf.explain(
+        model or model_of(name), given, method=method, target=target_of(name), **how
+    )
+    return found
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
+
+
+# Twins: float64, hooks on the embedding modules, one input, squares of pixels by hand
+
+WORDS = {
+    "lxmert": {"text": "lxmert.embeddings.word_embeddings"},
+    "clip": {"text": "text_model.embeddings.token_embedding"},
+    "t5": {"source": "encoder.embed_tokens", "target": "decoder.embed_tokens"},
+    "blip_vqa": {
+        "text": "text_encoder.embeddings.word_embeddings",
+        "target": "text_decoder.bert.embeddings.word_embeddings",
+    },
+    "llava": {"text": "model.language_model.embed_tokens"},
+}
+FLOATS = {"lxmert": {"image": "visual_feats"}, "clip": {"image": "pixel_values"}, "t5": {}}
+FLOATS |= {"blip_vqa": {"image": "pixel_values"}, "llava": {"image": "pixel_values"}}
+
+
+def reference(name: str, row: int) -> twin.Model:
+    model = ALL[name].build("eager").double()
+    inputs: Any = ALL[name].inputs()
+    real = inputs["attention_mask"][row].bool()
+    one = {k: v[row : row + 1] for k, v in inputs.items()}
+    one = {k: v[:, real] if k in {"input_ids", "attention_mask"} else v for k, v in one.items()}
+    one = {k: v.double() if v.is_floating_point() else v for k, v in one.items()}
+
+    def score(given: dict[str, Tensor]) -> Tensor:
+        if name == "blip_vqa":
+            image = model.vision_model(pixel_values=given["pixel_values"]).last_hidden_state
+            question = model.text_encoder(given["input_ids"], encoder_hidden_states=image).last_hidden_state
+            return model.text_decoder(given["decoder_input_ids"], encoder_hidden_states=question).logits[0, -1, 1]
+        output = run(model, given)
+        if name == "lxmert":
+            return output.question_answering_score[0, 1]
+        return output.logits_per_image[0, 0] if name == "clip" else output.logits[0, -1, 1]
+
+    words = {stream: model.get_submodule(path) for stream, path in WORDS[name].items()}
+    return twin.Model(score, one, words, FLOATS[name])
+
+
+def per_unit(name: str, ids: Tensor, values: dict[str, Tensor], reduce: Any) -> list[float]:
+    """In the order in which the streams are laid end to end."""
+    vectors = {s: twin.over_vectors(v, reduce) for s, v in values.items() if v.ndim == 2}
+    patches = [twin.over_squares(v, 8, reduce) for v in values.values() if v.ndim == 3]
+    if name == "llava":
+        image = iter(patches[0])
+        return [next(image) if int(i) == 99 else v for i, v in zip(ids, vectors["text"], strict=True)]
+    order = {"lxmert": ["text", "image"], "t5": ["source", "target"], "clip": ["text"], "blip_vqa": ["text", "target"]}
+    front = [0.0, *patches[0]] if patches else []  # [CLS] holds no pixels
+    return [*front, *(v for stream in order[name] for v in vectors[stream])]
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_references_say_the_same(name: str) -> None:
+    found = {m: explained(name, m) for m in ("saliency", "input_x_gradient")}
+    baseline = dict.fromkeys(WORDS[name], 7) | dict.fromkeys(FLOATS[name], "mean")
+    found["integrated_gradients"] = explained(name, "integrated_gradients", steps=5, baseline=baseline)
+    for row in range(2):
+        model = reference(name, row)
+        ids, numbers = model.inputs["input_ids"][0], model.numbers()
+        gradients = model.gradients(numbers)
+        products = {s: n * gradients[s] for s, n in numbers.items()}
+        close(found["saliency"][row].scores, per_unit(name, ids, gradients, lambda x: (x**2).sum().sqrt()))
+        close(found["input_x_gradient"][row].scores, per_unit(name, ids, products, torch.sum))
+        start = {}
+        for stream, n in numbers.items():
+            if stream in WORDS[name]:
+                start[stream] = model.words[stream].weight[7].detach().expand_as(n).clone()
+                if name == "llava":
+                    start[stream][ids == 99] = n[ids == 99]
+            else:
+                start[stream] = (n.mean(0) if n.ndim == 2 else n.mean((1, 2), keepdim=True)).expand_as(n)
+        shares = twin.integrated_gradients(model, start, 5)
+        close(found["integrated_gradients"][row].scores, per_unit(name, ids, shares, torch.sum))
+        close(found["integrated_gradients"][row].base, float(model.at(start).detach()))
+
+
+# Completeness over all streams together
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_scores_of_all_streams_add_up_to_the_change(name: str) -> None:
+    """The word is any but padding: that one's vector is zero here, where a norm without bias has no slope."""
+    word: Any = None if name == "detr" else 7
+    bends = name in {"t5", "t5_cls", "nn_transformer", "detr"}  # rectifiers: the gradient jumps along the way
+    for one in explained(name, "integrated_gradients", steps=1000 if bends else 200, baseline=word):
+        assert one.base is not None and abs(one.value - one.base) > 1e-2
+        close(one.scores.sum(), one.value - one.base, 1e-3)
+        assert one.checks["completeness_error"] < (1e-3 if bends else 1e-4)
+        for stream in dict.fromkeys(one.units.stream):
+            own = np.abs(one.scores[np.array(one.units.stream) == stream])
+            assert (own.max() > 1e-4) == (stream not in OWN)
+
+
+# What every method promises
+
+
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("method", METHODS)
+def test_cost_again_and_an_unchanged_model(name: str, method: str) -> None:
+    model = model_of(name)
+    run(model, ALL[name].inputs())
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    flags = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    entry = wf.methods()[method]
+    for one, again in zip(explained(name, method), explained(name, method), strict=True):
+        assert np.array_equal(one.scores, again.scores) and np.isfinite(one.scores).all()
+        assert one.scores.shape == (len(one.units),) and (entry.signed or (one.scores >= 0).all())
+        assert (one.cost.forwards, one.cost.backwards) == entry.cost(len(one.scores), **one.options)
+        special = np.array([stream in OWN for stream in one.units.stream])
+        assert (one.scores[special] == 0).all() and np.abs(one.scores[~special]).max() > 0
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert flags == [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["lxmert", "visual_bert", "clip", "t5", "llava", "bart_cls"])
+@pytest.mark.parametrize("method", METHODS)
+def test_neither_batch_nor_padding_changes_a_score(name: str, method: str) -> None:
+    inputs: Any = ALL[name].inputs()
+    together = explained(name, method)
+    for row in range(2):
+        real = inputs["attention_mask"][row].bool()
+        one = {k: v[row : row + 1] for k, v in inputs.items()}
+        bare = {k: v[:, real] if k in {"input_ids", "attention_mask"} else v for k, v in one.items()}
+        for given in (one, bare):
+            close(together[row].scores, explained(name, method, given)[0].scores)
+
+
+@pytest.mark.parametrize("name", ["llava", "t5", "lxmert"])
+def test_padding_on_the_left_changes_nothing(name: str) -> None:
+    inputs: Any = ALL[name].inputs()
+    gap = int((inputs["attention_mask"][1] == 0).sum())
+    moved = dict(inputs)
+    for key in ("input_ids", "attention_mask"):
+        moved[key] = torch.stack([inputs[key][0], inputs[key][1].roll(gap)])
+    if name == "lxmert":  # its positions are counted from the left end: what is left of the text would move
+        moved = {k: v[:1] for k, v in moved.items()}
+    for method in METHODS:
+        right = explained(name, method, {k: v[: len(moved["input_ids"])] for k, v in inputs.items()})
+        for one, other in zip(right, explained(name, method, moved), strict=True):
+            close(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["lxmert", "clip", "t5", "llava"])
+def test_half_precision_is_finite_or_refused(name: str, dtype: torch.dtype) -> None:
+    model = ALL[name].build(ALL[name].implementations[0]).to(dtype)
+    for method in METHODS:
+        try:
+            found = explained(name, method, model=model)
+        except NonFinite as refusal:
+            assert "float32" in str(refusal)
+            continue
+        assert all(e.scores.dtype == np.float32 and np.isfinite(e.scores).all() for e in found)
+
+
+def test_one_token_and_one_box() -> None:
+    for name in ("lxmert", "t5"):
+        inputs = {k: v[:1, :1] for k, v in ALL[name].inputs().items()}
+        for method in METHODS:
+            (one,) = explained(name, method, inputs)
+            assert len(one.scores) == 2 and np.isfinite(one.scores).all()
+
+
+@pytest.mark.parametrize("name", ["lxmert", "clip", "t5"])
+def test_no_noise_is_saliency_and_norms_agree(name: str) -> None:
+    plain = explained(name, "saliency")
+    for one, other in zip(plain, explained(name, "smooth_grad", noise=0.0), strict=True):
+        close(one.scores, other.scores)
+    by = {norm: explained(name, "saliency", norm=norm)[0].scores for norm in ("l2", "l1", "max", "sum")}
+    assert (by["max"] <= by["l2"] + 1e-6).all() and (by["l2"] <= by["l1"] + 1e-6).all()
+    assert (np.abs(by["sum"]) <= by["l1"] + 1e-6).all() and (by["sum"] < 0).any()
+
+
+# Two streams of the same words
+
+
+class Twice(nn.Module):
+    """The source counts once and the target three times, so that it shows which is which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 16)
+        self.inner = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        source, target = self.words(src), 3 * self.words(tgt)
+        return self.head(self.inner(source, target)[:, -1])
+
+
+def test_streams_of_equal_words_are_told_apart() -> None:
+    model, ids = Twice().eval(), torch.tensor([[3, 4, 5, 6]])
+    (one,) = wf.explain(model, {"src": ids, "tgt": ids}, method="saliency", target=1)
+    with torch.enable_grad():
+        source, target = (model.words(ids).detach().requires_grad_() for _ in range(2))
+        value = model.head(model.inner(source, 3 * target)[:, -1])[0, 1]
+        gradients = torch.autograd.grad(value, (source, target))
+    expected = torch.cat([g[0].norm(dim=1) for g in gradients])
+    close(one.scores, expected.numpy())
+
+
+class Counting(nn.Module):
+    """Words that never pass an embedding lookup."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Linear(20, 16)
+        self.inner = nn.Transformer(16, 2, 1, 1, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        source, target = (self.words(nn.functional.one_hot(ids, 20).float()) for ids in (src, tgt))
+        return self.head(self.inner(source, target)[:, -1])
+
+
+def test_words_that_are_never_looked_up_are_refused() -> None:
+    ids = torch.tensor([[3, 4, 5, 6]])
+    with pytest.raises(NotOffered, match=r"word embedding of the 'source' stream was not found.*occlusion"):
+        wf.explain(Counting().eval(), {"src": ids, "tgt": ids}, method="saliency", target=1)
+
+
+# Options
+
+
+def test_each_stream_can_have_its_own_baseline() -> None:
+    zeros = torch.zeros(6, 16)
+    by_name = explained("lxmert", "integrated_gradients", baseline={"text": 7, "image": "zero"})[0]
+    by_tensor = explained("lxmert", "integrated_gradients", baseline={"text": 7, "image": zeros})[0]
+    by_word = explained("lxmert", "integrated_gradients", baseline=7)[0]  # the image has no such word: its default
+    close(by_tensor.scores, by_name.scores)
+    close(by_word.scores, by_name.scores)
+    mean = explained("lxmert", "integrated_gradients", baseline="mean")[0]
+    text = np.array(mean.units.stream) == "text"
+    assert not np.allclose(mean.scores, by_name.scores)
+    assert not np.allclose(mean.scores[text], 0)
+    with pytest.raises(UnknownName, match=r"unknown stream 'sound'.*text, image"):
+        explained("lxmert", "integrated_gradients", baseline={"sound": 1})
+    with pytest.raises(UnknownName, match=r"unknown baseline 'blur'.*'text': …, 'image': …"):
+        explained("lxmert", "integrated_gradients", baseline="blur")
+    with pytest.raises(BadInput, match="one tensor cannot be the baseline of several streams"):
+        explained("lxmert", "integrated_gradients", baseline=torch.zeros(16))
+    with pytest.raises(BadInput, match=r"baseline of 'image' has shape \(5, 16\)"):
+        explained("lxmert", "integrated_gradients", baseline={"image": torch.zeros(5, 16)})
+    with pytest.raises(BadInput, match="token ids 0 to 99"):
+        explained("lxmert", "integrated_gradients", baseline=100)
+    with pytest.raises(BadInput, match="single input"):
+        wf.explain(
+            CASES["bert"].build("sdpa"), CASES["bert"].inputs(), method="integrated_gradients", baseline={"text": 7}
+        )
+
+
+def test_special_words_can_be_kept() -> None:
+    ids = ALL["t5"].inputs()["input_ids"]  # type: ignore[call-overload]
+    kept = [int(ids[0, 0]), int(ids[0, 3])]
+    one = explained("t5", "integrated_gradients", keep_special=kept, baseline=7)[0]
+    own = one.scores[: ids.shape[1]]
+    assert own[0] == own[3] == 0 and (own != 0).sum() >= 6
+    with pytest.raises(NotOffered, match="keep_special is for tokens"):
+        explained("detr", "integrated_gradients", keep_special=True)
+
+
+def test_places_that_each_stream_has_for_itself_are_refused() -> None:
+    with pytest.raises(NotOffered, match=r"each stream of this model has one of its own.*at='input'"):
+        explained("lxmert", "saliency", at="embeddings")
+
+
+def test_text_and_image_laid_end_to_end_have_both_places() -> None:
+    """VisualBERT joins them before its first block; a word as baseline would leave the image what it is."""
+    inside = explained("visual_bert", "saliency", at="embeddings")[0]
+    outside = explained("visual_bert", "saliency")[0]
+    assert inside.scores.shape == outside.scores.shape and not np.allclose(inside.scores, outside.scores)
+    with pytest.raises(NotOffered, match=r"an image is laid beside the words.*baseline='zero'"):
+        explained("visual_bert", "integrated_gradients", at="embeddings", baseline=7)
+    zero = explained("visual_bert", "integrated_gradients", at="embeddings", baseline="zero")[0]
+    assert np.abs(zero.scores[np.array(zero.units.stream) == "image"]).min() > 0
+
+
+def test_pixels_are_smoothed_against_the_patch_grid() -> None:
+    plain, smooth = (explained("clip", "input_x_gradient", patch_smoothing=s)[0] for s in (0.0, 1.0))
+    image = np.array(plain.units.stream) == "image"
+    close(plain.scores[~image], smooth.scores[~image])
+    close(plain.scores[image].sum(), smooth.scores[image].sum(), 1e-4)
+    assert np.ptp(smooth.scores[image]) < np.ptp(plain.scores[image])
+    with pytest.raises(NotOffered, match="patch_smoothing"):
+        explained("lxmert", "saliency", patch_smoothing=1.0)

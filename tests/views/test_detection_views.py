@@ -1,0 +1,142 @@
+"""Pictures of a detector show the box that the explained query predicts, with its class, on every map."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests import processors
+from tests.models import CASES
+from whyformer.types import Target
+from whyformer.views.explained import side_by_side, view_of
+from whyformer.views.facts import facts
+from whyformer.views.frames import framed, frames_of, place_of
+from whyformer.views.view import Frame, Heat, Picture
+
+SIZE = {"shortest_edge": 32, "longest_edge": 64}
+
+
+@cache
+def model() -> Any:
+    made = CASES["detr"].build("sdpa")
+    made.config.id2label = {0: "cat", 1: "<dog>", 2: "tree"}
+    return made
+
+
+@cache
+def found() -> list[wf.Explanation]:
+    both: list[wf.Explanation] = wf.explain(model(), CASES["detr"].inputs(), target=(2, 1))
+    return both
+
+
+def predicted(inputs: dict[str, Any], row: int, query: int) -> list[float]:
+    with torch.no_grad():
+        x, y, width, height = model()(**inputs).pred_boxes[row, query].tolist()
+    return [max(0, x - width / 2), max(0, y - height / 2), min(1, x + width / 2), min(1, y + height / 2)]
+
+
+def test_the_box_is_the_one_that_the_model_predicts() -> None:
+    inputs: Any = CASES["detr"].inputs()
+    for row, explanation in enumerate(found()):
+        (frame,) = frames_of(explanation)
+        np.testing.assert_allclose(frame.box, predicted(inputs, row, 2), atol=1e-6)
+        assert frame.label == "<dog>"
+        assert ("detected", place_of(frame)) in [(f.name, f.value) for f in facts(explanation)]
+        other = explanation.replace(target=Target(0, "cat", position=4))
+        np.testing.assert_allclose(frames_of(other)[0].box, predicted(inputs, row, 4), atol=1e-6)
+
+
+def test_raw_images_of_different_sizes_have_their_own_boxes() -> None:
+    """Boxes are shares of the picture itself, without what it was padded with."""
+    pictures = [processors.picture(), processors.picture(60, 40)]
+    processor = processors.detr()
+    both = wf.explain(model(), pictures, processor=processor, target=(1, 0))
+    encoded = processor(images=pictures, return_tensors="pt")
+    for row, explanation in enumerate(both):
+        np.testing.assert_allclose(frames_of(explanation)[0].box, predicted(dict(encoded), row, 1), atol=1e-5)
+
+
+def test_everything_else_has_no_frame() -> None:
+    for name in ("vit", "lxmert", "siglip"):
+        one = wf.explain(CASES[name].build(CASES[name].implementations[0]), CASES[name].inputs(), target=0)[0]
+        assert frames_of(one) == ()
+    assert frames_of(found()[0].replace(target=Target(1))) == ()
+    assert frames_of(found()[0].replace(target=Target(1, position=99))) == ()
+
+
+def test_every_map_has_the_frame_and_so_does_the_input() -> None:
+    image = np.zeros((16, 40, 3), np.uint8)
+    view = view_of(found()[0], image=image)
+    marks = [m for p in view.panels for m in p.marks if isinstance(m, (Heat, Picture))]
+    assert len(marks) == 3 and all(len(m.frames) == 1 for m in marks)
+    beside = side_by_side(found()[:1] * 2, image=image)
+    assert all(m.frames for p in beside.panels for m in p.marks if isinstance(m, Heat))
+
+
+def test_html_draws_the_box_and_its_name() -> None:
+    html = found()[0].to_html(image=np.zeros((16, 40, 3), np.uint8))
+    (frame,) = frames_of(found()[0])
+    assert html.count("&lt;dog&gt;</text>") == 3 and "<dog>" not in html
+    left, top, right, bottom = frame.box
+    drawn = re.findall(
+        r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="none" stroke="#fff"', html
+    )
+    expected = [left * 320, top * 128, (right - left) * 320, (bottom - top) * 128]
+    for rectangle in drawn:
+        np.testing.assert_allclose([float(v) for v in rectangle], expected, atol=0.06)
+    assert len(drawn) == 3
+
+
+def test_png_and_svg_show_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from matplotlib.image import imread
+    from matplotlib.patches import Rectangle
+
+    one = found()[0]
+    bare = one.replace(units=replace(one.units, boxes=None))
+    figure = view_of(one).plot()
+    empty = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_facecolor()[3] == 0]
+    white = [p for p in empty if p.get_edgecolor()[:3] == (1, 1, 1)]
+    assert len(white) == 2  # smooth and per patch
+    (frame,) = frames_of(one)
+    maps = [image.get_extent() for image in figure.axes[0].images][: len(white)]
+    for rectangle, (x, right, bottom, y) in zip(white, maps, strict=True):
+        shares = [
+            (rectangle.get_x() - x) / (right - x),
+            (rectangle.get_y() - y) / (bottom - y),
+            (rectangle.get_x() + rectangle.get_width() - x) / (right - x),
+            (rectangle.get_y() + rectangle.get_height() - y) / (bottom - y),
+        ]
+        np.testing.assert_allclose(shares, frame.box, atol=1e-6)
+    names = [t.get_text() for t in figure.axes[0].texts]
+    assert names.count("<dog>") == 2
+    one.save(tmp_path / "with.png")
+    bare.save(tmp_path / "without.png")
+    assert not np.array_equal(imread(tmp_path / "with.png"), imread(tmp_path / "without.png"))
+    assert one.save(tmp_path / "with.svg").stat().st_size > 0
+
+
+def test_a_terminal_paints_it_into_the_picture() -> None:
+    frame = Frame((0.25, 0.5, 0.75, 1.0), "cat")
+    painted = framed(np.full((9, 9, 3), 100, np.uint8), (frame,))
+    white = (painted == 255).all(-1)
+    expected = np.zeros((9, 9), bool)
+    expected[[4, 8], 2:7] = True
+    expected[4:9, [2, 6]] = True
+    assert np.array_equal(white, expected)
+    assert (painted[5, 3:6] == 0).all() and (painted[0] == 100).all()
+    assert place_of(frame) == "25–75 % across, 50–100 % down"
+
+
+def test_saved_explanations_keep_their_box(tmp_path: Path) -> None:
+    for name in ("x.json", "x.npz"):
+        again = wf.load(found()[0].save(tmp_path / name))
+        assert frames_of(again) == frames_of(found()[0])
