@@ -57,6 +57,7 @@ def metrics_table() -> str:
 
 def supported() -> str:
     from tests.models import CASES, UNUSUAL
+    from tests.models.others import OTHERS, REFUSED
 
     lines = [
         "# Supported models",
@@ -81,6 +82,14 @@ def supported() -> str:
     ]
     for name, case in UNUSUAL.items():
         lines.append(f"| {name} | {', '.join(i or 'its own' for i in case.implementations)} | {case.units} |")
+    lines += [
+        "",
+        "Of these, scores by attention_rollout and generic_attention equal those made by hand from the model's own",
+        "eager attention (`tests/test_other_families.py`): " + ", ".join(OTHERS) + ".",
+        "",
+        "Attention methods refuse, and say why, where attention is no map over the units or not all there is. Tested:",
+        ", ".join(REFUSED) + ". Use a gradient or perturbation method there.",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -102,6 +102,44 @@ def test_batch_size(text: wf.Explainer, value: Any) -> None:
         text.explain("i like it", batch_size=value)
 
 
+def test_no_method_at_all(text: wf.Explainer) -> None:
+    with pytest.raises(errors.BadInput, match="names no method"):
+        text.explain("i like it", method=[])
+
+
+def test_a_mask_that_says_true_for_what_is_hidden() -> None:
+    """Read the other way round, it would have padding explained. What the message advises works."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+            self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 3)
+            self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.head(self.layers(self.embed(x), src_key_padding_mask=mask)[:, 0])
+
+    class Wrapped(nn.Module):
+        def __init__(self, model: nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor, padding_mask: torch.Tensor) -> torch.Tensor:
+            return self.model(x, padding_mask)
+
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    hidden = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).bool()
+    model = Masked().eval()
+    for method in ("integrated_gradients", "generic_attention"):
+        with pytest.raises(errors.BadInput, match="padding"):
+            wf.explain(model, (ids, hidden), method=method)
+        assert [e.units.labels for e in wf.explain(Wrapped(model), (ids, hidden), method=method)] == [
+            ("5", "6", "7", "8"),
+            ("9", "10"),
+        ]
+
+
 def test_text_without_tokenizer() -> None:
     with refused(errors.MissingProcessor, "AutoTokenizer"):
         wf.explain(folders.bert(), "i like it")

@@ -52,6 +52,8 @@ FAMILIES = {
     "blip_caption": Family(processors.blip, SHOWN, BOTH),
     "blip_vqa": Family(processors.blip, tuple((shown, "a cat") for shown in SHOWN), BOTH | {"target"}, None, each=3),
     "llava": Family(processors.llava, SHOWN, BOTH),
+    "llava_next": Family(processors.llava_next, SHOWN, BOTH),
+    "blip2": Family(processors.blip2, SHOWN, BOTH | {"queries"}),
     "qwen2_vl": Family(processors.Qwen, SHOWN, BOTH),
     "qwen2_5_vl": Family(processors.Qwen, SHOWN, BOTH),
     "lxmert": Family(tokenizer, tuple((regions(6, visual_feats=16, visual_pos=4), text) for text in TEXT), BOTH),

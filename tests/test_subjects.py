@@ -40,6 +40,18 @@ def test_one_string_gives_one_explanation_and_a_list_a_list(tmp_path: Path) -> N
     assert set(one.units.stream) == {"text"}
 
 
+def test_a_column_of_texts_is_a_list_of_them(tmp_path: Path) -> None:
+    import pandas as pd
+
+    explainer = wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
+    texts = ["the movies was boring .", "i like it"]
+    listed = explainer.explain(texts)
+    for column in (pd.Series(texts), pd.DataFrame({"text": texts})["text"].to_numpy(), np.array(texts)):
+        for one, other in zip(explainer.explain(column), listed, strict=True):
+            assert one.units.labels == other.units.labels
+            np.testing.assert_array_equal(one.scores, other.scores)
+
+
 def test_several_methods_share_one_record(tmp_path: Path) -> None:
     model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
     names = ["raw_attention", "attention_rollout", "generic_attention", "grad_sam"]

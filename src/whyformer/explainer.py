@@ -25,6 +25,7 @@ from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
+from whyformer.subjects.columns import Table
 from whyformer.subjects.table import TableSubject
 from whyformer.types import Explanation, Record
 
@@ -79,6 +80,8 @@ class Explainer:
         subject, batch, single = self.prepare(inputs)
         scalar = subject.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
+        if not names:
+            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.methods()).")
         chosen = [get_method(n or default_method(_modality(subject))) for n in names]
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
@@ -164,11 +167,15 @@ class Explainer:
 
     def prepare(self, inputs: Any) -> tuple[Subject, Batch, bool]:
         """Subject, encoded batch, and whether a single raw input was given."""
+        if not isinstance(self.processor, Table):
+            inputs = _listed(inputs)
         subject = choose_subject(self.model, self.processor, inputs)
         if isinstance(subject, TableSubject):
             return subject, *subject.read(inputs)
         if are_tensors(inputs):
-            return subject, subject.adopt(inputs), False
+            batch = subject.adopt(inputs)
+            _check_masks(subject, batch)
+            return subject, batch, False
         single = is_single(inputs)
         raw = [inputs] if single else list(inputs)
         if not raw:
@@ -180,6 +187,27 @@ def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> An
     """Why did the model say that? See ``Explainer.explain`` for the options."""
     attention_at = how.pop("attention_at", None)
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+def _listed(inputs: Any) -> Any:
+    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
+    text = getattr(getattr(inputs, "dtype", None), "kind", "") in {"O", "U", "T"}
+    column = text and getattr(inputs, "ndim", 0) == 1 and all(isinstance(member, str) for member in inputs)
+    return list(inputs) if column else inputs
+
+
+def _check_masks(subject: Subject, batch: Batch) -> None:
+    """A home-made mask may say True for what is hidden, as torch.nn does; a row hidden in full gives it away."""
+    main = batch.tensors.get(subject.main)
+    for name, mask in batch.tensors.items():
+        own = name.endswith("mask") and "attention" not in name and "padding" not in name
+        if own and main is not None and mask.shape == main.shape[:2] and not mask.bool().any(1).all():
+            row = int(mask.bool().any(1).int().argmin())
+            raise BadInput(
+                f"{name} hides every position of input {row}, if True means a real one. If True means hidden in your "
+                "model, say so by a name with 'padding' in it: wrap the model in a module of yours whose "
+                "forward(self, x, padding_mask) calls it."
+            )
 
 
 def _modality(subject: Subject) -> str:

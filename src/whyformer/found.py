@@ -10,24 +10,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import NotOffered
+from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
 from whyformer.streams import cropped
+from whyformer.subjects.families import ENCODER_STREAMS
 from whyformer.types import Cost, Explanation, Target
 from whyformer.version import __version__
 
 
 def explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, cost: Cost) -> Explanation:
     keep = run.keep_BN[row]
-    scores = found.scores_BN[row, keep].detach().cpu().numpy().astype(np.float32)
+    scores = found.scores_BN[row, keep].detach().float().cpu().numpy()
     if not np.isfinite(scores).all():
         raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+    if len(run.units[row]) != len(scores):
+        raise NotOverUnits(
+            f"{m.name} scored {len(scores)} positions, and input {row} has {len(run.units[row])} units: which is which "
+            "is not known. Give inputs without padding, one by one."
+        )
     target = run.targets[row]
     prediction = int(run.logits[row].argmax())
     warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
     warnings += found.warnings[row] if found.warnings else []
     warnings += [*run.study.notes, *run.subject.notes(run.batch, run.length), *_doubts(run, m, scores)]
+    warnings += _left_out(run, row)
     return Explanation(
         scores=scores,
         units=run.units[row],
@@ -59,7 +66,7 @@ def explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution
 
 def _with_label(run: Run, target: Target) -> Target:
     versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
-    return Target(target.index, target.label or run.head.name(target.index), target.versus, versus, target.position)
+    return replace(target, label=target.label or run.head.name(target.index), versus_label=versus)
 
 
 def with_pairs(run: Run, found: Attribution) -> Attribution:
@@ -92,7 +99,20 @@ def _cropped(maps: Tensor | None, row: int, keep: Tensor) -> np.ndarray[Any, Any
     own = maps[row][..., keep]
     if own.shape[-2] == len(keep):
         own = own[..., keep, :]
-    return own.detach().cpu().numpy().astype(np.float32)
+    return own.detach().float().cpu().numpy()
+
+
+def _left_out(run: Run, row: int) -> list[str]:
+    """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
+    shown = set(run.units[row].stream)
+    if not shown:
+        return []  # every position is masked
+    given = dict.fromkeys(stream for _, stream in run.subject.inputs(run.batch))
+    missing = [s for s in given if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
+    return [
+        f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."
+        for stream in missing
+    ]
 
 
 def _doubts(run: Run, m: Method, scores: np.ndarray[Any, Any]) -> list[str]:

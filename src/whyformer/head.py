@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.errors import NotOffered
+from whyformer.errors import BadInput, NotOffered
 from whyformer.outputs import logits_of
 from whyformer.subjects.base import Batch, Subject
 
@@ -19,6 +19,11 @@ class Head:
         self.subject, self.scalar, self.batch = subject, scalar, batch
         self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
         self.model = subject.model
+        if batch.constants.get("past_key_values") is not None:
+            raise BadInput(
+                "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
+                "whole text, without past_key_values."
+            )
         self.extra: dict[str, Any] = {}
         if "use_cache" in subject.parameters:
             self.extra["use_cache"] = False
@@ -53,8 +58,9 @@ class Head:
             logits = logits[:, None]
         if logits.ndim != 2:
             raise NotOffered(
-                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Models with "
-                "an output per token or per object need a target that says which."
+                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
+                "with an output per token, patch or step, explain one of them: wrap it in a module of yours whose "
+                "forward(self, input_ids, attention_mask) returns self.model(…).logits[:, position]."
             )
         return logits
 
@@ -69,6 +75,11 @@ class Head:
             return logits[torch.arange(len(logits)), which.to(logits.device)]
         logits = logits_of(self.subject.call(batch, **extra))
         return logits[torch.arange(len(logits)), positions.to(logits.device)]
+
+    @property
+    def independent(self) -> bool:
+        """Classes that do not exclude each other, as the model's config says: each has a probability of its own."""
+        return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
 
     @property
     def tokenizer(self) -> Any:
@@ -95,7 +106,14 @@ class Head:
         if not self.speaks or self.subject.processor is None:
             return None
         found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return int(found[0]) if len(found) == 1 else None
+        unknown = found == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
+        if len(found) != 1 or unknown:  # the next token is one of the vocabulary
+            pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(found))) or "none"
+            raise BadInput(
+                f"target {text!r} is no single token of this tokenizer (it is {pieces}): give one of its tokens, with "
+                "the space in front that many of them have (' mat'), or a token id."
+            )
+        return int(found[0])
 
 
 def _seed() -> None:

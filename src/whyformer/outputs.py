@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, NonFinite, UnknownName
+from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
 from whyformer.types import Target
 
 SCALARS = ("logit", "log_odds", "probability", "cosine")  # cosine: the similarity of two encoders without its scale
@@ -20,6 +21,12 @@ def logits_of(output: Any) -> Tensor:
         return output
     if isinstance(output, Mapping):
         fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor)}
+        if {"start_logits", "end_logits"} <= set(fields):  # either would be half of the answer, and of many rows one
+            raise NotOffered(
+                "a model that finds an answer in a text gives a start and an end to every token. Explain one of them: "
+                "wrap the model in a module of yours whose forward(self, input_ids, attention_mask) returns "
+                "self.model(…).start_logits[:, [position]], with the position of the answer's first token."
+            )
         for name in ("logits", *(n for n in fields if n.endswith(("logits", "_score", "scores")))):
             if name in fields:
                 return fields[name]
@@ -43,20 +50,23 @@ def require_finite(logits: Tensor) -> None:
 
 def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
     """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
-    values = _single(logits_BC, [t.index for t in targets], scalar)
+    independent = any(t.independent for t in targets)
+    values = _single(logits_BC, [t.index for t in targets], scalar, independent)
     if any(t.versus is not None for t in targets):
-        against = _single(logits_BC, [t.index if t.versus is None else t.versus for t in targets], scalar)
+        others = [t.index if t.versus is None else t.versus for t in targets]
+        against = _single(logits_BC, others, scalar, independent)
         contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
         values = torch.where(contrast, values - against, values)
     return values
 
 
-def _single(logits_BC: Tensor, indices: list[int], scalar: str) -> Tensor:
+def _single(logits_BC: Tensor, indices: list[int], scalar: str, independent: bool) -> Tensor:
     index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
     chosen = logits_BC.gather(1, index_B1)[:, 0]
-    if scalar in {"logit", "cosine"} or (scalar == "log_odds" and logits_BC.shape[1] == 1):
+    alone = independent or logits_BC.shape[1] == 1
+    if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
-    if logits_BC.shape[1] == 1:
+    if alone:
         return chosen.sigmoid()
     if scalar == "probability":
         return logits_BC.softmax(1).gather(1, index_B1)[:, 0]
@@ -65,9 +75,17 @@ def _single(logits_BC: Tensor, indices: list[int], scalar: str) -> Tensor:
 
 
 def resolve_targets(
-    wanted: Any, logits_BC: Tensor, labels: dict[int, str], positions: list[int] | None, ids: Any
+    wanted: Any,
+    logits_BC: Tensor,
+    labels: dict[int, str],
+    positions: list[int] | None,
+    ids: Any,
+    independent: bool = False,
 ) -> list[Target]:
-    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id, if there is one."""
+    """One Target per input. ``labels`` names the classes; ``ids(text)`` turns a token into its id, if there is one.
+
+    independent: classes do not exclude each other (multi-label).
+    """
     size, classes = logits_BC.shape
     per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
     if len(per_input) != size:
@@ -77,12 +95,14 @@ def resolve_targets(
     for row, want in enumerate(per_input):
         position = positions[row] if positions else None
         if isinstance(want, Target):
-            targets.append(want)
+            targets.append(replace(want, independent=independent))
             continue
         pair = want if isinstance(want, tuple) else (want,)
         if len(pair) > 2:
             raise BadInput(f"target {want!r}: a tuple means 'first rather than second' and has two members.")
         found = [best[row] if w is None else _index(w, classes, labels, ids) for w in pair]
+        if len(found) > 1 and found[0] == found[1]:
+            raise BadInput(f"target {want!r}: a class rather than itself is always 0. Name two different classes.")
         targets.append(
             Target(
                 found[0],
@@ -90,6 +110,7 @@ def resolve_targets(
                 found[1] if len(found) > 1 else None,
                 labels.get(found[1], "") if len(found) > 1 else "",
                 position,
+                independent,
             )
         )
     return targets

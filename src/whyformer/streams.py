@@ -14,7 +14,7 @@ from whyformer.capture.heads.direct_readout import direct_rows
 from whyformer.capture.paths import module_names
 from whyformer.capture.placement import made_of
 from whyformer.capture.probe import Readout, readout_of
-from whyformer.errors import CaptureError
+from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.head import Head
 from whyformer.schedule import START, Link, Schedule
 from whyformer.subjects.base import Batch, Subject
@@ -118,6 +118,7 @@ def _places(subject: Subject, batch: Batch) -> Tensor:
 def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:
     """Rules for the rows of each stream that feed the head, learned on one input."""
     sizes = lengths(subject, one, schedule)
+    _require_units(sizes, schedule)
     found = {}
     for stream, rows in _direct(subject, one, schedule).items():
         part, view = subject.part(stream, one)
@@ -139,6 +140,16 @@ def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, R
             "come from the attended positions, without detach() or no_grad() in between."
         )
     return found
+
+
+def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
+    for stream, size in sizes.items():
+        attended = schedule.lengths[stream]
+        if size != attended:
+            raise NotOverUnits(
+                f"attention runs over {attended} positions of the {stream} stream, and the input has {size} tokens "
+                "there: which position is which token is not known. Use a gradient or perturbation method."
+            )
 
 
 def _direct(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
@@ -176,4 +187,4 @@ def readout_weights(
 def cropped(maps: dict[tuple[str, str], Tensor], row: int, keep: Tensor, sizes: dict[str, int]) -> dict[Any, Any]:
     """One input's maps without padding, by (query stream, key stream)."""
     own = {stream: keep[where] for stream, where in slices(sizes).items()}
-    return {(s, t): m[row][own[s]][:, own[t]].detach().cpu().numpy().astype("float32") for (s, t), m in maps.items()}
+    return {(s, t): m[row][own[s]][:, own[t]].detach().float().cpu().numpy() for (s, t), m in maps.items()}

@@ -52,6 +52,7 @@ class Target:
     versus: int | None = None
     versus_label: str = ""
     position: int | None = None  # output position, for models with one output per token
+    independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
 
     def __str__(self) -> str:
         name = self.label or str(self.index)
