@@ -19,7 +19,7 @@ demo: setup
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 test: setup
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .
