@@ -1,8 +1,8 @@
 """Value zeroing against running each block once per token, on a model of BERT-base's size.
 
-    python -m bench.value_zeroing [--layers 12] [--tokens 128] [--threads 1]
+    python -m bench.value_zeroing [--layers 12] [--tokens 128] [--threads 1] [--device cpu]
 
-Prints CPU seconds of each road, their ratio beside the bound that counting multiplications gives, and how far the maps
+Prints seconds of each road (of the processor; on a GPU, of the clock), their ratio beside the bound that counting multiplications gives, and how far the maps
 are apart. The roads take turns layer by layer, and as all layers are the same work, the fastest layer of each is
 compared too: it is the one that the rest of the machine disturbed least.
 """
@@ -91,15 +91,24 @@ def flops(width: int, mlp: int, tokens: int, heads: int) -> dict[str, float]:
     }
 
 
+def now(device: torch.device) -> float:
+    """Seconds of this process; on a GPU of the clock, once it has done what it was told to."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    model = bert(options.layers)
-    ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0))
+    model = bert(options.layers).to(options.device)
+    ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0)).to(options.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     explainer = Explainer(model)
     subject, batch, _ = explainer.prepare(inputs)
@@ -109,14 +118,14 @@ def main(argv: list[str] | None = None) -> None:
         worst = 0.0
         calls = block_inputs(model, inputs)
         for module, call, (site, block) in zip(model.bert.encoder.layer, calls, run.anatomy().layers, strict=True):
-            maps = {name: torch.zeros(options.tokens, options.tokens) for name in ROADS}
+            maps = {name: torch.zeros(options.tokens, options.tokens, device=ids.device) for name in ROADS}
             roads = {"rerun": rerun(module, call), "finish": finished(site, block, False)}
             roads["folded"] = finished(site, block, True)
             for name, road in roads.items():
-                started = time.process_time()
+                started = now(ids.device)
                 for tokens, columns in road:
                     maps[name][:, tokens] = columns
-                seconds[name].append(time.process_time() - started)
+                seconds[name].append(now(ids.device) - started)
             worst = max(worst, *(float((m - maps["rerun"]).abs().max() / maps["rerun"].max()) for m in maps.values()))
     config = model.config
     bound = flops(config.hidden_size, config.intermediate_size, options.tokens, config.num_attention_heads)
