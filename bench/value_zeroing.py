@@ -2,9 +2,9 @@
 
     python -m bench.value_zeroing [--layers 12] [--tokens 128] [--threads 1] [--device cpu]
 
-Prints seconds of each road (of the processor; on a GPU, of the clock), their ratio beside the bound that counting multiplications gives, and how far the maps
-are apart. The roads take turns layer by layer, and as all layers are the same work, the fastest layer of each is
-compared too: it is the one that the rest of the machine disturbed least.
+Prints seconds of each road (of the processor; on a GPU, of the clock), their ratio beside the bound that counting
+multiplications gives, and how far the maps are apart. The roads take turns layer by layer, and as all layers are the
+same work, the fastest layer of each is compared too: it is the one that the rest of the machine disturbed least.
 """
 
 from __future__ import annotations
