@@ -58,6 +58,16 @@ def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
     assert explanation.scores.argmax() == 3
 
 
+def test_one_number_per_token_is_no_row_of_classes() -> None:
+    import transformers
+
+    config = transformers.ElectraConfig(**ENCODER, embedding_size=32)
+    model = seeded(lambda: transformers.ElectraForPreTraining(config))
+    assert model(**text()).logits.shape == text()["input_ids"].shape
+    with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]"):
+        wf.explain(model, text())
+
+
 def test_a_start_and_an_end_are_two_answers() -> None:
     with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[position\]\]"):
         wf.explain(bert("QuestionAnswering", num_labels=2), text())

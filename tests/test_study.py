@@ -201,16 +201,21 @@ class Hiding(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         hidden = mask if self.hides else ~mask
-        return self.head(self.encoder(self.embed(x), src_key_padding_mask=hidden)[:, 0])
+        entered = x if x.is_floating_point() else self.embed(x)
+        return self.head(self.encoder(entered, src_key_padding_mask=hidden)[:, 0])
 
 
-@pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients"])
-def test_what_a_mask_hides_is_seen_in_the_model(method: str) -> None:
+@pytest.mark.parametrize("vectors", [False, True], ids=["ids", "vectors"])
+@pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients", "occlusion"])
+def test_what_a_mask_hides_is_seen_in_the_model(method: str, vectors: bool) -> None:
     ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    given = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0)) if vectors else ids
+    options = {"replace": "zero"} if method == "occlusion" and vectors else {}
     found = {}
     for hides in (True, False):
         torch.manual_seed(0)
-        found[hides] = wf.explain(Hiding(hides).eval(), (ids, ~real if hides else real), method=method, target=0)
+        model = Hiding(hides).eval()
+        found[hides] = wf.explain(model, (given, ~real if hides else real), method=method, target=0, **options)
     for one, other in zip(found[True], found[False], strict=True):
         assert one.units.labels == other.units.labels
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)

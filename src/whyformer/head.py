@@ -56,13 +56,18 @@ class Head:
         logits = logits_of(output)
         if logits.ndim == 1:
             logits = logits[:, None]
-        if logits.ndim != 2:
+        if logits.ndim != 2 or self._is_per_token(logits, batch):
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
                 "with an output per token, patch or step, explain one of them: wrap it in a module of yours whose "
                 "forward(self, input_ids, attention_mask) returns self.model(…).logits[:, position]."
             )
         return logits
+
+    def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
+        """One number per token (ELECTRA's discriminator): as many as there are tokens, and not as many as classes."""
+        ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
+        return ids is not None and classes is not None and logits.shape[1] == ids.shape[1] != classes
 
     def _language_model(self, batch: Batch) -> Tensor:
         positions = torch.tensor(self._last_positions(batch))

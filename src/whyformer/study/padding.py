@@ -13,6 +13,7 @@ from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe
 from whyformer.head import Head
 from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.tensors import TensorSubject
 from whyformer.subjects.text import TextSubject
 
 
@@ -21,6 +22,8 @@ def hidden_padding(subject: Subject, batch: Batch) -> Batch:
 
     A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
     """
+    if isinstance(subject, TensorSubject):
+        return _right_way_round(subject, batch)
     if not isinstance(subject, TextSubject):
         return batch
     if any("mask" in name for name in batch.tensors):
@@ -39,15 +42,22 @@ def hidden_padding(subject: Subject, batch: Batch) -> Batch:
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
 
-def _right_way_round(subject: TextSubject, batch: Batch) -> Batch:
+def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batch:
     """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
-    ids, keep_BN = batch.tensors[subject.main], batch.keep_BN
+    if subject.main not in batch.tensors:
+        return batch
+    shape = batch.tensors[subject.main].shape[:2]
     doubtful = [
         name
         for name, mask in batch.tensors.items()
-        if name.endswith("mask") and name != "attention_mask" and "padding" not in name and mask.shape == ids.shape
+        if name.endswith("mask") and name != "attention_mask" and "padding" not in name and mask.shape == shape
     ]
-    if keep_BN is None or not doubtful:
+    if not doubtful:
+        return batch
+    keep_BN = batch.keep_BN
+    if keep_BN is None and isinstance(subject, TensorSubject):
+        keep_BN = subject.keep(batch, shape[1], None)
+    if keep_BN is None:
         return batch
     rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all
     facts = memory_of(subject.model).facts
