@@ -19,7 +19,7 @@ DRAWN = (
     "This is a drawing made by the demo: photos are not shipped. The model learned from photos, so take this for "
     "what an explanation looks like, not for how well the model sees."
 )
-HORSE = "What makes this horse a zebra are its stripes: the sharpest maps point at some of them, none at all."
+HORSE = "Its stripes make this horse a zebra. The sharpest maps point at a few of them only."
 STRIPES = (
     "The model calls a horse with stripes zebra-like, any other horse horse-like. Concepts are sets of pictures; a "
     "bar is the share of striped horses that become more zebra-like with more of the first concept and less of the "
