@@ -174,7 +174,6 @@ class Explainer:
             return subject, *subject.read(inputs)
         if are_tensors(inputs):
             batch = subject.adopt(inputs)
-            _check_masks(subject, batch)
             return subject, batch, False
         single = is_single(inputs)
         raw = [inputs] if single else list(inputs)
@@ -194,20 +193,6 @@ def _listed(inputs: Any) -> Any:
     text = getattr(getattr(inputs, "dtype", None), "kind", "") in {"O", "U", "T"}
     column = text and getattr(inputs, "ndim", 0) == 1 and all(isinstance(member, str) for member in inputs)
     return list(inputs) if column else inputs
-
-
-def _check_masks(subject: Subject, batch: Batch) -> None:
-    """A home-made mask may say True for what is hidden, as torch.nn does; a row hidden in full gives it away."""
-    main = batch.tensors.get(subject.main)
-    for name, mask in batch.tensors.items():
-        own = name.endswith("mask") and "attention" not in name and "padding" not in name
-        if own and main is not None and mask.shape == main.shape[:2] and not mask.bool().any(1).all():
-            row = int(mask.bool().any(1).int().argmin())
-            raise BadInput(
-                f"{name} hides every position of input {row}, if True means a real one. If True means hidden in your "
-                "model, say so by a name with 'padding' in it: wrap the model in a module of yours whose "
-                "forward(self, x, padding_mask) calls it."
-            )
 
 
 def _modality(subject: Subject) -> str:

@@ -18,6 +18,12 @@ MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
 
 
+@cache
+def _keyword_only(run: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Options are read from the signature, once."""
+    return {k: p for k, p in inspect.signature(run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
 @dataclass(frozen=True)
 class Method:
     """One entry of the registry."""
@@ -37,7 +43,7 @@ class Method:
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        return _keyword_only(self.run)
 
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
@@ -67,7 +73,7 @@ class Metric:
 
     @property
     def options(self) -> dict[str, inspect.Parameter]:
-        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        return _keyword_only(self.run)
 
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
