@@ -67,7 +67,9 @@ class Head:
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
         """One number per token (ELECTRA's discriminator): as many as there are tokens, and not as many as classes."""
         ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
-        return ids is not None and classes is not None and logits.shape[1] == ids.shape[1] != classes
+        if ids is None or classes is None or batch is not self.batch:
+            return False
+        return logits.shape[1] == ids.shape[1] and logits.shape[1] not in {classes, batch.size}  # or every pair (CLIP)
 
     def _language_model(self, batch: Batch) -> Tensor:
         positions = torch.tensor(self._last_positions(batch))
