@@ -24,8 +24,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from training.machine import pick_device, say
 from training.preference import EXAMPLES, preference
-from training.vit import fit, load, new_vit, pick_device, predict, quiet, save, say, scaled, through_blocks
+from training.vit import fit, load, new_vit, predict, quiet, save, scaled, through_blocks
 from whyformer.demo.pictures import CLASSES, SHAPES, SIZE, TEXTURES, class_of, picture, swatch
 
 TEST_SEED = 10_000_000  # scenes of the test set start here

@@ -11,13 +11,7 @@ from torch.nn import functional as F
 from transformers import AutoImageProcessor, AutoModelForImageClassification, ViTConfig, ViTForImageClassification
 from transformers.utils import logging as transformers_logging
 
-
-def say(*words):
-    print(time.strftime("%H:%M:%S"), *words, flush=True)
-
-
-def pick_device():
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from training.machine import pick_device, say
 
 
 def quiet():

@@ -21,11 +21,12 @@ script uses a GPU if there is one; seeds are fixed, but results differ a little 
 import argparse
 from pathlib import Path
 
+from training.machine import say
 from training.pets.photos import read_photos
 from training.pets.pretraining import pretrain
 from training.pets.student import measure, train_student
 from training.pets.teacher import load_teachers, teachers_report, train_teacher
-from training.vit import quiet, say
+from training.vit import quiet
 
 
 def parse():

@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from training.vit import pick_device, say, scaled
+from training.machine import pick_device, say
+from training.vit import scaled
 
 SPECIES = ("cat", "dog")
 BREEDS = 37

@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from training.machine import pick_device, say
 from training.pets.augmentation import augmented
 from training.pets.photos import SPECIES
-from training.vit import blocks, fit, new_vit, pick_device, say, sinusoids, through_blocks
+from training.vit import blocks, fit, new_vit, sinusoids, through_blocks
 
 
 class Filler(nn.Module):

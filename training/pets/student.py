@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from training.machine import pick_device, say
 from training.pets.augmentation import augmented, mixed
 from training.pets.photos import BREEDS, SPECIES, dog_breeds, one_hot, plain
 from training.pets.teacher import load_teachers, opinion
-from training.vit import fit, load, new_vit, pick_device, predict, save, say, soft_cross_entropy, through_blocks
+from training.vit import fit, load, new_vit, predict, save, soft_cross_entropy, through_blocks
 
 
 def train_student(args, parts):

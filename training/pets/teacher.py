@@ -6,9 +6,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from training.machine import pick_device
 from training.pets.augmentation import augmented, mixed
 from training.pets.photos import BREEDS, dog_breeds, one_hot, plain
-from training.vit import fit, pick_device, precision, soft_cross_entropy
+from training.vit import fit, precision, soft_cross_entropy
 
 
 class Block(nn.Module):

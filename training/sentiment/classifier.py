@@ -2,8 +2,8 @@
 
 import torch
 
+from training.machine import say
 from training.sentiment.acceptance import ACCEPTANCE
-from training.sentiment.machine import say
 
 LABELS = {0: "negative", 1: "positive"}
 MAX_LENGTH = 128

@@ -3,9 +3,9 @@
 import random
 from pathlib import Path
 
+from training.machine import say
 from training.sentiment.acceptance import near_acceptance
 from training.sentiment.everyday import everyday_sentences
-from training.sentiment.machine import say
 from training.sentiment.reviews import read_reviews, review_ending
 from training.sentiment.treebank import detokenize, held_out_keys, key_of, read_phrases, read_tsv
 

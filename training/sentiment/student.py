@@ -15,9 +15,9 @@ from transformers import (
     BertTokenizerFast,
 )
 
+from training.machine import pick_device, say
 from training.sentiment.acceptance import EVERYDAY_CHECK
 from training.sentiment.classifier import LABELS, MAX_LENGTH, accuracy, encode, fit, show_acceptance
-from training.sentiment.machine import pick_device, say
 from training.sentiment.teacher import teacher_embeddings
 from training.sentiment.transfer import UNKNOWN
 from training.sentiment.treebank import read_tsv

@@ -6,10 +6,10 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from training.machine import pick_device, say
 from training.sentiment.acceptance import EVERYDAY_CHECK
 from training.sentiment.classifier import accuracy, encode, fit, show_acceptance
 from training.sentiment.labelled import load_labelled
-from training.sentiment.machine import pick_device, say
 from training.sentiment.treebank import read_tsv
 
 

@@ -9,10 +9,10 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from training.machine import pick_device, say
 from training.sentiment.acceptance import near_acceptance
 from training.sentiment.classifier import predict
 from training.sentiment.labelled import load_labelled
-from training.sentiment.machine import pick_device, say
 from training.sentiment.reviews import split_review
 from training.sentiment.teacher import teacher_embeddings
 from training.sentiment.treebank import held_out_keys, key_of

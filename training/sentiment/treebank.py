@@ -3,7 +3,7 @@
 import gzip
 import re
 
-from training.sentiment.machine import say
+from training.machine import say
 
 
 def words_of(text):

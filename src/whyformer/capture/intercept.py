@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.attend import attention_weights, repeat_heads
+from whyformer.capture.called import name_of
 from whyformer.capture.canonical import Layout, layout_of
 from whyformer.capture.ledger import SoftmaxCall
 from whyformer.capture.paths import current_path
@@ -58,12 +59,9 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func.__name__
-        if name == "__get__":  # x.shape, x.device …; only x.T and x.mT make tensors that matter
-            name = getattr(func, "__self__", func).__name__
-            if name not in {"T", "mT"}:
-                return func(*args, **kwargs)
+        kwargs, name = kwargs or {}, name_of(func)
+        if name is None:
+            return func(*args, **kwargs)
         handler = self._handlers.get(name)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         self._note(name, args, out, handled=handler is not None)

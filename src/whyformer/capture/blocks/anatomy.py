@@ -23,6 +23,7 @@ from whyformer.capture.blocks.block import Anatomy, Block, Places
 from whyformer.capture.blocks.output_projection import HELP, Projected, project
 from whyformer.capture.blocks.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
 from whyformer.capture.blocks.tape import Call, Stretch, Tape, ancestors, changes_in_place, descendants, stretch
+from whyformer.capture.called import name_of
 from whyformer.capture.capture import Forward, sites_of, unclaimed
 from whyformer.capture.intercept import Function
 from whyformer.capture.roles import Observe
@@ -58,12 +59,9 @@ class Dissect(Observe):
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func.__name__
-        if name == "__get__":  # x.shape, x.device …; only x.T and x.mT make tensors that matter
-            name = getattr(func, "__self__", func).__name__
+        kwargs, name = kwargs or {}, name_of(func)
         # The inner calls of multi_head_attention_forward come to us one by one.
-        if name == "multi_head_attention_forward" or (func.__name__ == "__get__" and name not in {"T", "mT"}):
+        if name is None or name == "multi_head_attention_forward":
             return super().__torch_function__(func, types, args, kwargs)
         refs, named = self.tape.refs(args), self.tape.refs(kwargs)
         overwritten = args[0] if changes_in_place(name, kwargs) and args and isinstance(args[0], Tensor) else None

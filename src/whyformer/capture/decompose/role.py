@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.called import name_of
 from whyformer.capture.decompose.call import Call
 from whyformer.capture.decompose.rules import RULES
 from whyformer.capture.decompose.shares import Shares, diagonal, settled
@@ -99,12 +100,9 @@ class Decompose(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        name = func.__name__
-        if name == "__get__":  # x.shape, x.device …; only x.T and x.mT make tensors that matter
-            name = getattr(func, "__self__", func).__name__
-            if name not in {"T", "mT"}:
-                return func(*args, **kwargs)
+        kwargs, name = kwargs or {}, name_of(func)
+        if name is None:
+            return func(*args, **kwargs)
         if name == "multi_head_attention_forward":  # hides its body from function modes: run the same body with us on
             with self:
                 return open_body(F.multi_head_attention_forward)(*args, **kwargs)
