@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
+from tests.processors import tokenizer
 from whyformer.errors import AmbiguousLayout, CaptureError, NotOverUnits
 
 SIZES: dict[str, Any] = {
@@ -193,9 +194,9 @@ def test_a_small_leak_beside_experts_is_one(seed: int) -> None:
 class Hiding(nn.Module):
     """Its ``mask`` means "hide", as torch's own do, or "keep"."""
 
-    def __init__(self, hides: bool) -> None:
+    def __init__(self, hides: bool, words: int = 50) -> None:
         super().__init__()
-        self.hides, self.embed, self.head = hides, nn.Embedding(50, 16), nn.Linear(16, 3)
+        self.hides, self.embed, self.head = hides, nn.Embedding(words, 16), nn.Linear(16, 3)
         layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
@@ -220,3 +221,27 @@ def test_what_a_mask_hides_is_seen_in_the_model(method: str, vectors: bool) -> N
         assert one.units.labels == other.units.labels
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
     assert [len(e.scores) for e in found[True]] == [3, 2]
+
+
+def test_hiding_one_more_position_says_it_as_the_model_does() -> None:
+    ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    torch.manual_seed(0)
+    model = Hiding(hides=True).eval()
+    found = wf.explain(model, (ids, ~real), method="occlusion", target=0, replace="attention_mask")[0]
+    fewer = ~real[:1].repeat(3, 1) | torch.eye(3, 4).bool()
+    with torch.no_grad():
+        want = model(ids[:1], ~real[:1])[:, 0] - model(ids[:1].repeat(3, 1), fewer)[:, 0]
+    np.testing.assert_allclose(found.scores, want, atol=1e-5)
+
+
+def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
+    found = {}
+    for hides in (True, False):
+        torch.manual_seed(0)
+        model = Hiding(hides, words=len(tokenizer())).eval()
+        found[hides] = wf.explain(
+            model, ["a cat", "the dog is on the mat"], processor=tokenizer(), method="generic_attention", target=0
+        )
+    for one, other in zip(found[True], found[False], strict=True):
+        assert one.units.labels == other.units.labels and "[PAD]" not in one.units.labels
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)

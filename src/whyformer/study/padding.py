@@ -68,7 +68,11 @@ def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batc
         maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
         attended = [m[:, :, keep_N].any() for m in maps]
         facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)
-    return replace(batch, keep_BN=~keep_BN) if facts.get(key) else batch
+    if not facts.get(key):
+        return batch
+    if batch.raw:  # the mask was made of a text by us: it is the mask that was wrong, not what is real
+        return batch.with_tensors(**{name: ~batch.tensors[name].bool() for name in doubtful})
+    return replace(batch, keep_BN=~keep_BN)
 
 
 def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName
 from whyformer.subjects.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.subjects.padded import padded
+from whyformer.subjects.words import distinct_words, words_of
 from whyformer.types import Units
 
 
@@ -39,7 +40,7 @@ class TextSubject(Subject):
                 warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
             else:
                 warnings.append(())
-        batch = self._padded(encodings)
+        batch = padded(tokenizer, encodings)
         keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
         batch = self._by_own_names(batch, keep)
         self._check_vocabulary(batch[self.main])
@@ -78,21 +79,6 @@ class TextSubject(Subject):
                 "tokenizer that was made for this model."
             )
         return tokenizer
-
-    def _padded(self, encodings: list[Any]) -> dict[str, Tensor]:
-        tokenizer = self._tokenizer()
-        if tokenizer.pad_token_id is None and len({len(e["input_ids"]) for e in encodings}) > 1:
-            # Padding is masked out, so any id will do; the tokenizer itself is not touched.
-            filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
-            longest = max(len(e["input_ids"]) for e in encodings)
-            left = getattr(tokenizer, "padding_side", "right") == "left"
-            fill = {"input_ids": filler, "attention_mask": 0, "token_type_ids": 0}
-            return {
-                k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]
-            }
-        if tokenizer.pad_token_id is None:
-            return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
-        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
 
     def max_length(self) -> int | None:
         """How many tokens the model takes: the smaller of what tokenizer and model say."""
@@ -164,7 +150,7 @@ class TextSubject(Subject):
         facts["pair"] = text is not None and len(text) > 1
         facts["text"] = text[0] if text is not None and len(text) == 1 else None
         if facts["pair"] and facts["word"] is not None:
-            facts["word"] = _distinct_words(facts["word"], encoding.sequence_ids())
+            facts["word"] = distinct_words(facts["word"], encoding.sequence_ids())
         return facts
 
     def labels(self, ids: Sequence[int]) -> list[str]:
@@ -209,7 +195,7 @@ class TextSubject(Subject):
                     self.stream,
                     extra,
                     front,
-                    word=tuple(word) if word else _words_of(labels, special) if self.processor else None,
+                    word=tuple(word) if word else words_of(labels, special) if self.processor else None,
                     spans=tuple((s.start, s.end) if s else (0, 0) for s in spans) if spans else None,
                     text=facts.get("text") if known else None,
                 )
@@ -268,8 +254,8 @@ class TextSubject(Subject):
         if replacement == "attention_mask":
             name = next(n for n in one.tensors if n != self.main and "mask" in n)
             mask = copies.tensors[name].clone()
-            for i, p in enumerate(positions):
-                mask[i, p] = "padding" in name
+            hides = not torch.equal(mask[0].bool(), keep_N)  # what True means, whatever the name says
+            mask[range(len(positions)), positions] = hides
             return copies.with_tensors(**{name: mask})
         ids = ids_N.repeat(len(positions), 1)
         ids[range(len(positions)), positions] = self.replacement_id(replacement)
@@ -295,29 +281,3 @@ def _text(raw: Raw) -> tuple[str, ...]:
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
     return tuple(parts)
-
-
-def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
-    padding = [filler] * (length - len(values))
-    return padding + list(values) if left else list(values) + padding
-
-
-def _distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Word numbers of the second text continue after those of the first."""
-    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
-    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
-
-
-def _words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
-    """Words from the spelling of the pieces, for tokenizers that don't number them."""
-    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
-    word, result = -1, []
-    for label, is_special in zip(labels, special, strict=True):
-        if is_special:
-            result.append(-1)
-            continue
-        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
-        if not continues or word < 0:
-            word += 1
-        result.append(word)
-    return tuple(result)
