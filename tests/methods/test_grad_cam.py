@@ -44,6 +44,24 @@ def test_swin_is_read_on_its_last_grid_with_the_windows_put_back() -> None:
         close(found.scores, large.flatten().numpy())
 
 
+def test_a_detector_is_read_where_its_queries_take_the_values_from() -> None:
+    """DETR adds positions to keys alone; over all positions the gradient of keys adds up to rounding errors."""
+    images = CASES["detr"].inputs()["pixel_values"].double()
+    query, label = 2, 1
+    model = double("detr")
+    found = wf.explain(model, {"pixel_values": images}, method="grad_cam", target=(query, label))
+    for row, own in enumerate(found):
+        read: list[torch.Tensor] = []
+        hook = model.model.encoder.register_forward_hook(lambda m, a, out, read=read: read.append(out[0]))
+        score = model(pixel_values=images[row : row + 1]).logits[0, query, label]
+        hook.remove()
+        (gradient,) = torch.autograd.grad(score, read[0])
+        expected = grad_cam(read[0][0].detach(), gradient[0], 0)
+        real = ~np.asarray(own.units.special)
+        close(own.scores[real], expected)
+        assert expected.max() > 1e-3
+
+
 def test_swin_windows_that_were_shifted_come_back_to_their_places() -> None:
     """The input of the second attention is rolled and cut into windows; the block's own norm has it in order."""
     block = [n for n, _ in model_of("swin").named_modules() if n.endswith("layernorm_before")][1]

@@ -1,4 +1,4 @@
-"""What each attention reads: the tensor that its keys were projected from, alive and in the graph."""
+"""What each attention reads: the tensor that its values were projected from, alive and in the graph."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ class AttentionInputs(Intercept):
 
     def at_site(self, site: OpenSite) -> None:
         if not site.parallel:
-            source = site.sources[1]
-            self.inputs.append((site.path, None if source is None else self._read.get(source)))
+            # Values, not keys: where positions are added to the keys alone (DETR) these are two tensors, and the
+            # gradient of the keys adds up to nothing over the positions.
+            sources = [self._trail.at(site.value).source, site.sources[1]]
+            read = [self._read[source] for source in sources if source is not None and source in self._read]
+            self.inputs.append((site.path, read[0] if read else None))
             self._read = {}
 
     def __torch_function__(
