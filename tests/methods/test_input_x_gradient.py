@@ -34,6 +34,15 @@ def test_at_the_entrance_of_the_first_block() -> None:
         close(found.scores, input_x_gradient(bert_embeddings(row)))
 
 
+def test_a_model_that_does_not_care_how_long_its_inputs_are_gets_a_warning() -> None:
+    """DeBERTa normalises word embeddings before anything is added to them: x · ∇ is zero but for rounding."""
+    for found in explained("deberta_v2", double=True, **METHOD):
+        assert any("rounding errors" in w for w in found.warnings)
+    for name, how in (("deberta_v2", {"at": "embeddings"}), ("bert", {})):
+        for found in explained(name, double=True, **METHOD, **how):
+            assert not found.warnings
+
+
 @pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize("at", ["word_embeddings", "embeddings"])
 def test_golden(at: str, row: int) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from whyformer.places import place_of
+from torch import Tensor
+
+from whyformer.places import Place, place_of
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
+
+CANCELLED = 1e-4  # what is left of every unit's terms; by chance some unit would keep hundreds of times as much
 
 
 @method(
@@ -24,9 +28,23 @@ def input_x_gradient(run: Run, *, at: str | None = None, patch_smoothing: float 
     for tables with categories). With several streams x are the inputs of all of them. ``patch_smoothing``: for pixels,
     each one's share spread by a Gaussian as wide as that many patches, against the patch grid; 0 is off.
 
-    Misleads when: the score saturates: far along a flat stretch the gradient is small although the input decided.
+    Misleads when: the score saturates: far along a flat stretch the gradient is small although the input decided. A
+    model that normalises each input before anything else (DeBERTa) does not care how long it is: r is 0, and what is
+    seen are rounding errors. The result warns of that; ``at="embeddings"`` starts behind the norm.
     """
     place = place_of(run, at, gradient=True)
     assert place.gradient is not None
-    detail = place.smoothed(place.inputs * place.gradient, patch_smoothing)
-    return Attribution(place.per_unit(detail), detail=place.detail(detail))
+    terms = place.inputs * place.gradient
+    detail = place.smoothed(terms, patch_smoothing)
+    return Attribution(place.per_unit(detail), detail=place.detail(detail), warnings=_cancelled(place, terms))
+
+
+def _cancelled(place: Place, terms: Tensor) -> list[list[str]]:
+    """A word where the terms of every unit add up to nothing."""
+    left_B, size_B = (place.per_unit(t).abs().amax(1) for t in (terms, terms.abs()))
+    doubt = (
+        "input times gradient adds up to nothing in every unit, so these scores are rounding errors: the model "
+        "normalises its inputs first, and longer or shorter vectors change nothing. Take at='embeddings', "
+        "integrated_gradients or occlusion."
+    )
+    return [[doubt] if 0 < size and left <= CANCELLED * size else [] for left, size in zip(left_B, size_B, strict=True)]
