@@ -23,6 +23,7 @@ from tests.methods.properties import (
 )
 from tests.methods.runs import running
 from tests.models import CASES
+from tests.models.case import randn
 from tests.references.value_zeroing import cosine, euclidean, layer_map, normalised, value_zeroing
 from whyformer.capture.blocks import replay
 from whyformer.capture.blocks.replay import Finish
@@ -256,3 +257,19 @@ def test_a_layer_that_writes_nothing_is_an_error_not_a_uniform_map() -> None:
 def test_wrong_distance_is_refused() -> None:
     with pytest.raises(UnknownName):
         explained("bert", **METHOD, distance="manhattan")
+
+
+@pytest.mark.parametrize(("scaled", "shifted"), [(False, False), (True, False), (True, True)])
+def test_tokens_finished_at_once_are_those_finished_one_by_one(scaled: bool, shifted: bool) -> None:
+    """What a GPU does, held to what the CPU does."""
+    tokens, batch, queries, heads, width = 3, 2, 5, 4, 6
+    base, weights = randn(batch, queries, width), randn(tokens, batch, queries, heads, seed=4)
+    parts = randn(tokens, batch, heads, width, seed=1)
+    scale = randn(tokens, batch, queries, 1, seed=2) if scaled else None
+    constant = randn(width, seed=3) if shifted else None
+    expected = replay._sums(base, weights, parts, scale, constant)
+    lifted = weights if scale is None else weights * scale
+    torch.testing.assert_close(replay._all_at_once(base, lifted, parts, scale, constant), expected)
+    by_hand = base + torch.einsum("tbqh,tbho->tbqo", weights, parts)
+    by_hand = by_hand if scale is None else by_hand * scale
+    torch.testing.assert_close(expected, by_hand if constant is None else by_hand + constant)

@@ -50,8 +50,9 @@ class Finish:
         batch, heads, queries, keys = site.attention_BHQK.shape
         # H vectors per token are a saving only where there are more positions to write to.
         self.folds = _folds(block) if fold and 2 * heads <= queries else []
-        rows = ROWS if site.value_BHKD.device.type == "cpu" else ROWS_ON_DEVICE
-        self.step = max(1, min(TOKENS, keys, rows // (batch * queries)))
+        on_cpu = site.value_BHKD.device.type == "cpu"
+        most = min(TOKENS, ROWS // (batch * queries)) if on_cpu else ROWS_ON_DEVICE // (batch * queries)
+        self.step = max(1, min(keys, most))
         self._alone = False  # one token at a time
         self._scales: dict[int, Tensor] = {}
         self._bases: dict[int, Tensor] = {}  # by fold: (B, Q, out) W·M·z
@@ -206,9 +207,11 @@ def _sums(
     scale_TBQ1: Tensor | None,
     constant_O: Tensor | None,
 ) -> Tensor:
-    out_TBQO = base_BQO.new_empty(len(weights_TBQH), *base_BQO.shape)
     if scale_TBQ1 is not None:
         weights_TBQH = weights_TBQH * scale_TBQ1
+    if base_BQO.device.type != "cpu":
+        return _all_at_once(base_BQO, weights_TBQH, parts_TBHO, scale_TBQ1, constant_O)
+    out_TBQO = base_BQO.new_empty(len(weights_TBQH), *base_BQO.shape)
     for t, out_BQO in enumerate(out_TBQO):  # one at a time stays in the cache from one operation to the next
         if scale_TBQ1 is None:
             out_BQO.copy_(base_BQO)
@@ -218,6 +221,21 @@ def _sums(
             torch.addcmul(constant_O, base_BQO, scale_TBQ1[t], out=out_BQO)
         out_BQO.baddbmm_(weights_TBQH[t], parts_TBHO[t])
     return out_TBQO
+
+
+def _all_at_once(
+    base_BQO: Tensor,
+    scaled_weights_TBQH: Tensor,
+    parts_TBHO: Tensor,
+    scale_TBQ1: Tensor | None,
+    constant_O: Tensor | None,
+) -> Tensor:
+    """The same in few calls: on a GPU each one costs more than the numbers it works on."""
+    start = base_BQO.expand(len(parts_TBHO), *base_BQO.shape) if scale_TBQ1 is None else base_BQO * scale_TBQ1
+    if constant_O is not None:
+        start = start + constant_O
+    summed = torch.baddbmm(start.flatten(0, 1), scaled_weights_TBQH.flatten(0, 1), parts_TBHO.flatten(0, 1))
+    return summed.view(start.shape)
 
 
 def _folds(block: Block) -> list[Fold]:
