@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from whyformer.errors import AmbiguousLayout
-from whyformer.found import explanation, with_pairs
+import torch
+
+from whyformer.errors import AmbiguousLayout, NotOffered
+from whyformer.found import explanations, with_pairs
 from whyformer.peak import Peak
 from whyformer.registry import Method
 from whyformer.run import Run
@@ -35,8 +37,41 @@ class BatchRunner:
     def run(
         self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
     ) -> dict[str, list[Explanation]]:
-        if self.subject.mixes_rows:
-            return self._beside_others(batch, target, chosen, settings)
+        """Explanations by method. ``batch_size`` is halved where the device's memory does not suffice."""
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        first = 0
+        while first < batch.size:
+            rows = range(first, min(first + self.batch_size, batch.size))
+            found = self._within_memory(*_part(batch, target, rows), chosen, settings)
+            if found is None:
+                self.batch_size = max(1, self.batch_size // 2)
+                torch.cuda.empty_cache()
+                continue
+            for name, own in found.items():
+                results[name] += own
+            first = rows.stop
+        return results
+
+    def _within_memory(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]] | None:
+        """None where the memory did not suffice; by then the error is gone, and with it the tensors in its frames."""
+        try:
+            if self.subject.mixes_rows:
+                return self._beside_others(batch, target, chosen, settings)
+            return self._run_or_singly(batch, target, chosen, settings)
+        except torch.OutOfMemoryError as error:
+            if self.batch_size > 1:
+                return None
+            what = " and ".join(m.name for m in chosen)
+            raise NotOffered(
+                f"{what}: a single input takes more memory than the device has left. Shorten the input, load the model "
+                f"in half precision, or use a method that keeps less (attention_rollout, occlusion). torch: {error}"
+            ) from None
+
+    def _run_or_singly(
+        self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
+    ) -> dict[str, list[Explanation]]:
         try:
             return self._run(batch, target, chosen, settings)
         except AmbiguousLayout:
@@ -45,8 +80,7 @@ class BatchRunner:
         # Batch and heads could not be told apart at this batch size; a single input leaves no doubt.
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         for row in range(batch.size):
-            own = [target[row]] if isinstance(target, list) else target
-            for name, found in self._run(batch.select([row]), own, chosen, settings).items():
+            for name, found in self._run(*_part(batch, target, range(row, row + 1)), chosen, settings).items():
                 results[name] += found
         return results
 
@@ -104,10 +138,13 @@ class BatchRunner:
             if m.needs & {"attention", "attention_gradients"}:
                 seconds += shared
             highest = peak.bytes
-            results[m.name] = [
-                explanation(
-                    run, m, settings[m.name], attribution, row, self._cost(run, m, settings, row, seconds, highest)
-                )
-                for row in range(batch.size)
-            ]
+            costs = [self._cost(run, m, settings, row, seconds, highest) for row in range(batch.size)]
+            results[m.name] = explanations(run, m, settings[m.name], attribution, costs)
         return results
+
+
+def _part(batch: Batch, target: Any, rows: range) -> tuple[Batch, Any]:
+    """Some inputs of a batch with their targets."""
+    if len(rows) == batch.size:
+        return batch, target
+    return batch.select(rows), [target[i] for i in rows] if isinstance(target, list) else target

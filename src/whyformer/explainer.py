@@ -30,6 +30,7 @@ from whyformer.subjects.table import TableSubject
 from whyformer.types import Explanation, Record
 
 BATCH_SIZE = 16
+BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
 
 
 class Explainer:
@@ -92,7 +93,7 @@ class Explainer:
                     refuse_without_gradients(self.model, m.name)
             batch, target = subject.expanded(hidden_padding(subject, batch), target)
             study, new = study_of(subject, batch)
-            step, uneven = batch_size or BATCH_SIZE, subject.uneven(batch)
+            step, uneven = batch_size or _default_size(batch), subject.uneven(batch)
             track = tracker(progress)
             stride = 1 if uneven else step
             chunks = [range(i, min(i + stride, batch.size)) for i in range(0, batch.size, stride)]
@@ -106,6 +107,7 @@ class Explainer:
                 )
                 for name, found in runner.run(own, part, chosen, settings).items():
                     results[name] += found
+                step = runner.batch_size  # what went into memory this time
         shaped = {name: _shaped(found, batch.groups, single) for name, found in results.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
@@ -186,6 +188,12 @@ def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> An
     """Why did the model say that? See ``Explainer.explain`` for the options."""
     attention_at = how.pop("attention_at", None)
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+def _default_size(batch: Batch) -> int:
+    """Inputs at a time, where nobody said how many."""
+    on_cpu = all(t.device.type == "cpu" for t in batch.tensors.values())
+    return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
 
 
 def _listed(inputs: Any) -> Any:

@@ -18,50 +18,76 @@ from whyformer.subjects.families import ENCODER_STREAMS
 from whyformer.types import Cost, Explanation, Target
 from whyformer.version import __version__
 
+Array = np.ndarray[Any, Any]
 
-def explanation(run: Run, m: Method, options: dict[str, Any], found: Attribution, row: int, cost: Cost) -> Explanation:
-    keep = run.keep_BN[row]
-    scores = found.scores_BN[row, keep].detach().float().cpu().numpy()
-    if not np.isfinite(scores).all():
-        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
-    if len(run.units[row]) != len(scores):
-        raise NotOverUnits(
-            f"{m.name} scored {len(scores)} positions, and input {row} has {len(run.units[row])} units: which is which "
-            "is not known. Give inputs without padding, one by one."
-        )
-    target = run.targets[row]
-    prediction = int(run.logits[row].argmax())
-    warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
-    warnings += found.warnings[row] if found.warnings else []
-    warnings += [*run.study.notes, *run.subject.notes(run.batch, run.length), *_doubts(run, m, scores)]
-    warnings += _left_out(run, row)
-    return Explanation(
-        scores=scores,
-        units=run.units[row],
-        target=_with_label(run, target),
-        scalar=run.scalar,
-        value=float(run.value_B[row]),
-        prediction=Target(prediction, run.head.name(prediction), position=target.position),
-        method=m.name,
-        options=options,
-        changed=tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
-        seed=run.seed,
-        versions={
+
+def explanations(
+    run: Run, m: Method, options: dict[str, Any], found: Attribution, costs: list[Cost]
+) -> list[Explanation]:
+    """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
+    keep_BN = run.keep_BN.cpu().numpy()
+    scores_BN = _fetched(found.scores_BN)
+    matrix, layers = found.matrix_BQK, None if found.layers_BLQK is None else _fetched(found.layers_BLQK)
+    maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
+    whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
+    predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
+    base = None if found.base_B is None else found.base_B.tolist()
+    checks = {name: numbers.tolist() for name, numbers in found.checks.items()}
+    notes = [*run.study.notes, *run.subject.notes(run.batch, run.length)]
+    same: dict[str, Any] = {
+        "scalar": run.scalar,
+        "method": m.name,
+        "options": options,
+        "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
+        "seed": run.seed,
+        "versions": {
             "whyformer": __version__,
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        base=None if found.base_B is None else float(found.base_B[row]),
-        matrix=_matrix(run, found.matrix_BQK, row, keep),
-        layers=_cropped(found.layers_BLQK, row, keep),
-        detail=None if found.detail is None else found.detail[row],
-        cost=cost,
-        checks={name: float(values[row]) for name, values in found.checks.items()},
-        warnings=tuple(warnings),
-        readout=_readout(run),
-        signed=m.signed if found.signed is None else found.signed,
-        model=type(run.subject.model).__name__,
-    )
+        "readout": _readout(run),
+        "signed": m.signed if found.signed is None else found.signed,
+        "model": type(run.subject.model).__name__,
+    }
+    result = []
+    for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
+        scores = scores_BN[row, keep_N]
+        _require_scores(m, scores, len(units), row)
+        target = run.targets[row]
+        warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
+        warnings += found.warnings[row] if found.warnings else []
+        result.append(
+            Explanation(
+                scores=scores,
+                units=units,
+                target=_with_label(run, target),
+                value=values[row],
+                prediction=Target(predictions[row], run.head.name(predictions[row]), position=target.position),
+                base=None if base is None else base[row],
+                matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
+                layers=_cropped(layers, row, keep_N),
+                detail=None if found.detail is None else found.detail[row],
+                cost=costs[row],
+                checks={name: numbers[row] for name, numbers in checks.items()},
+                warnings=(*warnings, *notes, *_doubts(scores), *_left_out(run, row)),
+                **same,
+            )
+        )
+    return result
+
+
+def _fetched(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _require_scores(m: Method, scores: Array, units: int, row: int) -> None:
+    if not np.isfinite(scores).all():
+        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+    if units != len(scores):
+        raise NotOverUnits(
+            f"{m.name} scored {len(scores)} positions, and input {row} has {units} units: which is which is not known. "
+            "Give inputs without padding, one by one."
+        )
 
 
 def _with_label(run: Run, target: Target) -> Target:
@@ -84,22 +110,12 @@ def _readout(run: Run) -> str:
     return str(run.study.readout) if run.study.readout is not None else ""
 
 
-def _matrix(
-    run: Run, maps: Tensor | dict[tuple[str, str], Tensor] | None, row: int, keep: Tensor
-) -> np.ndarray[Any, Any] | dict[tuple[str, str], np.ndarray[Any, Any]] | None:
-    if isinstance(maps, dict):
-        return cropped(maps, row, keep, run.stream_sizes)
-    return _cropped(maps, row, keep)
-
-
-def _cropped(maps: Tensor | None, row: int, keep: Tensor) -> np.ndarray[Any, Any] | None:
+def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     """One input's map without padding: columns, and rows where there is one per position."""
     if maps is None:
         return None
-    own = maps[row][..., keep]
-    if own.shape[-2] == len(keep):
-        own = own[..., keep, :]
-    return own.detach().float().cpu().numpy()
+    own: Array = maps[row][..., keep_N]
+    return own[..., keep_N, :] if own.shape[-2] == len(keep_N) else own
 
 
 def _left_out(run: Run, row: int) -> list[str]:
@@ -115,8 +131,7 @@ def _left_out(run: Run, row: int) -> list[str]:
     ]
 
 
-def _doubts(run: Run, m: Method, scores: np.ndarray[Any, Any]) -> list[str]:
-    doubts = []
+def _doubts(scores: Array) -> list[str]:
     if len(scores) > 1 and np.ptp(scores) == 0:
-        doubts.append("all scores are equal: this explanation tells no unit from another.")
-    return doubts
+        return ["all scores are equal: this explanation tells no unit from another."]
+    return []

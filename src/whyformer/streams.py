@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,8 @@ from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.joined import joined
 from whyformer.subjects.text import TextSubject
 from whyformer.types import Units
+
+Array = np.ndarray[Any, Any]
 
 
 def lengths(subject: Subject, batch: Batch, schedule: Schedule) -> dict[str, int]:
@@ -184,7 +187,9 @@ def readout_weights(
     return torch.cat(list(parts.values()), 1)
 
 
-def cropped(maps: dict[tuple[str, str], Tensor], row: int, keep: Tensor, sizes: dict[str, int]) -> dict[Any, Any]:
+def cropped(
+    maps: dict[tuple[str, str], Array], row: int, keep_N: Array, sizes: dict[str, int]
+) -> dict[tuple[str, str], Array]:
     """One input's maps without padding, by (query stream, key stream)."""
-    own = {stream: keep[where] for stream, where in slices(sizes).items()}
-    return {(s, t): m[row][own[s]][:, own[t]].detach().float().cpu().numpy() for (s, t), m in maps.items()}
+    own = {stream: keep_N[where] for stream, where in slices(sizes).items()}
+    return {(s, t): m[row][own[s]][:, own[t]] for (s, t), m in maps.items()}

@@ -29,7 +29,7 @@ def attention_weights(
     else:
         hidden = (attn_mask == -math.inf).all(-1, keepdim=True)
         scores = scores + attn_mask.to(scores.dtype)
-    if not hidden.any():
+    if scores.device.type == "cpu" and not hidden.any():  # a GPU would have to stop and answer
         return scores.softmax(-1).to(query.dtype)
     # A query that may look nowhere attends to nothing, as in torch's own kernels, instead of giving NaN.
     weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)

@@ -132,7 +132,7 @@ class TextSubject(Subject):
                 elif name.endswith("mask"):
                     keep = tensor.bool()
                     require_shown(name, keep)
-        encodings = tuple(self._facts(None, {"input_ids": row.tolist()}) for row in ids)
+        encodings = tuple(self._facts(None, {"input_ids": row}) for row in ids.tolist())
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
     # Units
