@@ -3,11 +3,13 @@
 All run in turn, round by round, and the fastest round of each counts.
 
 Beside them the usual recipe: eager attention, ``output_attentions=True``, ``retain_grad`` on every map, full backward.
-``python -m bench.engine`` prints the table; ``python -m bench.engine MODEL BATCH CONTENDER`` one peak of memory.
+``python -m bench.engine [--device cuda] [--batches 1 8]`` prints the table;
+``python -m bench.engine MODEL BATCH CONTENDER`` one peak of memory on the CPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -75,46 +77,75 @@ def usual_recipe(model: nn.Module, x: dict[str, torch.Tensor]) -> torch.Tensor:
     for attention in out.attentions:
         attention.retain_grad()
     out.logits[:, 0].sum().backward()
-    relevance = torch.eye(out.attentions[0].shape[-1]).expand(len(out.logits), -1, -1)
+    relevance = torch.eye(out.attentions[0].shape[-1], device=out.logits.device).expand(len(out.logits), -1, -1)
     for attention in out.attentions:
         layer = (attention.grad * attention.detach()).clamp(min=0).mean(1)
         relevance = relevance + layer @ relevance
     model.zero_grad()
-    return relevance
+    return relevance.cpu()
 
 
-def contenders(name: str, batch: int) -> dict[str, Callable[[], object]]:
+def contenders(name: str, batch: int, device: str = "cpu") -> dict[str, Callable[[], object]]:
     model, inputs = MODELS[name]("sdpa")
     eager, _ = MODELS[name]("eager")
-    x = inputs(batch)
+    model, eager = model.to(device), eager.to(device)
+    x = {k: v.to(device) for k, v in inputs(batch).items()}
     explainer = wf.Explainer(model)
-    return {
+    roads: dict[str, Callable[[], object]] = {
         "forward": lambda: forward(model, x),
         "rollout": lambda: explainer.explain(x, method="attention_rollout", target=0),
         "forward + backward to activations": lambda: backward_to_activations(model, x),
         "generic_attention": lambda: explainer.explain(x, method="generic_attention", target=0),
         "usual recipe": lambda: usual_recipe(eager, x),
     }
+    return roads if device == "cpu" else {name: _finished(road) for name, road in roads.items()}
 
 
-def main() -> None:
-    print(machine())
+def _finished(road: Callable[[], object]) -> Callable[[], object]:
+    """On a GPU: until it has done what it was told to."""
+
+    def run() -> None:
+        road()
+        torch.cuda.synchronize()
+
+    return run
+
+
+def peaks(name: str, batch: int, roads: dict[str, Callable[[], object]], device: str) -> list[float]:
+    """Megabytes of each road: on the CPU in a process of its own, on a GPU as its allocator counts them."""
+    if device == "cpu":
+        return [peak_megabytes("bench.engine", name, str(batch), who) for who in PEAKS]
+    found = []
+    for who in PEAKS:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        roads[who]()
+        found.append((torch.cuda.max_memory_allocated() - before) / 2**20)
+    return found
+
+
+PEAKS = ("forward", "rollout", "generic_attention", "usual recipe")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8])
+    options = parser.parse_args(argv)
+    print(f"{machine()}, {options.device}")
     print(
-        "model batch | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | "
+        "model batch | forward ms | rollout / forward | generic / (fwd+bwd) | recipe / (fwd+bwd) | "
         "peak MB: forward rollout generic recipe"
     )
     for name in MODELS:
-        for batch in (1, 8):
-            took = fastest(contenders(name, batch), rounds=25 if batch == 1 else 9)
+        for batch in options.batches:
+            roads = contenders(name, batch, options.device)
+            took = fastest(roads, rounds=25 if batch == 1 else 9)
             bound = took["forward + backward to activations"]
-            peaks = [
-                peak_megabytes("bench.engine", name, str(batch), who)
-                for who in ("forward", "rollout", "generic_attention", "usual recipe")
-            ]
             print(
-                f"{name:5s} {batch:5d} | {took['rollout'] / took['forward']:17.2f} | "
+                f"{name:5s} {batch:5d} | {took['forward'] * 1e3:10.1f} | {took['rollout'] / took['forward']:17.2f} | "
                 f"{took['generic_attention'] / bound:19.2f} | {took['usual recipe'] / bound:18.2f} | "
-                + " ".join(f"{p:7.0f}" for p in peaks),
+                + " ".join(f"{p:7.0f}" for p in peaks(name, batch, roads, options.device)),
                 flush=True,
             )
 

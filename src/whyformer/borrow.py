@@ -22,10 +22,11 @@ from whyformer.errors import BadInput, NotOffered
 
 @dataclass
 class Memory:
-    """What is kept per model while it lives: its lock, and facts learned about it (capture/probe.py)."""
+    """What is kept per model while it lives: its lock, and facts learned about it (study/)."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     facts: dict[Any, Any] = field(default_factory=dict)
+    modules: list[nn.Module] | None = None  # while it is borrowed
 
 
 _MEMORIES: weakref.WeakKeyDictionary[nn.Module, Memory] = weakref.WeakKeyDictionary()
@@ -35,6 +36,12 @@ _MEMORIES_LOCK = threading.Lock()
 def memory_of(model: nn.Module) -> Memory:
     with _MEMORIES_LOCK:
         return _MEMORIES.setdefault(model, Memory())
+
+
+def modules_of(model: nn.Module) -> list[nn.Module]:
+    """All modules of a model, found once while it is borrowed."""
+    found = memory_of(model).modules
+    return list(model.modules()) if found is None else found
 
 
 def unwrapped(model: Any) -> nn.Module:
@@ -59,18 +66,22 @@ def unwrapped(model: Any) -> nn.Module:
 @contextlib.contextmanager
 def borrowed(model: nn.Module) -> Iterator[None]:
     """Hold the model's lock, with the model ready to be explained."""
-    with memory_of(model).lock, contextlib.ExitStack() as stack:
-        modules = list(model.modules())
+    memory = memory_of(model)
+    with memory.lock, contextlib.ExitStack() as stack:
+        stack.callback(setattr, memory, "modules", memory.modules)
+        memory.modules = modules = list(model.modules())
         training = [m for m in modules if m.training]
         stack.callback(_restore_training, training)
         for module in training:
             module.training = False
-        trainable = [p for p in model.parameters() if p.requires_grad and not p.is_inference()]
+        # Not model.parameters(): it would walk through the modules once more.
+        parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+        trainable = [p for p in parameters if p.requires_grad and not p.is_inference()]
         stack.callback(_restore_grad, trainable)
         for parameter in trainable:
             parameter.requires_grad_(False)
         stack.enter_context(_visible_attention(modules))
-        stack.enter_context(_random_state(model))
+        stack.enter_context(_random_state({p.device for p in parameters}))
         if any(_is_compiled(m) for m in modules):  # compiled parts would run without the function mode being asked
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))
@@ -110,43 +121,40 @@ def _visible_attention(modules: list[nn.Module]) -> Iterator[None]:
 def _hidden_configs(modules: list[nn.Module]) -> list[Any]:
     found: dict[int, Any] = {}
     for module in modules:
-        config: Any = getattr(module, "config", None)
+        config = module.__dict__.get("config")  # a module has no other kind, and getattr would take its time to say no
         if getattr(config, "_attn_implementation", None) not in VISIBLE:
             found[id(config)] = config
     return list(found.values())
 
 
 @contextlib.contextmanager
-def _random_state(model: nn.Module) -> Iterator[None]:
+def _random_state(devices: set[torch.device]) -> Iterator[None]:
     """Whatever the model or a method draws, the caller's random numbers go on as if nothing had happened."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=list(devices)):
+    with torch.random.fork_rng(devices=[d for d in devices if d.type == "cuda"]):
         yield
 
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
     """Quantised or inference-mode weights cannot be differentiated through: say so before running."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_inference():
-            raise NotOffered(
-                f"{method} needs gradients, but {name} was created in torch.inference_mode(). Load the model outside "
-                "of it, or use a method without gradients (raw_attention, attention_rollout, occlusion)."
-            )
-    quantised = _quantised_part(model)
-    if quantised:
-        raise NotOffered(
-            f"{method} needs gradients, but {quantised} is quantised. Load the model in float16, bfloat16 or float32, "
-            "or use a method without gradients (raw_attention, attention_rollout, occlusion)."
-        )
-
-
-def _quantised_part(model: nn.Module) -> str:
+    without = "or use a method without gradients (raw_attention, attention_rollout, occlusion)."
     if getattr(model, "is_quantized", False):
-        return "the model"
-    for name, module in model.named_modules():
-        if "quantized" in type(module).__module__:
-            return name or "the model"
-        for tensor in module.parameters(recurse=False):
-            if not tensor.is_floating_point() and not tensor.is_complex():
-                return name or "the model"
-    return ""
+        raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}, {without}")
+    for module in modules_of(model):
+        parameters = {n: p for n, p in module._parameters.items() if p is not None}
+        whole = all(p.is_floating_point() or p.is_complex() for p in parameters.values())
+        if "quantized" in type(module).__module__ or not whole:
+            part = _path(model, module) or "the model"
+            raise NotOffered(f"{method} needs gradients, but {part} is quantised. {_PRECISIONS}, {without}")
+        for name, parameter in parameters.items():
+            if parameter.is_inference():
+                raise NotOffered(
+                    f"{method} needs gradients, but {_path(model, module)}.{name} was created in "
+                    f"torch.inference_mode(). Load the model outside of it, {without}"
+                )
+
+
+_PRECISIONS = "Load the model in float16, bfloat16 or float32"
+
+
+def _path(model: nn.Module, module: nn.Module) -> str:
+    return next(name for name, m in model.named_modules() if m is module)

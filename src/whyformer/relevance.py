@@ -7,6 +7,7 @@ key position its query came from: it is never broadcast.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -57,33 +58,31 @@ def real(map_BQK: BQK, keep_BN: BN, site: Site) -> BQK:
     return map_BQK * rows[:, :, None] * keep[:, None, :]
 
 
-def identity(map_BQK: BQK, first_query: int) -> BQK:
-    """The residual: each query row is itself."""
-    eye = torch.zeros_like(map_BQK)
-    rows = torch.arange(map_BQK.shape[1], device=eye.device)
-    eye[:, rows, rows + first_query] = 1
-    return eye
+def plus_identity(map_BQK: BQK, first_query: int, share: float = 1.0) -> BQK:
+    """The residual, each query row being itself: A + share·I."""
+    result = map_BQK.clone()
+    result.diagonal(first_query, dim1=-2, dim2=-1).add_(share)
+    return result
 
 
 def row_normalized(map_BQK: BQK) -> BQK:
     """Rows divided by their sum; a zero row stays zero."""
     total = map_BQK.sum(-1, keepdim=True)
-    return torch.where(total == 0, 0.0, map_BQK / torch.where(total == 0, 1.0, total))
+    return map_BQK / total.masked_fill(total == 0, math.inf)
 
 
 def with_residual(map_BQK: BQK, first_query: int, residual: float, normalize: bool) -> BQK:
     """rownorm((1-a)·A + a·I); without normalisation A + a/(1-a)·I, which is A + I at a = 0.5."""
     if not 0 <= residual <= 1:
         raise BadInput(f"residual={residual}: the weight of the residual is between 0 and 1.")
-    eye = identity(map_BQK, first_query)
     if normalize or residual == 1:
-        return row_normalized((1 - residual) * map_BQK + residual * eye)
-    return map_BQK + residual / (1 - residual) * eye
+        return row_normalized(plus_identity((1 - residual) * map_BQK, first_query, residual))
+    return plus_identity(map_BQK, first_query, residual / (1 - residual))
 
 
 def with_ratio(map_BQK: BQK, first_query: int, ratio_BQ: BQ) -> BQK:
     """Of row i a share r_i goes to the others, in proportion to A, and 1 - r_i stays with i itself."""
-    eye = identity(map_BQK, first_query)
+    eye = plus_identity(torch.zeros_like(map_BQK), first_query)
     ratio_BQ1 = ratio_BQ[..., None].to(map_BQK.dtype)
     others = row_normalized(map_BQK * (1 - eye))
     stays = torch.where(others.sum(-1, keepdim=True) > 0, 1 - ratio_BQ1, 1.0)  # alone: nobody else to take from

@@ -19,7 +19,7 @@ from tests.references.occlusion import occlusion, occlusion_of_patches
 from tests.references.quantities import Quantities, quantities
 from tests.references.random import random
 from tests.references.raw_attention import raw_attention
-from whyformer.relevance import identity, product, row_normalized, with_residual
+from whyformer.relevance import plus_identity, product, row_normalized, with_residual
 
 MODELS = ["bert", "vit", "gpt2", "llama"]
 TARGET = 1
@@ -189,5 +189,5 @@ def test_a_scaled_logit_keeps_the_ranking_of_the_last_layer() -> None:
 
 
 def test_identity_sits_where_the_query_came_from() -> None:
-    eye = identity(torch.zeros(1, 1, 5), first_query=4)
+    eye = plus_identity(torch.zeros(1, 1, 5), first_query=4)
     assert eye[0, 0].tolist() == [0, 0, 0, 0, 1]

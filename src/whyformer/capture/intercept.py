@@ -68,14 +68,15 @@ class Intercept(TorchFunctionMode):
         return out
 
     def _note(self, name: str, args: tuple[Any, ...], out: Any, handled: bool) -> None:
-        results = (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ()
-        for result in results:
-            if not isinstance(result, Tensor):
-                continue
+        if isinstance(out, (tuple, list)):
+            for member in out:
+                if isinstance(member, Tensor):
+                    self._note(name, args, member, handled)
+        elif isinstance(out, Tensor):
             if not handled:
-                self._trail.follow(name, args, result)
+                self._trail.follow(name, args, out)
             if self._since_site.active and any(self._since_site.get(t) for t in tensors_in(args)):
-                self._since_site.put(result, Note(()))
+                self._since_site.put(out, Note(()))
 
     # Road one: a whole attention in one call.
 

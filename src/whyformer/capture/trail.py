@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -58,8 +57,7 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
     return tuple(result)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """The tensor a projection read, by its place in memory.
 
     It may be gone by the time we ask, and another one stand at the same address. The weak reference holds no data, but
@@ -83,8 +81,7 @@ class Source:
         return (self.offset - other.offset) // other.strides[-2]
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(NamedTuple):
     """What is known about one tensor."""
 
     axes: Axes
@@ -99,10 +96,15 @@ class Note:
 
 
 class Trail:
-    """Notes by tensor identity; a note dies with its tensor."""
+    """Notes by tensor identity.
+
+    A note outlives its tensor, until another one stands at the same address or the trail ends: it holds no numbers,
+    and a callback for every tensor of a model would take longer than the rest of the note.
+    """
 
     def __init__(self) -> None:
         self._notes: dict[int, tuple[weakref.ref[Tensor], Note]] = {}
+        self._read: tuple[weakref.ref[Tensor], Source] | None = None  # by the last projection
         self.active = False
 
     def get(self, tensor: Tensor) -> Note | None:
@@ -113,22 +115,24 @@ class Trail:
         return self.get(tensor) or Note(fresh(tensor.shape))
 
     def put(self, tensor: Tensor, note: Note) -> None:
-        notes, key = self._notes, id(tensor)
-        notes[key] = (weakref.ref(tensor, lambda _: notes.pop(key, None)), note)
+        self._notes[id(tensor)] = (weakref.ref(tensor), note)
 
     def follow(self, name: str, args: tuple[object, ...], out: Tensor) -> None:
         """Carry the note of the first operand over to the result of ``name``."""
-        first = self._first_tensor(args)
-        if first is None:
-            return
-        note = self.get(first)
+        first = args[0] if args else None
+        if not isinstance(first, Tensor):
+            first = self._first_member(first)
+            if first is None:
+                return
         if name in PROJECTIONS:
             operand = args[1] if name == "addmm" else first
             assert isinstance(operand, Tensor)
             axes = self.at(operand).axes
             kept = axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
-            self.put(out, Note((*kept, (Atom(out.shape[-1]),)), source=Source.of(operand)))
-        elif name in PERMUTATIONS:
+            self.put(out, Note((*kept, (Atom(out.shape[-1]),)), source=self._source(operand)))
+            return
+        note = self.get(first)
+        if name in PERMUTATIONS:
             note = note or Note(fresh(first.shape))
             self.put(out, note.over(_permuted(name, args, note.axes, out)))
         elif name in RESHAPES:
@@ -137,12 +141,18 @@ class Trail:
         elif note is not None:
             self._carry(name, note, first, out)
 
-    def _first_tensor(self, args: tuple[object, ...]) -> Tensor | None:
-        first = args[0] if args else None
-        if isinstance(first, (list, tuple)):  # cat, stack: the first member something is known about
-            members = [t for t in first if isinstance(t, Tensor)]
-            first = next((t for t in members if self.get(t)), members[0] if members else None)
-        return first if isinstance(first, Tensor) else None
+    def _first_member(self, first: object) -> Tensor | None:
+        """Of a list (cat, stack): the first member something is known about."""
+        if not isinstance(first, (list, tuple)):
+            return None
+        members = [t for t in first if isinstance(t, Tensor)]
+        return next((t for t in members if self.get(t)), members[0] if members else None)
+
+    def _source(self, operand: Tensor) -> Source:
+        """Queries, keys and values are projected one after the other from the same tensor: it is looked at once."""
+        if self._read is None or self._read[0]() is not operand:
+            self._read = weakref.ref(operand), Source.of(operand)
+        return self._read[1]
 
     def _carry(self, name: str, note: Note, first: Tensor, out: Tensor) -> None:
         was, now = first.shape, out.shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from whyformer.registry import constant, method
-from whyformer.relevance import cumulative, identity, maps_of, product, read_row, real
+from whyformer.relevance import cumulative, maps_of, plus_identity, product, read_row, real
 from whyformer.relevance_streams import generic_relevance, placed_maps, read_streams, start_sites
 from whyformer.relevance_windows import over_windows
 from whyformer.run import Attribution, Run
@@ -42,14 +42,14 @@ def generic_attention(
     if run.several:
         return _over_streams(run, start_layer, normalize_cross, self_in_rule_10)
     if run.windowed:
-        return over_windows(run, True, _weighted, lambda layer: layer + identity(layer, 0), start_layer)
+        return over_windows(run, True, _weighted, lambda layer: plus_identity(layer, 0), start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.keep_BN
     layers = []
     for site in sites:
         assert site.attention_grad_BHQK is not None
         layer = weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float())
-        layers.append(real(layer + identity(layer, site.first_query), keep_BN, site))
+        layers.append(real(plus_identity(layer, site.first_query), keep_BN, site))
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape

@@ -10,7 +10,7 @@ from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.paths import module_names
 from whyformer.errors import one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import cumulative, identity, maps_of, product, read_row, real, row_normalized
+from whyformer.relevance import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.study import require_readable
@@ -56,7 +56,7 @@ def transformer_attribution(
     for site, gradient in zip(sites, gradients, strict=True):
         layer = _over_heads(site, gradient)
         if variant != "last_layer":
-            layer = layer + identity(layer, site.first_query)
+            layer = plus_identity(layer, site.first_query)
         layer = real(layer, keep_BN, site)
         layers.append(row_normalized(layer) if normalize else layer)
     whole = product(layers)

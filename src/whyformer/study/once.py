@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whyformer.borrow import memory_of
+from whyformer.borrow import memory_of, modules_of
 from whyformer.study.between_rows import beside_others
 from whyformer.study.facts import Study
 from whyformer.study.one_stream import study_one
@@ -33,8 +33,7 @@ def _signature(subject: Subject, batch: Batch) -> tuple[Any, ...]:
     shapes = tuple(
         (k, v.ndim, () if isinstance(subject, TextSubject) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
     )
-    layers = sum(1 for _ in subject.model.modules())
-    return (type(subject).__name__, subject.main, shapes, subject.form(batch), layers)
+    return (type(subject).__name__, subject.main, shapes, subject.form(batch), len(modules_of(subject.model)))
 
 
 def _longest(batch: Batch) -> int:

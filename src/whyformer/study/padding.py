@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import memory_of
+from whyformer.borrow import memory_of, modules_of
 from whyformer.capture.capture import observe
 from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Observe
@@ -77,7 +77,7 @@ def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batc
 
 def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:
     """(B, N) the runs of padding indices at the start and end of each row."""
-    tables = [m for m in subject.model.modules() if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    tables = [m for m in modules_of(subject.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None]
     if not tables:
         return torch.zeros_like(ids_BN, dtype=torch.bool)
     pad = torch.eq(ids_BN, int(tables[0].padding_idx or 0)).int()
