@@ -1,8 +1,7 @@
-"""wf.check as a whole: findings, files, pictures, warnings on explanations, the command; and the model as it was."""
+"""wf.check as a whole: findings, files, pictures, warnings on explanations; and the model as it was."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -11,36 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
 
 import whyformer as wf
 from tests import folders
+from tests.evaluate.checks.quick import EVERYTHING, QUICK, TEXTS
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
-from tests.snapshots import compare
-from whyformer.cli.main import app
 from whyformer.errors import BadInput, UnknownName
 from whyformer.evaluate.checks.check import CHECKS, RESULTS
 from whyformer.evaluate.checks.finding import Finding
 from whyformer.evaluate.checks.plain import from_plain, to_plain
-
-TEXTS = ["the movie was so good", "i hate the boring book"]
-QUICK: dict[str, Any] = {
-    "jain_wallace": {"permutations": 6, "candidates": 2, "steps": 6},
-    "randomisation": {"copies": 2},
-    "stability": {"draws": 2},
-}
-EVERYTHING = {name: QUICK.get(name, {}) for name in CHECKS}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return folders.tokenizer(tmp_path_factory.mktemp("vocabulary"))
-
-
-@pytest.fixture(scope="module")
-def found(tokenizer: Any) -> wf.CheckUp:
-    return wf.check(folders.bert(), TEXTS, processor=tokenizer, checks=EVERYTHING)
 
 
 def test_every_check_has_its_result_and_says_something(found: wf.CheckUp) -> None:
@@ -156,125 +135,6 @@ def test_an_interrupted_check_up_keeps_what_is_done(monkeypatch: pytest.MonkeyPa
         wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["invariance"])
 
 
-class Counted:
-    """How often a model is called."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.calls = 0
-        self.handle = model.register_forward_pre_hook(self._called)
-
-    def _called(self, *_: Any) -> None:
-        self.calls += 1
-
-    def since(self) -> int:
-        """Calls since it was last asked."""
-        calls, self.calls = self.calls, 0
-        return calls
-
-
-def plain_of(found: Any) -> Any:
-    """Plain data without what is measured by the clock."""
-    if isinstance(found, dict):
-        return {k: plain_of(v) for k, v in found.items() if k not in {"seconds", "cost"}}
-    if isinstance(found, list):
-        return [plain_of(v) for v in found]
-    return plain_of(json.loads(json.dumps(to_plain(found)))) if dataclasses.is_dataclass(found) else found
-
-
-def test_what_is_in_the_cache_is_not_done_again(tmp_path: Path, found: wf.CheckUp, tokenizer: Any) -> None:
-    model = folders.bert()
-    counted = Counted(model)
-
-    def checked(**how: Any) -> wf.CheckUp:
-        return wf.check(model, TEXTS, **({"processor": tokenizer, "checks": EVERYTHING, "cache": tmp_path} | how))
-
-    first = checked()
-    assert counted.since() > 100
-    assert plain_of(first) == plain_of(found)  # as without a cache
-    again = checked()
-    assert counted.since() == 0
-    assert plain_of(again) == plain_of(first)
-    assert type(again.results["jain_wallace"].inputs[0].original) is wf.Explanation
-    quick = {"jain_wallace": QUICK["jain_wallace"]}
-    for how in (
-        {"seed": 1},
-        {"target": 0},
-        {"method": "grad_sam"},
-        {"checks": {"stability": {"draws": 1, "noise": 0.1}}},
-    ):
-        checked(**({"checks": quick} | how))
-        assert counted.since() > 0
-    with torch.no_grad():
-        model.classifier.bias[0] += 1
-    checked(checks=quick)
-    assert counted.since() > 0
-    assert not list(tmp_path.glob("*.part"))
-
-
-def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whyformer.evaluate.checks import jain_wallace as module
-
-    done: list[int] = []
-    one = module._one
-
-    def stopped(exam: Any, *how: Any) -> Any:
-        if len(done) == 1:
-            raise KeyboardInterrupt
-        done.append(1)
-        return one(exam, *how)
-
-    def checked() -> wf.CheckUp:
-        checks = {"sinks": {}, "jain_wallace": QUICK["jain_wallace"]}
-        return wf.check(model_of("bert"), CASES["bert"].inputs(), checks=checks, cache=tmp_path)
-
-    monkeypatch.setattr(module, "_one", stopped)
-    assert list(checked().results) == ["sinks"]
-    assert len(done) == 1  # the first input was finished, the second was not
-    done.append(2)  # two are counted, so the next is let through
-    assert len(checked().results["jain_wallace"].inputs) == 2
-    assert len(done) == 3  # one more, not two
-    monkeypatch.setattr(module, "_one", one)
-    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks={"jain_wallace": QUICK["jain_wallace"]})
-    kept = checked().results["jain_wallace"]
-    assert plain_of(kept) == plain_of(whole.results["jain_wallace"])
-
-
-def test_random_weights_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whyformer.evaluate.checks import randomisation as module
-
-    asked: list[int] = []
-    agreement = module._agreement
-
-    def stopped(exam: Any, original: Any) -> Any:
-        asked.append(1)
-        if len(asked) == 4:
-            raise KeyboardInterrupt
-        return agreement(exam, original)
-
-    how: dict[str, Any] = {"checks": {"randomisation": {"copies": 2, "beside": 2}}, "method": "raw_attention"}
-    inputs = CASES["bert"].inputs()
-    whole = wf.check(model_of("bert"), inputs, **how)
-    monkeypatch.setattr(module, "_agreement", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        wf.check(model_of("bert"), inputs, cache=tmp_path, **how)
-    found = wf.check(model_of("bert"), inputs, cache=tmp_path, **how)
-    parts = len(found.results["randomisation"].stages)
-    assert len(asked) == 4 + (2 * parts + 1) - 3
-    assert plain_of(found)["results"] == plain_of(whole)["results"]
-
-
-def test_a_broken_cache_is_named(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"checks": ["sinks"], "cache": tmp_path}
-    wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
-    for path in tmp_path.glob("*.check.json"):
-        path.write_text("{")
-    found = wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
-    assert "delete it" in found.findings[0].text
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="is a file"):
-        wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"], cache=tmp_path / "file")
-
-
 def test_one_bar_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     found = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["stability", "sinks"], progress=True)
     assert len(found.results) == 2
@@ -343,60 +203,3 @@ def test_examples_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     exec("\n".join(blocks), {})
     assert {p.name for p in tmp_path.iterdir()} == {"check.html", "why.html"}
     assert "check-up: " in (tmp_path / "why.html").read_text(encoding="utf-8")
-
-
-# whyformer check
-
-
-def run(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["check", *(str(a) for a in arguments)], env={"COLUMNS": "80"})
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def test_command_help() -> None:
-    shown = run("--help").stdout
-    compare(shown, Path(__file__).parents[2] / "cli" / "snapshots" / "help-check.txt")
-    assert 'whyformer check "I like the movie"' in shown.split("Examples:")[1]
-    assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_command_on_the_shipped_model(tmp_path: Path) -> None:
-    shown = run("I like the movie", "-c", "sinks", "-c", "class_dependence", "--out", tmp_path / "check.html")
-    assert "Check-up of generic_attention on BertForSequenceClassification, 1 input" in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 80
-    assert "Sink tokens" in (tmp_path / "check.html").read_text()
-    plain = json.loads(run("I like the movie", "-c", "sinks", "-m", "grad_sam", "--json").stdout)
-    assert plain["method"] == "grad_sam"
-    kept = tmp_path / "kept"
-    both = [json.loads(run("So boring", "-c", "stability", "--cache", kept, "--json").stdout) for _ in range(2)]
-    assert both[0]["findings"] == both[1]["findings"]
-    assert len(list(kept.glob("*.check.json"))) == 1 + 1 + 5  # explanations, the check, its five draws
-
-
-def test_command_on_an_image(tmp_path: Path) -> None:
-    import numpy as np
-    from PIL import Image
-
-    folders.vit().save_pretrained(tmp_path / "vit")
-    folders.image_processor().save_pretrained(tmp_path / "vit")
-    ys, xs = np.mgrid[:40, :60]
-    Image.fromarray(np.stack([ys * 6, xs * 4, ys + xs], -1).astype(np.uint8)).save(tmp_path / "cat.png")
-    out = tmp_path / "check.png"
-    run(tmp_path / "cat.png", "--model", tmp_path / "vit", "-c", "jain_wallace", "-c", "invariance", "--out", out)
-    assert out.stat().st_size > 20_000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (("text", "-c", "sink"), 1, "Did you mean 'sinks'"),
-        (("text", "--out", "check.xls"), 2, "use .html"),
-        (("text", "--out", "nowhere/check.html"), 2, "no folder"),
-        ((), 2, "give a text"),
-    ],
-)
-def test_command_wrong_use(arguments: tuple[str, ...], code: int, says: str) -> None:
-    assert says in run(*arguments, code=code).stderr
