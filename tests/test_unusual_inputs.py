@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import randint, randn, seeded
+from tests.models.others import OTHERS
 from tests.processors import tokenizer
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 
@@ -243,3 +244,47 @@ def test_detectors_that_ask_of_each_class_by_itself() -> None:
         best = model(pixel_values=batch.tensors["pixel_values"]).logits.sigmoid()[..., 2].argmax(1)
     steps, wanted = subject.expanded(batch, 2)
     assert wanted == [2, 2] and list(steps.positions) == best.tolist()
+
+
+# Video: frames are no positions
+
+
+@pytest.mark.parametrize("name", ["videomae", "vivit"])
+def test_frames_of_a_video_are_not_taken_for_the_models_positions(name: str) -> None:
+    case = OTHERS[name]
+    model, inputs = case.build("sdpa"), case.inputs()
+    embeddings = getattr(model, name).embeddings
+    kept: list[Tensor] = []
+    hook = embeddings.register_forward_hook(lambda m, a, out: kept.append(out))
+    score = model(**inputs).logits[:, 1].sum()
+    hook.remove()
+    (gradient,) = torch.autograd.grad(score, kept[0])
+    found = wf.explain(model, inputs, method="saliency", target=1)
+    for row, one in enumerate(found):
+        np.testing.assert_allclose(one.scores, gradient[row].norm(dim=1), rtol=1e-4)
+        assert not one.warnings, "the video is what was scored"
+    with pytest.raises(NotOffered, match=r"positions of its own making.*at='embeddings'"):
+        wf.explain(model, inputs, method="saliency", target=1, at="input")
+
+
+class Coloured(nn.Module):
+    """Text whose every word is told the mean colour of a picture, which has no position of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.colour = nn.Linear(3, 16)
+        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+        told = self.colour(pixel_values.mean((-2, -1)))[:, None]
+        return self.head(self.block(self.words(input_ids) + told)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_picture_that_got_no_scores_is_named() -> None:
+    inputs = {"input_ids": randint(1, 50, 2, 6), "pixel_values": randn(2, 3, 8, 8)}
+    for one in wf.explain(seeded(Coloured), inputs, method="generic_attention", target=1):
+        assert set(one.units.stream) == {"text"}
+        assert any("the image has no scores here" in w for w in one.warnings)

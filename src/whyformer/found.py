@@ -123,7 +123,8 @@ def _left_out(run: Run, row: int) -> list[str]:
     shown = set(run.units[row].stream)
     if not shown:
         return []  # every position is masked
-    given = dict.fromkeys(stream for _, stream in run.subject.inputs(run.batch))
+    main = run.batch.tensors.get(run.subject.main)  # the units are its positions, whatever they are called
+    given = dict.fromkeys(stream for tensor, stream in run.subject.inputs(run.batch) if tensor is not main)
     missing = [s for s in given if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
     return [
         f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."

@@ -25,7 +25,8 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
 
     "input": the word embeddings of a text, the pixels of an image, the floats of a table; with several streams, those
     of all of them at once. "embeddings": the vectors that enter the first block, positions and types included. None:
-    the input, except where that is neither one tensor nor several streams (tables with categories, raw audio).
+    the input, except where that is neither one tensor nor several streams (tables with categories), or its steps are
+    not the model's positions (raw audio, video).
     """
     one_of("at", at, PLACES)
     wanted = None if at is None else SAME.get(at, at)
@@ -49,9 +50,9 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
     inputs = trace.leaves[0] if entrance is None else trace.tokens()
     plain = not isinstance(run.subject, (TextSubject, ImageSubject, TableSubject))
-    if entrance is None and plain and inputs.ndim > 1 and inputs.shape[1] > run.length:
+    if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
-            f"the input has {inputs.shape[1]} steps, and the model attends over {run.length} positions of its own "
+            f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over {run.length} positions of its own "
             "making: which step belongs to which is not known. Use at='embeddings', or an attention method."
         )
     found = run.differentiated(trace, [inputs])[0] if gradient else None
@@ -62,11 +63,16 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
 
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
-    """The input is no single tensor, or its entries are not the units (raw audio)."""
+    """The input is no single tensor, or its entries are not the units (raw audio, video)."""
     if isinstance(run.subject, TextSubject):
         return run.study.extra > 0
     if isinstance(run.subject, ImageSubject):
         return False
     if isinstance(run.subject, TableSubject) and run.subject.table.categorical:
         return True
-    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+    return len(leaves) > 1 or leaves[0].ndim < 2 or _no_steps(run, leaves[0])
+
+
+def _no_steps(run: Run, leaf: Tensor) -> bool:
+    """Its second axis does not hold the positions that the model attends over: sound, or the frames of a video."""
+    return leaf.ndim > 3 or (leaf.ndim > 1 and leaf.shape[1] > run.length)
