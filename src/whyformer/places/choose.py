@@ -52,8 +52,9 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     plain = not isinstance(run.subject, (TextSubject, ImageSubject, TableSubject))
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
-            f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over {run.length} positions of its own "
-            "making: which step belongs to which is not known. Use at='embeddings', or an attention method."
+            f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
+            f"{run.length} positions of its own making: which belongs to which is not known. Use at='embeddings', or "
+            "an attention method."
         )
     found = run.differentiated(trace, [inputs])[0] if gradient else None
     if entrance is not None:
