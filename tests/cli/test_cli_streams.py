@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import whyformer as wf
 from tests import processors
 from tests.cli.test_cli import SNAPSHOTS, run
 from tests.models import CASES, UNUSUAL
@@ -98,6 +99,18 @@ def test_detections(folder: Path, tmp_path: Path) -> None:
     result = run("explain", "image", folder / "cat.png", "--model", folder / "detr", "--out", tmp_path / "x.png")
     assert "cat.png: " in result.stdout and ", query " in result.stdout
     assert (tmp_path / "x.png").is_file()
+
+
+def test_one_object_of_a_detector(folder: Path) -> None:
+    asked = ("explain", "image", folder / "cat.png", "--model", folder / "detr")
+    (one,) = json.loads(run(*asked, "--target", "2:1", "--json").stdout)
+    assert one["target"]["position"] == 2 and one["target"]["index"] == 1
+    model = CASES["detr"].build(None)
+    for probability in (0.5, 0.4):
+        objects = wf.explain(model, processors.picture(), processor=processors.detr(), target=probability)
+        shown = json.loads(run(*asked, "--target", str(probability), "--json").stdout)
+        assert [o["target"]["position"] for o in shown] == [o.target.position for o in objects]
+    assert "QUERY:CLASS" in run(*asked, "--target", "cat", code=2).stderr
 
 
 def test_the_wrong_kind_of_model_is_refused(folder: Path) -> None:

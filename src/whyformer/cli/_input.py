@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,22 @@ def target_from(target: str | None, versus: str | None) -> Any:
     if versus is None:
         return None if target is None else _index_or_label(target)
     return (None if target is None else _index_or_label(target), _index_or_label(versus))
+
+
+def object_from(target: str | None) -> Any:
+    """Of a detector: "7:cat" is what query 7 says about cats, "0.8" all objects that are more probable than that."""
+    if target is None:
+        return None
+    query, _, name = target.partition(":")
+    if query.isdigit() and name:
+        return int(query), _index_or_label(name)
+    if re.fullmatch(r"0?\.\d+", target):
+        return float(target)
+    raise typer.BadParameter(
+        f"{target!r}: a detector is asked for one object by QUERY:CLASS, as 7:cat, or for all above a probability, "
+        "as 0.8",
+        param_hint="--target",
+    )
 
 
 def _index_or_label(text: str) -> int | str:

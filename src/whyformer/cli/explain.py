@@ -26,7 +26,7 @@ from whyformer.cli._explaining import (
     seen_by,
     written,
 )
-from whyformer.cli._input import target_from, texts_from
+from whyformer.cli._input import object_from, target_from, texts_from
 
 if TYPE_CHECKING:
     from whyformer.types import Explanation
@@ -101,16 +101,20 @@ def image(
       whyformer explain image cat.jpg --model my-vit/ --out cat.png
       whyformer explain image a.png b.png --model my-vit/ \\
           -m grad_sam -m attention_rollout --out both.html
+      whyformer explain image cat.jpg --model my-detr/ --target 7:cat
     """
     how = asked(
         out, option, method, target=target_from(target, versus), scalar=scalar, batch_size=batch_size, seed=seed
     )
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
+    from whyformer.subjects.detection import DetectionSubject
     from whyformer.subjects.image import open_image
 
     opened = [open_image(path) for path in images]
     explainer = Explainer(*load_image(model))
+    if isinstance(explainer.prepare(opened[:1])[0], DetectionSubject) and versus is None:
+        how["target"] = object_from(target)
     explained = explainer.explain(opened, method=method or None, **how)
     names = [path.name for path in images]
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
