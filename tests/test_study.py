@@ -114,6 +114,20 @@ def pooling(head: str) -> nn.Module:
     return Pooling(head).eval()
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_head_that_sums_the_states_of_several_layers_is_noted(weighted: bool) -> None:
+    """As SUPERB's models of sound do."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    front = {"conv_dim": [16, 16], "conv_stride": [5, 4], "conv_kernel": [10, 4], "num_feat_extract_layers": 2}
+    config = hf.Wav2Vec2Config(
+        **sizes, **front, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, use_weighted_layer_sum=weighted
+    )
+    model = seeded(lambda: hf.Wav2Vec2ForSequenceClassification(config))
+    sound = torch.randn(1, 800, generator=torch.Generator().manual_seed(0))
+    (found,) = wf.explain(model, {"input_values": sound}, method="attention_rollout", target=1)
+    assert any("states after several layers" in w for w in found.warnings) == weighted
+
+
 def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:
     model = pooling("weighed")
     assert str(wf.Explainer(model).study(IDS).readout) == "mean over all positions"

@@ -46,6 +46,7 @@ class Lineage(Survey):
     def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
         super().__init__(batch, names)
         self.calls: list[Call] = []
+        self.reached_back = -1  # the latest attention after which a state from before the previous block was read
         self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
         self._fused: tuple[Mark, Mark] | None = None
@@ -100,6 +101,9 @@ class Lineage(Survey):
         if not marks and not attended:
             return
         calls = frozenset[int]().union(*(m.calls for m in marks))
+        latest = len(self.calls) - 1
+        if not attended and any(m.calls and max(m.calls) < latest - 1 for m in marks):
+            self.reached_back = latest  # the residual stream of a block is no older than the attention before it
         if attended:  # the result belongs to who asked
             asked = self.calls[-1].query
             made = Mark(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)

@@ -31,6 +31,11 @@ WEIGHED = (
     "its own weights are not part of the scores."
 )
 
+SEVERAL_LAYERS = (
+    "the head reads the states after several layers, not after the last one alone; attention methods follow what "
+    "passes through all layers, and miss what earlier ones tell the head directly."
+)
+
 
 def study_one(subject: Subject, one: Batch) -> Study:
     names, length = module_names(subject.model), input_length(subject, one)
@@ -66,7 +71,7 @@ def study_one(subject: Subject, one: Batch) -> Study:
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    study = replace(study, notes=_weighed(found, readout, sites[-1].queries))
+    study = replace(study, notes=(*_weighed(found, readout, sites[-1].queries), *_several_layers(found)))
     apart = _side_by_side(found, schedule)
     return study if apart is None else study.refused(apart)
 
@@ -124,6 +129,12 @@ def _weighed(found: Lineage, readout: Readout, positions: int) -> tuple[str, ...
         return ()
     after = [c for c in found.softmaxes[found.before_last :] if not c.claimed and c.shape[c.axis] == positions]
     return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
+
+
+def _several_layers(found: Lineage) -> tuple[str, ...]:
+    """A weighted sum of all hidden states (SUPERB's models), or the last four of them laid end to end."""
+    one_by_one = any(site.parallel for site in found.facts)  # heads: their calls are no layers
+    return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
 
 
 def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
