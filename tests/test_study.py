@@ -114,6 +114,30 @@ def pooling(head: str) -> nn.Module:
     return Pooling(head).eval()
 
 
+class MeanOfBert(nn.Module):
+    """The mean of all positions, beside a pooler that reads the first and that nobody asks."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+        self.bert = hf.BertModel(hf.BertConfig(vocab_size=100, **sizes))
+        self.kind, self.head = kind, nn.Linear(32, 3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        hidden = self.bert(input_ids).last_hidden_state
+        first = 0 * hidden[:, 0] if self.kind == "times zero" else hidden[:, 0]
+        mean = hidden.mean(1)
+        return self.head(torch.cat([mean if self.kind == "mean" else first, mean], 1))
+
+
+@pytest.mark.parametrize("kind", ["mean", "times zero", "besides"])
+def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) -> None:
+    model = seeded(lambda: MeanOfBert(kind))
+    (found,) = wf.explain(model, IDS, method="generic_attention", target=0)
+    assert found.readout == ("first position" if kind == "besides" else "mean over all positions")
+    assert any("pools others besides" in w for w in found.warnings) == (kind == "besides")
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_head_that_sums_the_states_of_several_layers_is_noted(weighted: bool) -> None:
     """As SUPERB's models of sound do."""

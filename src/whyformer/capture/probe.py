@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -122,9 +122,13 @@ class Ending:
 
     site: OpenSite
     result: Tensor
-    slots: set[int] = field(default_factory=set)  # rows picked one by one, as in hidden[:, 0]
+    picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
 
-    def see(self, name: str, args: tuple[Any, ...]) -> None:
+    @property
+    def slots(self) -> set[int]:
+        return {row for row, _ in self.picked}
+
+    def see(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         """A function that the model calls after this attention."""
         if name == "__getitem__":
             index = args[1]
@@ -135,15 +139,20 @@ class Ending:
         positions = self.site.attention.shape[self.site.contraction.query]
         hidden = args[0].ndim == 3 and args[0].shape[1] == positions
         if hidden and isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int and index[0] is not ...:
-            self.slots.add(index[1] % positions)
+            self.picked.append((index[1] % positions, out))
 
     def reached(self, logits: Tensor, seed: int = 0) -> Reached:
-        """The gradient at the result shows which rows reach the logits."""
+        """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
         mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
+        taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
-            (grad,) = torch.autograd.grad((logits * mix).sum(), self.result)
+            wanted = [self.result, *(part for _, part in taken)]
+            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, allow_unused=True)
+        if grad is None:
+            return Reached([], self.site.attention.shape[self.site.contraction.query], set())
         rows = grad_rows(self.site, grad)
-        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), self.slots)
+        used = {row for (row, _), own in zip(taken, others, strict=True) if own is not None and own.any()}
+        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), used)
 
 
 class ReadoutFinder(Outline):
@@ -164,7 +173,7 @@ class ReadoutFinder(Outline):
             self.ending = Ending(self.sites[-1], out.detach().requires_grad_())
             return self.ending.result.clone()  # models may write into it
         if self.ending is not None:
-            self.ending.see(func.__name__, args)
+            self.ending.see(func.__name__, args, out)
         return out
 
 
@@ -219,12 +228,17 @@ def grad_rows(site: OpenSite, grad: Tensor) -> Tensor:
     return grad.abs().movedim(axis, 0).flatten(1).sum(1)
 
 
+def pooled_besides(rows: Iterable[int], slots: set[int]) -> bool:
+    """A head that picks rows one by one, and reads others, too."""
+    picked = slots & set(rows)
+    return bool(picked) and len(set(rows)) > len(picked) + 1
+
+
 def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Readout:
     """Turn the rows seen on one input into a rule for inputs of other lengths."""
-    picked = sorted(slots & set(rows))
-    if picked and len(rows) > len(picked) + 1:
+    if pooled_besides(rows, slots):
         # NOTE[DIFF] DINOv2 reads CLS and pools the patches too; as everyone does, the CLS row is the one we read.
-        rows = picked
+        rows = sorted(slots & set(rows))
     if not rows:
         raise CaptureError("no row of the last attention reaches the logits.")
     if rows == [0]:

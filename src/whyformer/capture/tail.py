@@ -43,7 +43,7 @@ class Tail(Lineage):
         before = self.ending
         out = super().__torch_function__(func, types, args, kwargs)
         if self.ending is not None and self.ending is before:
-            self.ending.see(func.__name__, args)
+            self.ending.see(func.__name__, args, out)
         return out
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -69,7 +69,8 @@ class Tail(Lineage):
         """Rows of the last attention that reach the logits; None if this pass cannot tell."""
         ending, self.ending = self.ending, None
         try:
-            return ending.reached(logits) if ending is not None and logits.requires_grad else None
+            found = ending.reached(logits) if ending is not None and logits.requires_grad else None
+            return found if found is not None and found.rows else None
         except (RuntimeError, KeyError):  # cut, without derivative, or in need of what was let go (checkpoints)
             return None
         finally:

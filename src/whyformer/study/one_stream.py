@@ -13,7 +13,7 @@ from whyformer.capture.audit import Leak, audit
 from whyformer.capture.inputs.embedding import SwapEmbedding
 from whyformer.capture.lineage import Lineage
 from whyformer.capture.paths import module_names
-from whyformer.capture.probe import Reached, Readout, SiteFacts, readout_of, readout_rows
+from whyformer.capture.probe import Reached, Readout, SiteFacts, pooled_besides, readout_of, readout_rows
 from whyformer.capture.tail import trace
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.head import Head
@@ -31,6 +31,10 @@ WEIGHED = (
     "its own weights are not part of the scores."
 )
 
+POOLED_BESIDES = (
+    "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
+    "what the others tell the head."
+)
 SEVERAL_LAYERS = (
     "the head reads the states after several layers, not after the last one alone; attention methods follow what "
     "passes through all layers, and miss what earlier ones tell the head directly."
@@ -61,7 +65,7 @@ def study_one(subject: Subject, one: Batch) -> Study:
     front = text_starts(subject, run, names, first_BHKD) if extra > 0 and isinstance(subject, TextSubject) else None
     real = _real(subject, one, sites[0].keys, front)
     try:
-        readout = _readout(run, names, found, reached, real)
+        readout, besides = _readout(run, names, found, reached, real)
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
@@ -71,24 +75,27 @@ def study_one(subject: Subject, one: Batch) -> Study:
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    study = replace(study, notes=(*_weighed(found, readout, sites[-1].queries), *_several_layers(found)))
+    study = replace(study, notes=(*besides, *_weighed(found, readout, sites[-1].queries), *_several_layers(found)))
     apart = _side_by_side(found, schedule)
     return study if apart is None else study.refused(apart)
 
 
-def _readout(run: Passes, names: dict[int, str], found: Lineage, reached: Reached | None, real: Tensor) -> Readout:
-    """The rule for the rows of the last attention that feed the head."""
+def _readout(
+    run: Passes, names: dict[int, str], found: Lineage, reached: Reached | None, real: Tensor
+) -> tuple[Readout, tuple[str, ...]]:
+    """The rule for the rows of the last attention that feed the head, and what it leaves out."""
     last = found.sites[-1]
     queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
     rows, count, slots = reached or readout_rows(run, names, len(found.sites) - 1)
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
-        rows = [rank[r] for r in rows if r in rank]
-        return readout_of(rows, count, len(rank), {rank[s] for s in slots if s in rank})
+        rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
+        readout = readout_of(rows, count, len(rank), slots)
+        return readout, (POOLED_BESIDES.format(rule=readout),) if pooled_besides(rows, slots) else ()
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
-    return readout_of(list(asked), len(rank), len(rank), set())
+    return readout_of(list(asked), len(rank), len(rank), set()), ()
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
