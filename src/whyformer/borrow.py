@@ -81,6 +81,7 @@ def borrowed(model: nn.Module) -> Iterator[None]:
         for parameter in trainable:
             parameter.requires_grad_(False)
         stack.enter_context(_visible_attention(modules))
+        stack.enter_context(_padding_named(model))
         stack.enter_context(_random_state({p.device for p in parameters}))
         if any(_is_compiled(m) for m in modules):  # compiled parts would run without the function mode being asked
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -125,6 +126,30 @@ def _hidden_configs(modules: list[nn.Module]) -> list[Any]:
         if getattr(config, "_attn_implementation", None) not in VISIBLE:
             found[id(config)] = config
     return list(found.values())
+
+
+NO_TOKEN = -1  # stands for the padding token of a model that names none
+
+
+def names_no_padding(model: nn.Module) -> bool:
+    """transformers' classifiers on decoders read the last token before the padding, whose id they have to be told."""
+    config = model.__dict__.get("config")
+    classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
+    return classifies and getattr(config, "pad_token_id", 0) in {None, NO_TOKEN}
+
+
+@contextlib.contextmanager
+def _padding_named(model: nn.Module) -> Iterator[None]:
+    """Such a classifier takes one input at a time; with an id that no token has, inputs without padding go together."""
+    config: Any = model.__dict__.get("config")
+    named = not names_no_padding(model) or config.pad_token_id == NO_TOKEN
+    try:
+        if not named:
+            config.pad_token_id = NO_TOKEN
+        yield
+    finally:
+        if not named:
+            config.pad_token_id = None
 
 
 @contextlib.contextmanager

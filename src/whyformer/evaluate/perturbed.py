@@ -67,7 +67,8 @@ class Perturbed:
         self.replacement = checked_replacement(self.subject, replace) if perturb else None
         self.pool = self._pool(reference)
         # Inputs that differ in form are each studied by themselves.
-        self.step = 1 if self.subject.uneven(self.batch) else self.batch_size
+        self.uneven = self.subject.uneven(self.batch)
+        self.step = 1 if self.uneven else self.batch_size
         self.runs = [self._run(rows, target) for rows in self._chunks()]
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in run.units]
@@ -133,6 +134,7 @@ class Perturbed:
     def _run(self, rows: Sequence[int], target: Any) -> Run:
         own = [target[i] for i in rows] if isinstance(target, list) else target
         batch = self.batch.select(rows)
+        batch = self.subject.alone(batch) if self.uneven else batch
         study, _ = study_of(self.subject, batch)
         how: dict[str, Any] = {"scalar": self.scalar, "seed": self.seed, "batch_size": self.batch_size}
         return Run(self.subject, batch, study, target=own, **how)

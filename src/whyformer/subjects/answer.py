@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered
 from whyformer.outputs import logits_of
 from whyformer.subjects.base import Batch, Raw, Subject
+from whyformer.subjects.padded import bare
 from whyformer.subjects.text import TextSubject
 
 STEPS = 32  # generated tokens that are explained, unless the target is given
@@ -168,11 +169,3 @@ def is_pair(raw: Raw) -> bool:
 
 def _facts(batch: Batch) -> tuple[Any, ...]:
     return batch.encodings or ({},) * batch.size
-
-
-def bare(one: Batch) -> Batch:
-    """A single input with the padding of its text cut off."""
-    assert one.keep_BN is not None
-    real, names = one.keep_BN[0], ("input_ids", "attention_mask", "token_type_ids", "bbox")
-    cut = {k: v[:, real] for k, v in one.tensors.items() if k in names}
-    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.outputs import logits_of
-from whyformer.subjects.answer import Answer, bare
+from whyformer.subjects.answer import Answer
 from whyformer.subjects.base import Batch, Raw, Subject
 from whyformer.subjects.families import BOX_FEATURES, LOGITS_INSIDE
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.image_tokens import without_tokens
 from whyformer.subjects.joined import joined
 from whyformer.subjects.packed import SIZES, are_packed, packed, token_grid, unpacked
+from whyformer.subjects.padded import bare
 from whyformer.subjects.pair_encoding import encoded_pairs
 from whyformer.subjects.pair_model import SortedDraws, heard
 from whyformer.subjects.parts import OwnPositions, VectorSubject, without_each

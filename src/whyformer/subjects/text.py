@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName
 from whyformer.subjects.base import Batch, Raw, Subject, assemble, require_shown
-from whyformer.subjects.padded import padded
+from whyformer.subjects.padded import bare, one_by_one, padded
 from whyformer.subjects.words import distinct_words, words_of
 from whyformer.types import Units
 
@@ -52,6 +52,12 @@ class TextSubject(Subject):
             warnings=tuple(warnings),
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
+
+    def uneven(self, batch: Batch) -> bool:
+        return not self.several and not self.compares and one_by_one(self, batch)
+
+    def alone(self, one: Batch) -> Batch:
+        return bare(one)
 
     def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
         """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
