@@ -77,3 +77,24 @@ def test_a_classifier_that_was_not_told_its_padding(tmp_path: Path, method: str)
             logits = model(**tokenizer(text, return_tensors="pt")).logits[0]
         assert found.value == pytest.approx(float(logits[found.target.index]), abs=1e-5)
     assert model.config.pad_token_id is None, "and it still was not told"
+
+
+class Masked(LastOfAll):
+    """Cannot do without its mask."""
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        return self.head(self.block(self.words(ids), src_key_padding_mask=~mask)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_mask_that_is_required_is_passed_also_where_nothing_is_hidden(tmp_path: Path) -> None:
+    tokenizer = tokens(tmp_path, "right")
+    same_alone(seeded(lambda: Masked(len(tokenizer))), tokenizer, method="generic_attention")
+
+
+def test_types_that_an_encoder_decoder_does_not_know(tmp_path: Path) -> None:
+    tokenizer = tokens(tmp_path, "right")
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+    model = seeded(lambda: hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(tokenizer), **sizes)))
+    assert wf.explain(model, "i like it", processor=tokenizer, method="raw_attention")

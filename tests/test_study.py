@@ -125,17 +125,21 @@ class MeanOfBert(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         hidden = self.bert(input_ids).last_hidden_state
+        if self.kind == "maximum":
+            return self.head(torch.cat([hidden.max(1).values, hidden.amax(dim=1)], 1))
         first = 0 * hidden[:, 0] if self.kind == "times zero" else hidden[:, 0]
         mean = hidden.mean(1)
         return self.head(torch.cat([mean if self.kind == "mean" else first, mean], 1))
 
 
-@pytest.mark.parametrize("kind", ["mean", "times zero", "besides"])
+@pytest.mark.parametrize("kind", ["mean", "times zero", "besides", "maximum"])
 def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) -> None:
     model = seeded(lambda: MeanOfBert(kind))
     (found,) = wf.explain(model, IDS, method="generic_attention", target=0)
-    assert found.readout == ("first position" if kind == "besides" else "mean over all positions")
+    if kind != "maximum":  # which rows win depends on the input
+        assert found.readout == ("first position" if kind == "besides" else "mean over all positions")
     assert any("pools others besides" in w for w in found.warnings) == (kind == "besides")
+    assert any("takes the largest value" in w for w in found.warnings) == (kind == "maximum")
 
 
 @pytest.mark.parametrize("weighted", [True, False])

@@ -109,11 +109,15 @@ class Survey(Outline):
 
 
 class Reached(NamedTuple):
-    """Rows of an attention that reach the logits, how many rows it has, and which are picked by index."""
+    """Rows of an attention that reach the logits, how many rows it has, and which are picked by index.
+
+    ``maximum``: the head takes the largest over the rows, number by number.
+    """
 
     rows: list[int]
     of: int
     slots: set[int]
+    maximum: bool = False
 
 
 @dataclass
@@ -123,13 +127,18 @@ class Ending:
     site: OpenSite
     result: Tensor
     picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
+    maximum: bool = False  # the largest over the rows was taken
 
     @property
     def slots(self) -> set[int]:
         return {row for row, _ in self.picked}
 
-    def see(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+    def see(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any) -> None:
         """A function that the model calls after this attention."""
+        if name in {"max", "amax"} and isinstance(args[0], Tensor):
+            dims = [*args[1:2], (kwargs or {}).get("dim")]
+            self.maximum |= self._is_hidden(args[0]) and any(d in (1, -2, (1,), [1]) for d in dims)
+            return
         if name == "__getitem__":
             index = args[1]
         elif name == "select" and len(args) == 3:
@@ -137,9 +146,18 @@ class Ending:
         else:
             return
         positions = self.site.attention.shape[self.site.contraction.query]
-        hidden = args[0].ndim == 3 and args[0].shape[1] == positions
-        if hidden and isinstance(index, tuple) and len(index) > 1 and type(index[1]) is int and index[0] is not ...:
+        if (
+            self._is_hidden(args[0])
+            and isinstance(index, tuple)
+            and len(index) > 1
+            and type(index[1]) is int
+            and index[0] is not ...
+        ):
             self.picked.append((index[1] % positions, out))
+
+    def _is_hidden(self, tensor: Tensor) -> bool:
+        """A vector for each of the rows."""
+        return tensor.ndim == 3 and tensor.shape[1] == self.site.attention.shape[self.site.contraction.query]
 
     def reached(self, logits: Tensor, seed: int = 0) -> Reached:
         """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
@@ -152,7 +170,7 @@ class Ending:
             return Reached([], self.site.attention.shape[self.site.contraction.query], set())
         rows = grad_rows(self.site, grad)
         used = {row for (row, _), own in zip(taken, others, strict=True) if own is not None and own.any()}
-        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), used)
+        return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), used, self.maximum)
 
 
 class ReadoutFinder(Outline):
@@ -173,7 +191,7 @@ class ReadoutFinder(Outline):
             self.ending = Ending(self.sites[-1], out.detach().requires_grad_())
             return self.ending.result.clone()  # models may write into it
         if self.ending is not None:
-            self.ending.see(func.__name__, args, out)
+            self.ending.see(func.__name__, args, kwargs, out)
         return out
 
 

@@ -43,7 +43,7 @@ class Tail(Lineage):
         before = self.ending
         out = super().__torch_function__(func, types, args, kwargs)
         if self.ending is not None and self.ending is before:
-            self.ending.see(func.__name__, args, out)
+            self.ending.see(func.__name__, args, kwargs, out)
         return out
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

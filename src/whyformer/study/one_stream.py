@@ -35,6 +35,10 @@ POOLED_BESIDES = (
     "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
     "what the others tell the head."
 )
+MAXIMUM = (
+    "the head takes the largest value over the positions, number by number; the rows that it reads are taken evenly, "
+    "so which of them won how often is not part of the scores."
+)
 SEVERAL_LAYERS = (
     "the head reads the states after several layers, not after the last one alone; attention methods follow what "
     "passes through all layers, and miss what earlier ones tell the head directly."
@@ -86,16 +90,18 @@ def _readout(
     """The rule for the rows of the last attention that feed the head, and what it leaves out."""
     last = found.sites[-1]
     queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
-    rows, count, slots = reached or readout_rows(run, names, len(found.sites) - 1)
+    rows, count, slots, maximum = reached or readout_rows(run, names, len(found.sites) - 1)
+    notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
         readout = readout_of(rows, count, len(rank), slots)
-        return readout, (POOLED_BESIDES.format(rule=readout),) if pooled_besides(rows, slots) else ()
+        besides = (POOLED_BESIDES.format(rule=readout),) if pooled_besides(rows, slots) else ()
+        return readout, (*besides, *notes)
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
-    return readout_of(list(asked), len(rank), len(rank), set()), ()
+    return readout_of(list(asked), len(rank), len(rank), set()), notes
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
@@ -161,7 +167,7 @@ def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
     for row in range(batch.size):
         one = batch.select([row])
         head = Head(subject, one)
-        rows, _, _ = readout_rows(partial(head.logits, one), names, len(study.sites) - 1)
+        rows = readout_rows(partial(head.logits, one), names, len(study.sites) - 1).rows
         weights[row, rows] = 1 / len(rows)
     return weights
 

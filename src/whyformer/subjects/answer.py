@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.outputs import logits_of
-from whyformer.subjects.base import Batch, Raw, Subject
+from whyformer.subjects.base import Batch, Raw, Subject, signature_of
 from whyformer.subjects.padded import bare
 from whyformer.subjects.text import TextSubject
 
@@ -93,9 +93,11 @@ class Answer:
         parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
         ids: list[list[int]] = []
         for part in parts:
+            # A tokenizer of another family may make types: a forward with **kwargs ignores them, generate() does not.
+            known = {k: v for k, v in part.tensors.items() if k != "token_type_ids" or k in signature_of(self.model)}
             with torch.no_grad():
                 ids += self.model.generate(  # type: ignore[operator]
-                    **part.tensors, max_new_tokens=steps, do_sample=False, num_beams=1
+                    **known, max_new_tokens=steps, do_sample=False, num_beams=1
                 ).tolist()
         ends = [self._named_id("eos_token_id"), self._named_id("sep_token_id")]
         stop = {e for end in ends for e in (end if isinstance(end, (list, tuple)) else [end])}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,9 +66,12 @@ class TextSubject(Subject):
             return batch
         named = {self.main: batch["input_ids"]}
         mask = next((n for n in self.parameters if "mask" in n or "padding" in n), None)
-        if mask is not None and not bool(keep.all()):
+        if mask is not None and (self._requires(mask) or not bool(keep.all())):
             named[mask] = keep == 0 if "padding" in mask else keep != 0  # torch.nn's padding masks say what is hidden
         return named
+
+    def _requires(self, name: str) -> bool:
+        return self.parameters[name].default is inspect.Parameter.empty
 
     def _takes(self, name: str) -> bool:
         return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
