@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +14,10 @@ import pytest
 import whyformer as wf
 from tests import folders
 from whyformer import registry
+from whyformer.demo import load_adult
+from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
+from whyformer.io import OTHERS
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz"])
@@ -39,6 +44,24 @@ def test_an_explanation_survives_saving(tmp_path: Path, suffix: str) -> None:
     ):
         assert getattr(found, name) == getattr(saved, name), name
     assert found.layers.shape == (2, 7, 7)
+
+
+@pytest.mark.parametrize("what", sorted(OTHERS))
+def test_a_file_of_another_result_says_who_reads_it(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"format": 1, "what": what}), encoding="utf-8")
+    module, _, name = OTHERS[what].rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name).load)
+    with pytest.raises(BadInput, match=rf"{what}.*{name}\.load"):
+        wf.load(path)
+
+
+def test_a_row_of_a_table_as_a_frame_has_its_values() -> None:
+    model, table = load_adult()
+    (found,) = wf.explain(model, adult_rows()[:1], processor=table, method="raw_attention")
+    frame = found.to_frame()
+    assert frame["value"].tolist() == list(found.units.values or ())
+    assert str(adult_rows()[0]["age"]) in frame["value"].tolist()
 
 
 def test_to_frame(tmp_path: Path) -> None:

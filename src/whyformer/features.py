@@ -16,17 +16,31 @@ from whyformer.capture.inputs.leaves import as_leaf
 from whyformer.capture.paths import module_names
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.run import Run
+from whyformer.subjects.detection import PaddedImage
 from whyformer.subjects.image import ImageSubject
 
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """One layer's features of the patches, row by row; special tokens are left out."""
+    """One layer's features of the patches, row by row; special tokens are left out.
+
+    own_B: rows and columns of each picture, where a batch of different sizes was padded at the right and bottom.
+    """
 
     name: str
     grid: tuple[int, int]
     values_BPD: Tensor
     gradient_BPD: Tensor | None  # of the explained values
+    own_B: tuple[tuple[int, int], ...] = ()
+
+    def maps(self, row: int) -> Tensor:
+        """(D, rows, columns) of one picture, without its padding."""
+        return self.laid_out(self.values_BPD[row], row)
+
+    def laid_out(self, values_PD: Tensor, row: int) -> Tensor:
+        """(D, rows, columns) numbers of the patches of one picture, without its padding."""
+        rows, columns = self.own_B[row] if self.own_B else self.grid
+        return values_PD.T.unflatten(1, self.grid)[:, :rows, :columns]
 
 
 def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> FeatureMap:
@@ -60,7 +74,11 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
             gradient = torch.zeros_like(tensor) if found is None else found
     arrange = _Arrangement(run, tensor, number)
     features = FeatureMap(
-        name, arrange.grid, arrange.patches(tensor), None if gradient is None else arrange.patches(gradient)
+        name,
+        arrange.grid,
+        arrange.patches(tensor),
+        None if gradient is None else arrange.patches(gradient),
+        arrange.own_grids(),
     )
     if features.gradient_BPD is not None:
         _require_gradient(features, intercept)
@@ -129,11 +147,30 @@ class _Arrangement:
         rows = self._rows(tensor).shape[1]
         units = run.units[0]
         own = np.asarray(units.special)
-        if rows == len(units) and units.grid is not None:
+        height, width = run.batch.tensors[run.subject.main].shape[-2:]
+        self.size: tuple[int, int] = (height, width)
+        self.seen = self._seen_grid(rows)
+        if not run.several and rows == len(units) and units.grid is not None:
             self.kept, self.grid = torch.tensor(~own), units.grid
         else:
-            height, width = run.batch.tensors[run.subject.main].shape[-2:]
-            self.kept, self.grid = torch.ones(rows, dtype=torch.bool), _grid_of(rows, height, width)
+            self.kept = torch.ones(rows, dtype=torch.bool)
+            self.grid = self.seen or _grid_of(rows, height, width)
+
+    def _seen_grid(self, count: int) -> tuple[int, int] | None:
+        """Rows and columns that a detector attends to, padding included, where these are its features."""
+        part, view = self.run.subject.part("image", self.run.batch)
+        known = self.run.several and self.run.stream_sizes.get("image") == count
+        return part.shape(view, count) if known and isinstance(part, PaddedImage) else None
+
+    def own_grids(self) -> tuple[tuple[int, int], ...]:
+        """Of each picture, where some are padded."""
+        sizes = [units.image_size or self.size for units in self.run.units]
+        if all(size == self.size for size in sizes):
+            return ()
+        if self.seen is not None:
+            return tuple(units.grid or self.grid for units in self.run.units)
+        (rows, columns), (height, width) = self.grid, self.size
+        return tuple((math.ceil(high * rows / height), math.ceil(wide * columns / width)) for high, wide in sizes)
 
     def _rows(self, tensor: Tensor) -> Tensor:
         """(B, positions, D), special tokens included."""

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 ARRAYS = ("scores", "matrix", "layers", "detail")
+OTHERS = {  # what a file says it holds -> who reads it
+    "global explanation": "whyformer.tables.GlobalExplanation",
+    "feature permutation": "whyformer.tables.FeaturePermutation",
+    "comparison": "whyformer.Comparison",
+    "recommendation": "whyformer.Recommendation",
+    "check-up": "whyformer.CheckUp",
+    "head importance": "whyformer.heads.HeadImportance",
+    "tcav": "whyformer.concepts.TCAVResult",
+}
 
 
 def to_dict(explanation: Explanation) -> dict[str, Any]:
@@ -43,11 +52,16 @@ def _header(explanation: Explanation) -> dict[str, Any]:
 def _plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(_plain(v) for v in value)
+    if isinstance(value, dict):  # a baseline per stream
+        return all(isinstance(k, str) and _plain(v) for k, v in value.items())
     return value is None or isinstance(value, (str, int, float, bool))
 
 
 def from_dict(data: dict[str, Any]) -> Explanation:
     data = dict(data)
+    what = data.get("what")
+    if what in OTHERS:
+        raise BadInput(f"it holds a {what}: read it with {OTHERS[what]}.load")
     if data.pop("format", None) != FORMAT:
         raise BadInput("this is no saved explanation, or one of another version of whyformer.")
     units = {k: _tuples(v) for k, v in data["units"].items()}
@@ -71,11 +85,19 @@ def _tuples(value: Any) -> Any:
 
 def save(explanation: Explanation, path: str | Path) -> Path:
     """Write .json (readable) or .npz (compact); both reload with ``load``."""
-    path = Path(path)
+    path = in_folder(path)
     writers = {".json": _save_json, ".npz": _save_npz}
     if path.suffix not in writers:
         raise UnknownName("file type", path.suffix or str(path), writers)
     writers[path.suffix](explanation, path)
+    return path
+
+
+def in_folder(path: str | Path) -> Path:
+    """The path of a file to write, if its folder is there; asked before long work."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise BadInput(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it first.")
     return path
 
 
@@ -130,4 +152,6 @@ def to_frame(explanation: Explanation) -> pd.DataFrame:
     }
     if units.word is not None:
         data["word"] = units.word
+    if units.values is not None:
+        data["value"] = units.values
     return dataframe(data)

@@ -115,6 +115,8 @@ def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int
         raise BadInput(f"superpixels={wanted!r}: a whole number of at least 2.")
     rows, columns = units.grid
     pixels = run.batch.tensors[run.subject.main][row].float().cpu()
+    high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
+    pixels = pixels[:, :high, :wide]
     index = patch_index(units.grid, *pixels.shape[-2:]).flatten()
     flat = pixels.flatten(1)
     sums = torch.zeros(len(flat), rows * columns).index_add_(1, index, flat)

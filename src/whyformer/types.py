@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -32,6 +33,7 @@ class Units:
     boxes: tuple[tuple[float, ...], ...] | None = None  # left, top, right, bottom as shares of the image
     values: tuple[str, ...] | None = None  # what stood in each column, for tables
     unseen: tuple[str, ...] = ()  # columns that no unit stands for: the model does not attend to them
+    picture_size: tuple[int, int] | None = None  # height, width of the picture, where the model saw all of it squeezed
 
     def __post_init__(self) -> None:
         for name in ("special", "stream", "word", "spans", "boxes", "values"):
@@ -41,6 +43,14 @@ class Units:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def text_of(self, members: Sequence[int]) -> str:
+        """The word that these units are the pieces of: as it stands in ``text``, else its labels joined."""
+        if self.spans is not None and self.text is not None:
+            start, end = self.spans[members[0]][0], self.spans[members[-1]][1]
+            if end > start:  # empty: ``text`` is that of another stream
+                return self.text[start:end].strip()
+        return "".join(self.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
 
 
 @dataclass(frozen=True)
@@ -140,13 +150,7 @@ class Explanation:
         for i, word in enumerate(self.units.word):
             if word >= 0:
                 groups.setdefault(word, []).append(i)
-        return [(self._word_text(members), float(combine(self.scores[members]))) for members in groups.values()]
-
-    def _word_text(self, members: list[int]) -> str:
-        spans, text = self.units.spans, self.units.text
-        if spans is not None and text is not None:
-            return text[spans[members[0]][0] : spans[members[-1]][1]].strip()
-        return "".join(self.units.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
+        return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups.values()]
 
     def heatmap(self, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
         """Scores of the patches as an image: the grid, or resized to (height, width)."""

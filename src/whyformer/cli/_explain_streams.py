@@ -58,7 +58,7 @@ def pair(
     how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_pair
     from whyformer.explainer import Explainer
-    from whyformer.subjects.image import open_image
+    from whyformer.photo import open_image
 
     opened = open_image(image)
     explainer = Explainer(*load_pair(model))

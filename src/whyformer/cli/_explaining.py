@@ -105,7 +105,11 @@ def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
     mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if not getattr(processor, "do_normalize", True):
         mean = std = None
-    return [unnormalized(pixels.float().cpu().numpy(), mean, std) for pixels in batch.tensors[main or subject.main]]
+    pictures, masks = batch.tensors[main or subject.main], batch.tensors.get("pixel_mask")
+    if masks is not None and masks.ndim == 3:  # smaller images were padded at the right and bottom
+        sizes = [(int(m.any(1).sum()), int(m.any(0).sum())) for m in masks]
+        pictures = [pixels[:, :high, :wide] for pixels, (high, wide) in zip(pictures, sizes, strict=True)]
+    return [unnormalized(pixels.float().cpu().numpy(), mean, std) for pixels in pictures]
 
 
 def written(explained: Any) -> list[Any] | None:

@@ -94,7 +94,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
 
 
 def _picture(path: Path | None) -> Any:
-    from whyformer.subjects.image import open_image
+    from whyformer.photo import open_image
 
     if path is not None:
         return open_image(path)

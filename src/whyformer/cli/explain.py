@@ -108,8 +108,8 @@ def image(
     )
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
+    from whyformer.photo import open_image
     from whyformer.subjects.detection import DetectionSubject
-    from whyformer.subjects.image import open_image
 
     opened = [open_image(path) for path in images]
     explainer = Explainer(*load_image(model))

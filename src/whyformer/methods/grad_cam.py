@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.features import feature_map
+from whyformer.features import FeatureMap, feature_map
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -35,18 +35,19 @@ def grad_cam(run: Run, *, layer: int | str | None = None) -> Attribution:
     weight_BD = features.gradient_BPD.mean(1)
     # NOTE[DIFF] pytorch-grad-cam scales the map to [0, 1], twice; the ranking is the same, and so is the shape.
     map_BP = torch.einsum("bd,bpd->bp", weight_BD, features.values_BPD).clamp(min=0)
-    return Attribution(over_units(run, map_BP, features.grid))
+    return Attribution(over_units(run, map_BP, features))
 
 
-def over_units(run: Run, map_BP: Tensor, grid: tuple[int, int]) -> Tensor:
-    """(B, N) a map over some grid of the image as scores of the units; 0 for special tokens."""
-    special = torch.tensor(run.units[0].special, device=map_BP.device)
-    own = run.units[0].grid
-    assert own is not None
-    if grid != own:
-        image = map_BP.unflatten(1, grid)[:, None]
-        image = torch.nn.functional.interpolate(image, size=own, mode="bilinear", align_corners=False)
-        map_BP = image.flatten(1)
-    scores = map_BP.new_zeros(len(map_BP), len(special))
-    scores[:, ~special] = map_BP
-    return scores
+def over_units(run: Run, map_BP: Tensor, features: FeatureMap) -> Tensor:
+    """(B, N) maps over the features' grid as scores of the units; 0 for special tokens."""
+    scores_BN = map_BP.new_zeros(run.keep_BN.shape)
+    for row, units in enumerate(run.units):
+        image = features.laid_out(map_BP[row][:, None], row)
+        assert units.grid is not None
+        if image.shape[1:] != units.grid:
+            size = units.grid
+            image = torch.nn.functional.interpolate(image[None], size=size, mode="bilinear", align_corners=False)[0]
+        real = run.keep_BN[row].nonzero()[:, 0]
+        patches = real[~torch.tensor(units.special, device=real.device)]
+        scores_BN[row, patches] = image.flatten()
+    return scores_BN

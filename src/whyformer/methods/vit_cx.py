@@ -15,7 +15,7 @@ from whyformer.features import FeatureMap, feature_map
 from whyformer.outputs import scalar_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.image import patch_index
+from whyformer.subjects.image import patch_index, patch_masks
 
 REDRAWN = 8  # masks that meet the noise a second time where one draw would leave its error unknown
 
@@ -66,17 +66,24 @@ def vit_cx(
     value_B = scalar_of(run.logits, run.targets, scalar)
     found, errors, counts = [], [], []
     for row in run.track(range(run.batch.size), "vit_cx"):
-        own = cluster_masks(features, row, tuple(pixels.shape[-2:]), threshold, masks)
+        size = run.units[row].image_size or tuple(pixels.shape[-2:])
+        own = cluster_masks(features, row, size, threshold, masks)
         effects = _effects(run, row, pixels[row], own, noise, draws, scalar, run.seed)
         found.append(_spread(effects + value_B[row], own).mean(0))
         variance = _noise_variance(run, row, pixels[row], own, noise, effects, scalar)
-        errors.append(_standard_error(run, own, variance))
+        errors.append(_standard_error(run, row, own, variance))
         counts.append(len(own))
-    saliency_BHW = torch.stack(found)
     checks = {"masks": torch.tensor(counts, dtype=torch.float32), "standard_error": torch.stack(errors)}
-    return Attribution(
-        run.per_unit(saliency_BHW[:, None]), detail=[s.cpu().numpy() for s in saliency_BHW], checks=checks
-    )
+    return Attribution(_over_units(run, found), detail=[saliency.cpu().numpy() for saliency in found], checks=checks)
+
+
+def _over_units(run: Run, found: list[Tensor]) -> Tensor:
+    """(B, N) the sum of each picture's (height, width) map over the pixels of each unit."""
+    scores_BN = found[0].new_zeros(run.keep_BN.shape)
+    for row, saliency in enumerate(found):
+        patches = patch_masks(run.units[row], saliency[None])
+        scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(saliency), saliency)
+    return scores_BN
 
 
 def _check(noise: float, threshold: float, masks: int, draws: int) -> None:
@@ -91,8 +98,7 @@ def _check(noise: float, threshold: float, masks: int, draws: int) -> None:
 
 def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:
     """(n, height, width) masks in [0, 1] of one input, the widest first."""
-    maps_DP = features.values_BPD[row].T
-    maps = F.interpolate(maps_DP.unflatten(1, features.grid)[None], size=size, mode="bilinear", align_corners=False)[0]
+    maps = F.interpolate(features.maps(row)[None], size=size, mode="bilinear", align_corners=False)[0]
     scaled = _scaled(maps.flatten(1))
     if not len(scaled):
         raise BadInput(
@@ -142,10 +148,12 @@ def _effects(
     """(draws, n) s(x∘M + Z∘(1-M)) - s(x + Z∘(1-M)) for every mask, all pictures in common batches."""
     values = []
     target = run.targets[row]
-    for chunk in _pictures(run, image, masks, noise, draws, seed):
-        logits = run.forward(
-            run.batch.select([row] * len(chunk)).with_tensors(**{run.subject.main: chunk}), [row] * len(chunk)
-        )
+    high, wide = masks.shape[-2:]  # less than the tensor's where smaller images were padded
+    for chunk in _pictures(run, image[:, :high, :wide], masks, noise, draws, seed):
+        pictures = image.repeat(len(chunk), 1, 1, 1)
+        pictures[..., :high, :wide] = chunk
+        batch = run.batch.select([row] * len(chunk)).with_tensors(**{run.subject.main: pictures})
+        logits = run.forward(batch, [row] * len(chunk))
         values.append(scalar_of(logits.float(), [target] * len(chunk), scalar))
     left, noisy = torch.cat(values).view(-1, 2).T
     return (left - noisy).view(draws, len(masks))
@@ -190,11 +198,11 @@ def _noise_variance(
     return ((effects[0, chosen.to(effects.device)] - again[0]) ** 2).mean().div(2).expand(count)
 
 
-def _standard_error(run: Run, masks: Tensor, variance: Tensor) -> Tensor:
+def _standard_error(run: Run, row: int, masks: Tensor, variance: Tensor) -> Tensor:
     """Root mean square over the patches of the error that the noise leaves in their scores."""
     cover = masks.sum(0)
     shares = masks / torch.where(cover > 0, cover, 1.0) / len(masks)  # of each mask's effect that a pixel gets
-    index = patch_index(run.units[0].grid or (1, 1), *masks.shape[-2:]).flatten().to(masks.device)
+    index = patch_index(run.units[row].grid or (1, 1), *masks.shape[-2:]).flatten().to(masks.device)
     patches = int(index.max()) + 1
     shares_NP = shares.new_zeros(len(masks), patches).index_add_(1, index, shares.flatten(1))
     return (variance.to(shares) @ shares_NP.square()).mean().sqrt().float()

@@ -122,7 +122,7 @@ class StreamPlace(Place):
         for i, entry in enumerate(self.entries):
             if isinstance(entry, Pixels):
                 rows, columns = self.run.units[0].grid or (1, 1)
-                height, width = parts[i].shape[-2:]
+                height, width = self.run.units[0].image_size or parts[i].shape[-2:]
                 parts[i] = smoothed(parts[i], (patch_smoothing * height / rows, patch_smoothing * width / columns))
         return torch.cat([part.flatten(1) for part in parts], 1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -125,12 +125,17 @@ def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...
 class PaddedImage(ImageSubject):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
-    def _shape(self, batch: Batch, length: int) -> tuple[int, int]:
+    def shape(self, batch: Batch, length: int) -> tuple[int, int]:
+        """Rows and columns of what the model attends to, padding included."""
+        rows, columns = self._sides(batch, length)
+        return rows.count, columns.count
+
+    def _sides(self, batch: Batch, length: int) -> tuple[_Side, _Side]:
         height, width = batch.tensors[self.main].shape[-2:]
         for stride in (32, 16, 8, 64, 4):
             rows, columns = math.ceil(height / stride), math.ceil(width / stride)
             if rows * columns == length:
-                return rows, columns
+                return _Side(rows, stride, 1), _Side(columns, stride, 1)
         rows, columns = self._grid(batch, length, None)
         if rows * columns != length:
             raise NotOverUnits(
@@ -138,24 +143,51 @@ class PaddedImage(ImageSubject):
                 "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
                 "be laid over the image, by no method."
             )
-        return rows, columns
+        return _Side(rows, height, rows), _Side(columns, width, columns)
+
+    def _mask(self, batch: Batch) -> Tensor | None:
+        """(B, height, width) the pixels of the pictures, where it is given."""
+        mask = batch.tensors.get("pixel_mask")
+        return None if mask is None or mask.ndim != 3 else mask.bool()
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        mask = batch.tensors.get("pixel_mask")
-        if mask is None or mask.ndim != 3:
+        mask = self._mask(batch)
+        if mask is None:
             return super().keep(batch, length, front)
-        grid = self._shape(batch, length)
-        small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0]  # as DETR does it
-        return small.flatten(1)
+        small = nn.functional.interpolate(mask[None].float(), size=self.shape(batch, length))  # as DETR does it
+        return small.bool()[0].flatten(1)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        rows, columns = self._shape(batch, length)
-        height, width = batch.tensors[self.main].shape[-2:]
-        result = []
-        for keep in self.keep(batch, length, front):
-            real = keep.view(rows, columns)
-            r, c = int(real.any(1).sum()), int(real.any(0).sum())
-            size = (round(height * r / rows), round(width * c / columns))
-            labels = tuple(f"patch {i},{j}" for i in range(r) for j in range(c))
-            result.append(Units(labels, (False,) * (r * c), ("image",) * (r * c), (r, c), image_size=size))
+        """The patches of each picture, as many as it has by itself.
+
+        The model's own small mask may let a row or column of padding through. What it attends to there is shown as
+        special units, which have no place in the picture.
+        """
+        down, across = self._sides(batch, length)
+        size, mask, result = batch.tensors[self.main].shape[-2:], self._mask(batch), []
+        for row, keep in enumerate(self.keep(batch, length, front)):
+            real = keep.view(down.count, across.count)
+            high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
+            rows, columns = min(down.own(high), int(real.any(1).sum())), min(across.own(wide), int(real.any(0).sum()))
+            cells = real.nonzero().tolist()
+            padding = tuple(i >= rows or j >= columns for i, j in cells)
+            labels = tuple(
+                f"[padding {i},{j}]" if outside else f"patch {i},{j}"
+                for (i, j), outside in zip(cells, padding, strict=True)
+            )
+            stream = ("image",) * len(cells)
+            result.append(Units(labels, padding, stream, (rows, columns), image_size=(int(high), int(wide))))
         return result
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Patches along one side of an image, each ``pixels / per`` pixels long."""
+
+    count: int
+    pixels: int
+    per: int
+
+    def own(self, length: int) -> int:
+        """How many of them a picture of this length reaches into."""
+        return -(-length * self.per // self.pixels)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingExtra, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.photo import open_image
 from whyformer.subjects.base import Batch, Raw, Subject, assemble
 from whyformer.types import Units
+
+# Options of image processors that cut, pad or keep the proportions.
+OTHER_SHAPES = (
+    "do_center_crop",
+    "do_crop",
+    "do_crop_margin",
+    "crop_pct",
+    "do_pad",
+    "do_thumbnail",
+    "keep_aspect_ratio",
+)
 
 
 class ImageSubject(Subject):
@@ -47,8 +59,24 @@ class ImageSubject(Subject):
             raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
         pixels = batch.tensors[self.main]
         if pixels.ndim != 4:
-            raise BadInput(f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns).")
+            raise BadInput(
+                f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns); one image "
+                "needs a leading axis, pixels[None]."
+            )
         return batch
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        try:
+            return super().call(batch, **extra)
+        except ValueError as error:
+            if "image size" not in str(error).lower():
+                raise
+            height, width = batch.tensors[self.main].shape[-2:]
+            raise BadInput(
+                f"{self.main} of {height}×{width} pixels do not fit the model ({error}). Resize the pictures, as the "
+                "model's image processor does, or add 'interpolate_pos_encoding': True to the tensors where the model "
+                "takes it."
+            ) from error
 
     def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
         """Rows and columns of patches: what the patch embedding produced, else from the config, else a square."""
@@ -91,7 +119,15 @@ class ImageSubject(Subject):
             grid=(rows, columns),
             image_size=(height, width),
         )
-        return [units] * batch.size
+        return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
+
+    def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
+        """Height and width of the picture that was given, where the model saw all of it, squeezed into one size."""
+        raw: Any = batch.raw[row] if batch.raw else None
+        image = raw[0] if isinstance(raw, tuple) else raw
+        if not hasattr(image, "convert") or not _squeezes(getattr(self.processor, "image_processor", self.processor)):
+            return None
+        return image.height, image.width
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
@@ -127,6 +163,14 @@ class ImageSubject(Subject):
     def owner(self, units: Units, pixels: Tensor) -> Tensor:
         """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
         return patch_of_pixels(units, pixels)
+
+
+def _squeezes(processor: Any) -> bool:
+    """The processor brings whole pictures to one size; others cut something off, or keep the proportions."""
+    size = getattr(processor, "size", None) or {}
+    if not getattr(processor, "do_resize", False) or any(getattr(processor, name, None) for name in OTHER_SHAPES):
+        return False
+    return hasattr(size, "get") and bool(size.get("height")) and bool(size.get("width"))
 
 
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:
@@ -179,25 +223,3 @@ def blurred(pixels: Tensor, sigma: float = 5.0) -> Tensor:
     padded = F.pad(pixels, (radius,) * 4, mode="reflect")
     horizontal = F.conv2d(padded, weight[:, :, None], groups=channels)
     return F.conv2d(horizontal, weight[:, :, :, None], groups=channels)
-
-
-def open_image(raw: Raw) -> Any:
-    """A PIL image in RGB from an image, a path, or an array."""
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
-    if isinstance(raw, (str, Path)):
-        path = Path(raw)
-        if not path.is_file():
-            raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
-        try:
-            with Image.open(path) as image:
-                return image.convert("RGB")
-        except (UnidentifiedImageError, OSError) as error:
-            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
-    if not isinstance(raw, Image.Image):
-        raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.")
-    if raw.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK"}:
-        raise BadInput(f"image mode {raw.mode!r} is not supported: convert it first, image.convert('RGB').")
-    return raw.convert("RGB")

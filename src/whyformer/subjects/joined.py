@@ -29,6 +29,7 @@ def joined(parts: Sequence[Units]) -> Units:
         stream=tuple(s for p in parts for s in p.stream),
         grid=None if grid is None else grid.grid,
         image_size=None if grid is None else grid.image_size,
+        picture_size=None if grid is None else grid.picture_size,
         word=tuple(word) if any(p.word for p in parts) else None,
         spans=tuple(spans) if text is not None and text.spans else None,
         text=None if text is None else text.text,

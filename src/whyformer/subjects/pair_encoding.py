@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, MissingProcessor
+from whyformer.photo import open_image
 from whyformer.subjects.base import Raw
 from whyformer.subjects.families import BOX_FEATURES
-from whyformer.subjects.image import open_image
 
 if TYPE_CHECKING:
     from whyformer.subjects.pair import PairSubject

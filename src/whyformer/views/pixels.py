@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.errors import BadInput, UnknownName
+from whyformer.photo import open_image
 
 Array = np.ndarray[Any, Any]
 INTERPOLATIONS = ("bilinear", "nearest")
 
 
 def to_pixels(image: Any) -> Array:
-    """A PIL image, a path, or an array (H,W), (H,W,3|4) or (3,H,W) → uint8 (H, W, 3)."""
-    if isinstance(image, (str, Path)):
-        image = _opened(Path(image))
-    if hasattr(image, "convert"):  # PIL
-        image = image.convert("RGB")
+    """A PIL image, a path, or an array (H,W), (H,W,3|4) or (3,H,W) → uint8 (H, W, 3). Photos are turned upright."""
+    if isinstance(image, (str, Path)) or hasattr(image, "convert"):  # PIL
+        image = open_image(image)
     elif hasattr(image, "detach"):  # torch
         image = image.detach().float().cpu().numpy()
     pixels = np.asarray(image)
@@ -39,18 +38,6 @@ def to_pixels(image: Any) -> Array:
         pixels = (pixels - low) / max(high - low, 1e-12)
         high = 1.0
     return np.rint(pixels * (255 if high <= 1 else 1)).clip(0, 255).astype(np.uint8)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
-    try:
-        with Image.open(path) as image:
-            return image.convert("RGB")
-    except OSError as error:
-        raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
 
 
 def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import UnknownName
+from whyformer.io import in_folder
 from whyformer.io import save as save_data
 from whyformer.types import Explanation
 from whyformer.views.explained import view_of
@@ -17,7 +18,7 @@ DATA = (".json", ".npz")
 
 def save(explanation: Explanation, path: str | Path, **how: Any) -> Path:
     """.html, .png, .svg draw (``image=``, ``by=`` as in ``plot``); .json and .npz reload with ``whyformer.load``."""
-    path = Path(path)
+    path = in_folder(path)
     if path.suffix in PICTURES:
         return view_of(explanation, **how).save(path)
     if path.suffix not in DATA:
@@ -26,6 +27,7 @@ def save(explanation: Explanation, path: str | Path, **how: Any) -> Path:
 
 
 def save_page(page: Page, path: Path) -> Path:
+    path = in_folder(path)
     if path.suffix == ".html":
         path.write_text(page.to_html(), encoding="utf-8")
     elif path.suffix in PICTURES:

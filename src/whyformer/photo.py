@@ -1,0 +1,54 @@
+"""Opening pictures: RGB, upright, with errors that say what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from whyformer.errors import BadInput, MissingExtra
+
+
+def open_image(raw: Any) -> Any:
+    """A PIL image in RGB from an image or a path, upright: turned as its EXIF data says."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise MissingExtra("Pillow", "hf", "reading images") from None
+    if isinstance(raw, (str, Path)):
+        path = Path(raw)
+        if path.is_dir():
+            raise BadInput(
+                f"{str(path)!r} is a folder: name an image in it, or list them, sorted(Path(…).glob('*.jpg'))."
+            )
+        if not path.is_file():
+            raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
+        try:
+            with Image.open(path) as image:
+                return _upright(image).convert("RGB")
+        except (UnidentifiedImageError, OSError) as error:
+            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
+    if not isinstance(raw, Image.Image):
+        raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.{_instead(raw)}")
+    if raw.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK"}:
+        raise BadInput(f"image mode {raw.mode!r} is not supported: convert it first, image.convert('RGB').")
+    return _upright(raw).convert("RGB")
+
+
+def _upright(image: Any) -> Any:
+    """Turned as its EXIF data says: phones store photos as the sensor saw them."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except SyntaxError:  # what Pillow raises where the data is broken: it says nothing then
+        return image
+
+
+def _instead(raw: Any) -> str:
+    """How to pass what was given as an image, where it is an array of pixels."""
+    shape, kind = getattr(raw, "shape", ()), getattr(getattr(raw, "dtype", None), "kind", "")
+    if len(shape) not in (2, 3) or not kind:
+        return ""
+    if kind == "f":
+        return " Of numbers from 0 to 1 make one with PIL.Image.fromarray((array * 255).round().astype('uint8'))."
+    return " Make one of the array with PIL.Image.fromarray(array), height × width × 3 of type uint8."
