@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from tests.concepts.textures import FOLDER
 from whyformer.cli.main import app
-from whyformer.demo import SENTIMENT
+from whyformer.concepts.tcav import tcav
+from whyformer.demo import SENTIMENT, load_sentiment
 from whyformer.demo import pictures as drawn
 
 
@@ -60,6 +61,11 @@ def test_files_of_texts(tmp_path: Path) -> None:
     assert code == 0, text
     found = json.loads(text[text.index("{") :])
     assert found["rows"][0]["concept"] == "good" and len(found["rows"][0]["scores"]) == 3
+    model, tokenizer = load_sentiment()
+    texts = {p.stem: p.read_text(encoding="utf-8").splitlines() for p in tmp_path.rglob("*.txt")}
+    sets = [texts[name] for name in "abc"]
+    same = tcav(model, 1, {"good": texts["good"]}, sets, texts["inputs"], "positive", processor=tokenizer)
+    assert found["rows"][0]["magnitude"] == pytest.approx(same.rows[0].magnitude, rel=1e-4)  # one default for both
 
 
 def test_wrong_usage_is_named(tmp_path: Path) -> None:

@@ -117,6 +117,19 @@ def test_too_few_steps_are_warned_about() -> None:
     assert any("raise steps=5" in warning for e in found for warning in e.warnings)
 
 
+def test_rows_of_a_table_are_advised_to_start_at_a_typical_one() -> None:
+    found = explained("rtdl_ft_transformer", method="integrated_gradients", steps=1)
+    assert any("Table(…, reference=rows)" in warning for e in found for warning in e.warnings)
+
+
+@pytest.mark.parametrize("name", ["bert", "vit", "rtdl_ft_transformer", "lxmert"])
+def test_the_baseline_that_was_taken_is_said_and_can_be_asked_for(name: str) -> None:
+    found = explained(name, **METHOD)[0]
+    assert found.options["baseline"] is not None
+    again = explained(name, **METHOD, baseline=found.options["baseline"])[0]
+    np.testing.assert_allclose(again.scores, found.scores, atol=1e-6)
+
+
 def test_one_step_is_exact_on_a_linear_model() -> None:
     torch.manual_seed(0)
     model, x = Linear(), torch.randn(3, 5)

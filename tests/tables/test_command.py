@@ -54,7 +54,8 @@ def test_all_rows_on_average(tmp_path: Path) -> None:
     model, described = demo.load_adult()
     expected = wf.explain_global(model, adult_rows(), processor=described, method="raw_attention")
     np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.json").mean, expected.mean, atol=1e-6)
-    assert json.loads(run(*arguments, "--json").stdout)["rows"] == 40
+    assert json.loads(run(*arguments, "--json", "--out", tmp_path / "x.npz").stdout)["rows"] == 40
+    np.testing.assert_allclose(GlobalExplanation.load(tmp_path / "x.npz").mean, expected.mean, atol=1e-6)
 
 
 def test_models_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

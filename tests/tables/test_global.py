@@ -13,6 +13,7 @@ from tests.models import CASES
 from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, table
 from whyformer.errors import BadInput
 from whyformer.tables import GlobalExplanation
+from whyformer.tables.remarks import Remarks
 
 SOME = rows(23)
 
@@ -61,11 +62,42 @@ def test_saint_and_plain_tensors() -> None:
     assert plain.rows == 2 and plain.labels[1] == "x_cont[0]"
 
 
+def test_warnings_of_one_kind_are_told_once_and_none_is_dropped() -> None:
+    model = LAYOUTS["rtdl"].build()
+    how = {"processor": table(), "method": "integrated_gradients", "steps": 1, "target": 1}
+    each = [w for e in wf.explain(model, SOME, **how) for w in e.warnings if "miss" in w]
+    shares = sorted(float(w.split("miss ")[1].split("%")[0]) for w in each)
+    assert 2 <= len(each) and len(set(shares)) > 1
+    (told,) = [w for w in wf.explain_global(model, SOME, batch_size=5, **how).warnings if "miss" in w]
+    count = "all 23" if len(each) == 23 else f"{len(each)} of 23"
+    assert f"miss {shares[0]:.0f}% to {shares[-1]:.0f}% of" in told and told.endswith(f"({count} rows)")
+    assert "Table(…, reference=rows)" in told
+
+
+def test_kinds_of_warnings() -> None:
+    remarks = Remarks()
+    for row in range(12):
+        remarks.add(["same for all, 3 times", f"{row} % here, x{row % 2} there", *[f"kind {'abcdefghijkl'[row]}"] * 2])
+    assert remarks.told(12) == [
+        "same for all, 3 times",
+        "0 to 10 % here, x0 there (6 of 12 rows)",
+        "kind a (1 of 12 rows)",
+        "1 to 11 % here, x1 there (6 of 12 rows)",
+        *(f"kind {letter} (1 of 12 rows)" for letter in "bcdefghijkl"),
+    ]
+
+
 def test_saved_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = wf.explain_global(LAYOUTS["lucidrains_tab"].build(), SOME, processor=table())
-    again = GlobalExplanation.load(found.save(tmp_path / "x.json"))
-    np.testing.assert_allclose(again.mean, found.mean)
-    assert (again.labels, again.unseen, again.warnings) == (found.labels, found.unseen, found.warnings)
+    for name in ("x.json", "x.npz"):
+        again = GlobalExplanation.load(found.save(tmp_path / name))
+        for array in GlobalExplanation.arrays:
+            assert (getattr(again, array) is None) == (getattr(found, array) is None)
+            if getattr(found, array) is not None:
+                np.testing.assert_allclose(getattr(again, array), getattr(found, array))
+        assert (again.labels, again.unseen, again.warnings) == (found.labels, found.unseen, found.warnings)
+    with pytest.raises(BadInput, match="there is no folder"):
+        found.save(tmp_path / "nowhere" / "x.json")
     found.show()
     out = capsys.readouterr().out
     assert "work" in out and "not explained by attention" in out

@@ -40,7 +40,7 @@ def test_methods_side_by_side() -> None:
     shown = views.side_by_side(found).to_html()
     assert shown.count(f"work = {ROW['work']}") == 2  # bars in the order of the columns, no ranked list besides
     three = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=[*methods, "occlusion"])
-    assert f"work: {ROW['work']}" in views.side_by_side(three).to_html()
+    assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()
 
 
 def test_limits_are_drawn() -> None:

@@ -121,6 +121,22 @@ def test_preprocessing_is_applied_and_checked() -> None:
         wf.explain(model, some, processor=table(preprocess=lambda x: x * np.nan))
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "said"),
+    [
+        ((39.0,), (14.0,), r"mean has 1 for 3 numerical columns.*age, hours, gain"),
+        ((1.0, 2.0), (1.0, 2.0), "mean has 2 for 3"),
+        ((1.0, 2.0, 3.0), (1.0, 2.0), "std has 2 for 3"),
+        (39.0, 14.0, "mean has a single number for 3"),
+        ((1.0, 2.0, 3.0), (1.0, 0.0, 1.0), "column 'hours' has mean 2.0 and std 0.0.*use 1"),
+        ((1.0, 2.0, float("nan")), (1.0, 1.0, 1.0), "column 'gain' has mean nan"),
+    ],
+)
+def test_standardize_has_to_fit_the_numerical_columns(mean: Any, std: Any, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        table(preprocess=wf.Standardize(mean, std))
+
+
 def test_descriptions_that_contradict_themselves() -> None:
     for wrong, said in (
         ({"numerical": ["a"], "categorical": {"a": [1]}}, "'a' is described as numerical and as categorical"),
@@ -210,7 +226,7 @@ def test_a_model_without_attention_is_explained_by_columns() -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.out = nn.Embedding(3, 4), nn.Linear(3 + 8, 2)
+            self.embed, self.out = nn.Embedding(3, 4), nn.Linear(3 + 8, 3)
 
         def forward(self, x_num: torch.Tensor, x_cat: torch.Tensor) -> torch.Tensor:
             return self.out(torch.cat([x_num, self.embed(x_cat).flatten(1)], 1))

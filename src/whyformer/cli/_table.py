@@ -96,8 +96,6 @@ def overall_picture(
 
     if len(methods) > 1:
         raise typer.BadParameter("--overall takes one method at a time", param_hint="--method")
-    if out is not None and out.suffix == ".npz":
-        raise typer.BadParameter("--overall writes .html, .png, .svg or .json", param_hint="--out")
     loaded, table = load_table(model)
     rows = rows_of(path, table, how["batch_size"] or BATCH_SIZE)
     found = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)

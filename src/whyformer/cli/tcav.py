@@ -13,6 +13,7 @@ from whyformer.cli._output import deliver_result
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 OUTPUTS = (".json", ".png", ".svg", ".pdf")
+SHIPPED_POOLING = "mean"  # what its textures are spread over; models of one's own have the default of wf.tcav
 
 
 def tcav(
@@ -40,7 +41,12 @@ def tcav(
         typer.Option("--layer", "-l", metavar="LAYER", help="Attention block by number, or module name."),
     ] = None,
     relative: Annotated[bool, typer.Option("--relative", help="Compare the concepts with each other.")] = False,
-    pooling: Annotated[str, typer.Option("--pooling", metavar="HOW", help="cls, mean or flat.")] = "mean",
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            "--pooling", metavar="HOW", help="cls, mean or flat.", show_default=f"cls; shipped model: {SHIPPED_POOLING}"
+        ),
+    ] = None,
     classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
     batch_size: BatchSize = None,
     seed: Seed = 0,
@@ -78,12 +84,13 @@ def tcav(
     aim = found.pop("target", None)
     aim = aim if target is None else target_from(target, None)
     loaded = found.pop("model")
+    if model is None or pooling is not None:
+        found["pooling"] = pooling or SHIPPED_POOLING
     result = measure(
         loaded,
         place,
         target=aim,
         relative=relative,
-        pooling=pooling,
         classifier=classifier,
         batch_size=batch_size,
         seed=seed,

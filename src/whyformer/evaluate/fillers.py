@@ -51,6 +51,8 @@ def fillers(
         others = np.resize(generator.permutation(pool.size), DRAWS)
         return owner, [_drawn(run, one, owner, pool, int(other), generator) for other in others]
     if replacement == "mean":
+        if pool.size == 1 and all(torch.equal(pool.tensors[name], one.tensors[name]) for name in owner):
+            raise BadInput("replace='mean' of a single input is the input itself: pass reference=[…], or more inputs.")
         return owner, [{name: _typical(pool.tensors[name]) for name in owner}]
     return owner, [{name: _plain_colour(run, one.tensors[name], replacement)}]
 

@@ -15,10 +15,12 @@ from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.table import TableSubject
+from whyformer.subjects.tensors import require_steps
 from whyformer.subjects.text import TextSubject
 
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
-Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
+Start = str | int | float | Tensor | np.ndarray[Any, Any]
+Baseline = Start | None
 
 
 def _cost(units: int, steps: int = 50, **options: object) -> Passes:
@@ -49,9 +51,10 @@ def integrated_gradients(
     r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
     embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
     block, with positions and types. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for
-    images "zero" (default), "mean" or "blur"; for floats "zero" or "mean" (of the batch); for tables with reference
-    rows "typical" (default: mean numbers, most frequent categories); or a tensor of your own that fits x of one input
-    (for text: vectors). With several streams all move along one path, and the scores of all of them add up: a name goes
+    images "zero" (default), "mean" or "blur"; for sequences of vectors "zero" (default) or "mean" (of the input's own
+    vectors); for tables "zero", or with Table(reference=…) "mean" (then the default; also called "typical": mean
+    numbers, most frequent categories of those rows); or a tensor of your own that fits x of one input (for text:
+    vectors). With several streams all move along one path, and the scores of all of them add up: a name goes
     to the streams that have it, or each has its own, {"text": "mask", "image": "mean"}. ``keep_special`` leaves special
     tokens as they are; a list of token ids says which those are. ``memory_mb`` bounds the memory of a batch of points.
     What is missing from the sum is in ``checks["completeness_error"]``, as a share of the change in score in
@@ -66,7 +69,8 @@ def integrated_gradients(
         raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
     place = place_of(run, at)
     place.check_smoothing(patch_smoothing)
-    start, base_B = _baseline(run, place, baseline, keep_special)
+    wanted = _default(run, place) if baseline is None else baseline
+    start, base_B = _baseline(run, place, wanted, keep_special)
     total = _integral(run, place, start, steps, memory_mb)
     detail = place.smoothed((place.inputs - start) * total, patch_smoothing)
     scores = place.per_unit(detail)
@@ -81,14 +85,28 @@ def integrated_gradients(
             "completeness_error": error_B,
             "completeness_error_relative": relative_B,
         },
-        warnings=[_doubt(share, steps) for share in relative_B.tolist()],
+        warnings=[_doubt(run, wanted, share, steps) for share in relative_B.tolist()],
+        used={"baseline": wanted},
     )
 
 
-def _doubt(share: float, steps: int) -> list[str]:
+def _default(run: Run, place: Place) -> str | dict[str, str]:
+    if isinstance(place, StreamPlace):
+        each = {entry.stream: entry.fillers[0] for entry in place.entries}
+        return each if len(set(each.values())) > 1 else next(iter(each.values()))
+    if isinstance(run.subject, TextSubject):
+        return "pad" if "pad" in run.subject.replacements else "zero"
+    return "mean" if isinstance(run.subject, TableSubject) and run.subject.table.reference else "zero"
+
+
+def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
     if share <= TOLERATED:
         return []
-    return [f"the scores miss {share:.0%} of the change in score: raise steps={steps}, or choose another baseline."]
+    if run.subject.stream == "table" and isinstance(baseline, str) and baseline == "zero":
+        advice = f"start at a typical row, processor=Table(…, reference=rows), or raise steps={steps}."
+    else:
+        advice = f"raise steps={steps}, or choose another baseline."
+    return [f"the scores miss {share:.0%} of the change in score: {advice}"]
 
 
 def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: float) -> Tensor:
@@ -108,7 +126,7 @@ def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: floa
 
 
 def _baseline(
-    run: Run, place: Place, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]
+    run: Run, place: Place, baseline: Start | Mapping[str, Baseline], keep_special: bool | Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """(B, …) where the line starts, and the explained values there."""
     if isinstance(place, StreamPlace):
@@ -122,26 +140,33 @@ def _baseline(
     if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
         return _started(place, _own(baseline, inputs), free)
     if isinstance(subject, TextSubject):
-        name = baseline if baseline is not None else "pad" if "pad" in subject.replacements else "zero"
-        if name == "zero":
+        if baseline == "zero":
             return _started(place, torch.zeros_like(inputs), free)
         if subject.several:
             raise NotOffered(
-                f"baseline={name!r} is a word, and an image is laid beside the words of this model: it would stay. Use "
-                "at='input', where each has its own baseline, or baseline='zero'."
+                f"baseline={baseline!r} is a word, and an image is laid beside the words of this model: it would stay. "
+                "Use at='input', where each has its own baseline, or baseline='zero'."
             )
-        return place.seen(_other_tokens(run, subject, subject.replacement_id(name), keep_special))
+        return place.seen(_other_tokens(run, subject, subject.replacement_id(baseline), keep_special))
     if isinstance(subject, ImageSubject):
         pixels = run.batch.tensors[subject.main]
-        background = subject.background(pixels, "zero" if baseline is None else str(baseline))
+        background = subject.background(pixels, str(baseline))
         return place.seen(run.batch.with_tensors(**{subject.main: background}))
-    if isinstance(subject, TableSubject) and (baseline == "typical" or (baseline is None and subject.table.reference)):
-        return place.seen(subject.typical(run.batch))
-    if baseline in {None, "zero"}:
+    if isinstance(subject, TableSubject) and baseline in {"typical", "mean"}:
+        return place.seen(subject.typical(run.batch, run.length))
+    if baseline == "zero":
         return _started(place, torch.zeros_like(inputs), free)
     if baseline == "mean":
-        return _started(place, inputs.mean(0, keepdim=True).expand_as(inputs), free)
+        return _started(place, _own_means(run, place), free)
     raise UnknownName("baseline", baseline, ("zero", "mean", "typical (tables)", "a tensor"))
+
+
+def _own_means(run: Run, place: OnePlace) -> Tensor:
+    """(B, N, D) each input's mean over its own positions: who else is in the batch must not matter."""
+    require_steps(run.subject.stream)
+    width = place.inputs.shape[-1]
+    means = [vectors[place.kept(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(place.inputs)]
+    return torch.stack(means)[:, None].expand_as(place.inputs)
 
 
 def _started(place: Place, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,22 @@ Array = np.ndarray[Any, Any]
 
 def is_array(value: Any) -> bool:
     return isinstance(value, (np.ndarray, list, tuple))
+
+
+def row_of(given: Any) -> Any:
+    """A Series as a dict; anything else as it is."""
+    if not hasattr(given, "to_dict") or isinstance(given, Mapping):
+        return given
+    require_once([str(name) for name in getattr(given, "index", ())])
+    return given.to_dict()
+
+
+def require_once(names: Sequence[str]) -> None:
+    """Of two columns with one name, which is meant?"""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        others = f" (as are {', '.join(map(repr, twice[1:]))})" if twice[1:] else ""
+        raise BadInput(f"column {twice[0]!r} is there more than once{others}: keep the one that is meant.")
 
 
 def column_of(values: Any) -> Array:

@@ -17,6 +17,8 @@ from whyformer.subjects.cells import (
     is_missing,
     missing_message,
     numbers_of,
+    require_once,
+    row_of,
     shown_value,
 )
 
@@ -33,6 +35,22 @@ class Standardize:
 
     def __call__(self, numbers: Array) -> Array:
         return (numbers - np.asarray(self.mean)) / np.asarray(self.std)
+
+    def check(self, columns: Sequence[str]) -> None:
+        """One mean and one std for each of these columns: numpy would spread a single one over all of them."""
+        for what, values in (("mean", self.mean), ("std", self.std)):
+            if np.shape(values) != (len(columns),):
+                given = np.size(values) if np.ndim(values) else "a single number"
+                raise BadInput(
+                    f"Standardize: {what} has {given} for {len(columns)} numerical columns: give one value for each, "
+                    f"in this order: {', '.join(columns) or 'none'}."
+                )
+        for name, mean, std in zip(columns, self.mean, self.std, strict=True):
+            if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+                raise BadInput(
+                    f"Standardize: column {name!r} has mean {mean} and std {std}: both have to be finite and std above "
+                    "0 (use 1 for a column that never varies)."
+                )
 
 
 class Table:
@@ -72,6 +90,8 @@ class Table:
         self.numerical = tuple(map(str, numerical))
         self.columns = tuple(map(str, columns)) if columns is not None else (*self.numerical, *self.categorical)
         self._check_names()
+        if isinstance(preprocess, Standardize):
+            preprocess.check(self.numerical)
         transform = getattr(preprocess, "transform", None)
         self.preprocess: Callable[[Array], Any] | None = transform or preprocess
         self.classes, self.target = tuple(map(str, classes)), target
@@ -117,9 +137,9 @@ class Table:
         whether numbers and categories stand where they should) can be checked.
         """
         if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            require_once([str(c) for c in inputs.columns])
             return self._named({str(c): np.asarray(inputs[c]) for c in inputs.columns}), False
-        if hasattr(inputs, "to_dict") and not isinstance(inputs, Mapping):
-            inputs = inputs.to_dict()
+        inputs = row_of(inputs)
         if isinstance(inputs, Mapping):
             single = all(np.ndim(v) == 0 for v in inputs.values())
             odd = [] if single else [str(k) for k, v in inputs.items() if np.ndim(v) != 1]
@@ -131,12 +151,12 @@ class Table:
         return self._unnamed(inputs)
 
     def _listed(self, rows: list[Any]) -> Columns:
-        plain = [r if isinstance(r, Mapping) else r.to_dict() if hasattr(r, "to_dict") else None for r in rows]
-        if any(r is None for r in plain):
+        plain = [row_of(r) for r in rows]
+        if not all(isinstance(r, Mapping) for r in plain):
             return self._unnamed(np.array(rows, dtype=object))[0]
         for i, row in enumerate(plain):
-            self._check_columns([str(k) for k in row or {}], f" of row {i}")
-        return {c: column_of([row[c] for row in plain if row is not None]) for c in self.columns}
+            self._check_columns([str(k) for k in row], f" of row {i}")
+        return {c: column_of([row[c] for row in plain]) for c in self.columns}
 
     def _unnamed(self, inputs: Any) -> tuple[Columns, bool]:
         rows = np.asarray(inputs)

@@ -19,6 +19,7 @@ from whyformer.outputs import logits_of
 from whyformer.subjects.base import Batch, Raw, Subject
 from whyformer.subjects.columns import Table
 from whyformer.subjects.table_call import arrangement
+from whyformer.subjects.table_fit import outputs_of, require_classes
 from whyformer.subjects.table_tokens import Tokens, found_tokens, named_tokens
 from whyformer.types import Record, Units
 
@@ -59,6 +60,7 @@ class TableSubject(Subject):
             for kind, values, dtype in zip(KINDS, (numbers, codes), (torch.float32, torch.int64), strict=True)
             if values is not None
         }
+        self._fit()
         count = len(next(iter(tensors.values())))
         return Batch(tensors, raw=tuple(self.table.shown(columns, i) for i in range(count))), single
 
@@ -79,7 +81,23 @@ class TableSubject(Subject):
                 raise BadInput(f"{kind!r} has shape {tuple(given[kind].shape)}; the table has {width} such columns.")
         if len({len(v) for v in given.values()}) > 1 or not len(given[next(iter(wanted))]):
             raise BadInput("the tensors hold different numbers of rows, or none.")
+        if "categorical" in wanted:
+            self._require_codes(given["categorical"])
+        self._fit()
         return Batch({k: self.move(given[k]) for k in wanted})
+
+    def _require_codes(self, codes: Tensor) -> None:
+        for at, (name, values) in enumerate(self.table.categorical.items()):
+            first, last = self.table.first_code, self.table.first_code + len(values) - 1
+            low, high = int(codes[:, at].min()), int(codes[:, at].max())
+            if low < first or high > last:
+                raise BadInput(
+                    f"column {name!r} holds codes from {low} to {high}; its categories are {first} to {last}."
+                )
+
+    def _fit(self) -> None:
+        """What is wrong with the description is said before anything is computed."""
+        self.classes = require_classes(self, outputs_of(self))
 
     @property
     def _widths(self) -> tuple[int, int]:
@@ -95,13 +113,14 @@ class TableSubject(Subject):
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model; rows that look at each other each beside the reference rows, unless they stand there."""
         if batch.company or batch.alone or not self.mixes_rows:
-            return self._call(batch)
+            return self.call_alone(batch)
         parts = []
         for row in range(batch.size):
-            parts.append(logits_of(self._call(self.in_company(batch.select([row]))))[:1])
+            parts.append(logits_of(self.call_alone(self.in_company(batch.select([row]))))[:1])
         return torch.cat(parts)
 
-    def _call(self, batch: Batch) -> Any:
+    def call_alone(self, batch: Batch) -> Any:
+        """Run the model on the rows as they are."""
         arguments, named = self._arrange(batch.tensors.get("numerical"), batch.tensors.get("categorical"))
         return self.model(*arguments, **named)
 
@@ -112,7 +131,7 @@ class TableSubject(Subject):
         """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
         facts = memory_of(self.model).facts
         if "mixes rows" not in facts:
-            sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self._any_row()).sites}
+            sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self.any_row()).sites}
             facts["mixes rows"] = (1, 1) in sizes and len(sizes) > 1
         if facts["mixes rows"] and self.table.reference is None:
             raise BadInput(
@@ -142,7 +161,8 @@ class TableSubject(Subject):
         found: Batch = facts[key]
         return replace(found, tensors={k: self.move(v) for k, v in found.tensors.items()})
 
-    def _any_row(self) -> Batch:
+    def any_row(self) -> Batch:
+        """Zeros and first categories."""
         zeros = {
             k: torch.zeros(1, n, dtype=d)
             for k, n, d in zip(KINDS, self._widths, (torch.float32, torch.int64), strict=True)
@@ -222,16 +242,27 @@ class TableSubject(Subject):
 
     # Taking a column away
 
-    def typical(self, batch: Batch) -> Batch:
-        """The batch with a typical row of the reference in place of every explained one."""
-        if self.table.reference is None:
-            raise BadInput("a typical row is made from reference rows: Table(…, reference=rows).")
-        source = self.read(self.table.reference)[0].tensors
+    def typical(self, batch: Batch, length: int) -> Batch:
+        """The batch with a typical row of the reference in place of every explained one.
+
+        Columns without a token stay: they are no units, and nothing is said about them.
+        """
+        source = self._source()
         changed = {k: v.clone() for k, v in batch.tensors.items()}
-        for kind, values in changed.items():
-            for at in range(values.shape[1]):
-                values[: batch.size - batch.company, at] = self._filler(source[kind][:, at], "mean")
+        for names in self.tokens(batch, length):
+            for name in names:
+                kind, at = self.where(name)
+                changed[kind][: batch.size - batch.company, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
+
+    def _source(self) -> dict[str, Tensor]:
+        """The reference rows: means over the explained ones would make scores depend on who else is explained."""
+        if self.table.reference is None:
+            raise BadInput(
+                "the mean (or typical) row of a table is that of its reference rows, not of the rows that happen to be "
+                "explained together, and this table names none: pass Table(…, reference=rows), or use 'zero'."
+            )
+        return self.read(self.table.reference)[0].tensors
 
     @property
     def replacements(self) -> tuple[str, ...]:
@@ -243,16 +274,19 @@ class TableSubject(Subject):
             raise UnknownName("replacement", replacement, self.replacements)
         copies = batch.select([row] * len(units))
         changed = {k: v.clone() for k, v in copies.tensors.items()}
-        source = batch if self.table.reference is None else self.read(self.table.reference)[0]
+        source = self._source() if replacement == "mean" else None
         for i, names in enumerate(self.tokens(batch, len(units))):
             for name in names:
                 kind, at = self.where(name)
-                changed[kind][i, at] = self._filler(source.tensors[kind][:, at], replacement)
+                nothing = 0 if kind == "numerical" else self.table.first_code
+                changed[kind][i, at] = nothing if source is None else _typical(source[kind][:, at])
         return copies.with_tensors(**changed)
 
-    def _filler(self, column: Tensor, replacement: str) -> Tensor:
-        if column.is_floating_point():
-            return column.mean() if replacement == "mean" else torch.zeros_like(column[0])
-        if replacement == "zero":
-            return torch.full_like(column[0], self.table.first_code)
-        return column.new_tensor(Counter(column.tolist()).most_common(1)[0][0])
+
+def _typical(column: Tensor) -> Tensor:
+    """The mean of numbers, the most frequent of codes."""
+    return (
+        column.mean()
+        if column.is_floating_point()
+        else column.new_tensor(Counter(column.tolist()).most_common(1)[0][0])
+    )

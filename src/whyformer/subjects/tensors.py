@@ -28,7 +28,8 @@ class TensorSubject(Subject):
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(
             f"{type(self.model).__name__} is called with tensors here: pass a dict or tuple of tensors with a leading "
-            "batch axis, or a processor that turns your raw inputs into them."
+            "batch axis, or a processor that turns your raw inputs into them. For the rows of a table (a DataFrame, "
+            "dicts) that is processor=wf.Table(numerical=[…], categorical={…})."
         )
 
     def columns(self, batch: Batch) -> list[tuple[str, int]]:
@@ -90,7 +91,21 @@ class TensorSubject(Subject):
         changed = {k: v.clone() for k, v in copies.tensors.items()}
         places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
         for i, (name, column) in zip(places, columns, strict=True):
-            whole = batch.tensors[name][:, column]
-            filler = whole.float().mean(0).to(whole.dtype) if replacement == "mean" else torch.zeros_like(whole[0])
-            changed[name][i, column] = filler
+            changed[name][i, column] = self._own_mean(batch, row) if replacement == "mean" else 0
         return copies.with_tensors(**changed)
+
+    def _own_mean(self, batch: Batch, row: int) -> Tensor:
+        """(D,) of the input's real vectors."""
+        require_steps(self.stream)
+        vectors = batch.tensors[self.main][row]
+        return vectors[self.keep(batch, len(vectors), None)[row]].mean(0)
+
+
+def require_steps(stream: str) -> None:
+    """An input's own mean is over its steps; columns of a row have none that makes sense."""
+    if stream == "table":
+        raise BadInput(
+            "the mean of a column has to come from rows that are named, not from those that happen to be explained "
+            "together: pass processor=Table(…, reference=rows), use 'zero', or for integrated gradients give a tensor, "
+            "baseline=rows.mean(0)."
+        )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.subjects.cells import require_once
 from whyformer.subjects.columns import Columns, Table
 
 
@@ -30,6 +31,7 @@ class CsvRows:
             raise BadInput(f"{str(self.path)!r} holds no rows under a header.")
         # An index column without a name (as pandas writes it) is no column of the table.
         self.header = [name.strip() for name in header]
+        require_once([name for name in self.header if name])
         table.read({name: [] for name in self.header if name})  # wrong columns are found before any work
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from whyformer.progress import tracker
 from whyformer.subjects.choose import are_tensors
 from whyformer.subjects.columns import Table
 from whyformer.tables.chunks import CsvRows
+from whyformer.tables.remarks import Remarks
 from whyformer.tables.result import GlobalExplanation
 from whyformer.types import Explanation
 
@@ -86,7 +87,7 @@ class _Sums:
         self.matrix: Array | None = None
         self.samples: list[Array] = []
         self.values: list[tuple[str, ...]] = []
-        self.warnings: dict[str, int] = {}
+        self.remarks = Remarks()
 
     def add(self, explanation: Explanation, keep: bool) -> None:
         scores = explanation.scores.astype(float)
@@ -106,8 +107,7 @@ class _Sums:
         if keep:
             self.samples.append(explanation.scores)
             self.values.append(explanation.units.values or ())
-        for warning in explanation.warnings:
-            self.warnings[warning] = self.warnings.get(warning, 0) + 1
+        self.remarks.add(explanation.warnings)
 
     def limits(self) -> tuple[Array, Array]:
         """(2, U) low and high; NaN for a single row, which shows no spread."""
@@ -119,7 +119,7 @@ class _Sums:
 
 def _result(first: Explanation, sums: _Sums, names: set[str], target: Any, seconds: float) -> GlobalExplanation:
     low, high = sums.limits()
-    warnings = [w if n == sums.count else f"{w} ({n} of {sums.count} rows)" for w, n in sums.warnings.items()][:8]
+    warnings = sums.remarks.told(sums.count)
     if first.signed and len(names) > 1 and target is None:
         warnings.append(
             "each row's own prediction was explained, and scores for different classes were averaged: the mean size is "

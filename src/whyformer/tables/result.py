@@ -12,12 +12,14 @@ import numpy as np
 
 from whyformer.dataframe import dataframe
 from whyformer.errors import BadInput, UnknownName
+from whyformer.io import in_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
 FORMAT = 1
+HEADER = "__header__"
 Kind = TypeVar("Kind", bound="ColumnResult")
 
 
@@ -44,7 +46,7 @@ class ColumnResult:
         return str(_view(self)._repr_html_())
 
     def save(self, path: str | Path) -> Path:
-        """Write a picture (.html, .png, .svg), or .json, which ``load`` reads back."""
+        """Write a picture (.html, .png, .svg), or .json or .npz, which ``load`` reads back."""
         return _save(self, Path(path))
 
     @classmethod
@@ -156,10 +158,20 @@ def _save(result: ColumnResult, path: Path) -> Path:
     if path.suffix in {".html", ".png", ".svg"}:
         saved: Path = _view(result).save(path)
         return saved
-    if path.suffix != ".json":
-        raise UnknownName("file type", path.suffix or str(path), (".html", ".png", ".svg", ".json"))
-    path.write_text(json.dumps(plain_data(result), ensure_ascii=False, default=str), encoding="utf-8")
+    if path.suffix not in {".json", ".npz"}:
+        raise UnknownName("file type", path.suffix or str(path), (".html", ".png", ".svg", ".json", ".npz"))
+    in_folder(path)
+    data = plain_data(result)
+    if path.suffix == ".npz":
+        arrays: dict[str, Any] = {n: getattr(result, n) for n in result.arrays if data.pop(n) is not None}
+        np.savez_compressed(path, **{HEADER: np.array(_text(data)), **arrays})
+    else:
+        path.write_text(_text(data), encoding="utf-8")
     return path
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, default=str)
 
 
 def plain_data(result: ColumnResult) -> dict[str, Any]:
@@ -177,13 +189,21 @@ def _listed(array: Array) -> Any:
     return plain.tolist()
 
 
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix != ".npz":
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return data
+    with np.load(path) as file:
+        return json.loads(str(file[HEADER])) | {name: file[name] for name in file.files if name != HEADER}
+
+
 def _loaded(kind: type[ColumnResult], path: Path) -> dict[str, Any]:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = _read(path)
         if (data.pop("format", None), data.pop("what", None)) != (FORMAT, kind.what):
             raise ValueError("it holds something else")
         for name in kind.arrays:
-            data[name] = None if data[name] is None else np.array(data[name], dtype=float)
+            data[name] = None if data.get(name) is None else np.array(data[name], dtype=float)
         for name, value in data.items():
             if isinstance(value, list):
                 data[name] = tuple(tuple(v) if isinstance(v, list) else v for v in value)
