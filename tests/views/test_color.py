@@ -87,6 +87,23 @@ def test_one_scale_for_maps_side_by_side() -> None:
     assert len({m.scale.high for p in own.panels for m in p.marks if isinstance(m, TokenRun)}) == 2
 
 
+def test_methods_without_a_sign_are_not_drawn_as_raising_the_value() -> None:
+    bare, signed = samples.text("grad_sam"), samples.text("occlusion", signed=True)
+    view = side_by_side([bare, signed, samples.text("raw_attention")])
+    scales = [{m.scale for m in p.marks} for p in view.panels]
+    assert [len(s) for s in scales] == [1, 1, 1]
+    assert scales[0] == scales[2] == {view.second_legend} and scales[1] == {view.legend}
+    assert view.legend.signed and not view.second_legend.signed
+    assert view.legend.high == view.second_legend.high  # shares can still be compared
+    assert "orange lowers it (occlusion)." in view.caption
+    assert "the higher the score (grad_sam, raw_attention: no sign)." in view.caption
+    assert view.to_html().count("wf-legend") - view.to_html().count(".wf-legend") == 2
+    own = side_by_side([bare, signed], shared=False)
+    assert "(grad_sam: no sign)" in own.caption and own.legends == ()
+    alone = side_by_side([bare, samples.text("raw_attention")])
+    assert alone.second_legend is None and "sign" not in alone.caption and "Blue" not in alone.caption
+
+
 def test_explanations_of_one_method_share_the_scale_of_its_scores() -> None:
     one = samples.image()
     other = samples.image(target=samples.Target(0, "horse"), scores=one.scores * 2)

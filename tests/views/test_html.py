@@ -7,13 +7,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from tests.snapshots import compare
 from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
 from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
-from whyformer.views.view import Fact, Page, Terms, View
+from whyformer.views.backends.style import STYLE
+from whyformer.views.backends.svg import matrix_svg
+from whyformer.views.facts import doubts
+from whyformer.views.view import Fact, Matrix, Page, Scale, Terms, View
 
 STORED = ("text", "text_signed", "text_side_by_side", "table")  # no pictures: their bytes depend on the zlib version
 VOID = {"meta", "link", "input", "br", "img"}
@@ -112,6 +116,44 @@ def test_header_says_what_was_explained_how_and_what_to_doubt() -> None:
     assert "normalize_cross" not in html
 
 
+def test_a_small_error_of_the_method_is_no_doubt() -> None:
+    checks = {"additivity_error": 0.0, "completeness_error": 2e-6, "completeness_error_relative": 1e-6, "masks": 30.0}
+    fine = samples.text(checks=checks)
+    assert doubts(fine) == ()
+    assert "What to doubt" not in fine.to_html()
+    checked = "additivity error 0, completeness error 2e-06 (&lt; 0.1 %), masks 30"
+    assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
+    assert doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06})) == (
+        "completeness error: 2e-06 (6.0 %)",
+    )
+    assert doubts(samples.text(checks={"standard_error": 0.2})) == ("standard error: 0.2",)  # scores reach 1.25
+
+
+def test_what_scores_are_counted_from_is_said() -> None:
+    options = {"steps": 50, "baseline": "mask", "replace": None}
+    found = samples.text("integrated_gradients", base=0.6725, options=options, changed=())
+    assert {f.name: f.value for f in view_of(found).facts}["options"] == "baseline=mask"
+    beside = side_by_side([found, samples.text()]).to_html()
+    assert "baseline=mask · background 0.6725 (the scores add up from there) · 1 forward" in beside
+
+
+def test_names_of_axes_are_not_cut_off_where_there_are_few_columns() -> None:
+    mark = Matrix(np.eye(2), Scale(0, 1), (), ("a", "b"), "rows, by the first column", "columns, by importance")
+    svg = ElementTree.fromstring(matrix_svg(mark))
+    width, height = (float(x) for x in svg.attrib["viewBox"].split()[2:])
+    across, down = [e for e in svg.iter("text") if e.get("text-anchor") == "middle"]
+    half = len(mark.column_axis) * 6.6 / 2  # 12 px letters
+    assert half <= float(across.attrib["x"]) <= width - half
+    at = float(re.findall(r"[\d.]+", down.attrib["transform"])[1])
+    half = len(mark.row_axis) * 6.6 / 2
+    assert half <= at <= height - half
+
+
+def test_long_words_of_headings_break() -> None:
+    for heading in ("h1", "h2", "h3"):
+        assert re.search(rf"\.wf {heading}{{[^}}]*overflow-wrap:anywhere", STYLE)
+
+
 def test_notebooks_get_the_page_without_its_frame() -> None:
     html = samples.text()._repr_html_()
     assert html.startswith("<style>")
@@ -125,8 +167,6 @@ def test_grid_cells_and_words_carry_their_scores() -> None:
 
 
 def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
-    import numpy as np
-
     record = samples.encoder_record()
     small = samples.image().units
     wide = samples.Record(

@@ -12,6 +12,8 @@ from tests.models import CASES
 from tests.test_subjects_streams import tokenizer
 from whyformer.errors import BadInput
 from whyformer.types import Explanation, Target, Units
+from whyformer.views import side_by_side, view_of
+from whyformer.views.checks import _drawn
 from whyformer.views.pair import boxes_drawn, boxes_view
 from whyformer.views.scale import scale_of
 from whyformer.views.seq2seq import steps_view
@@ -42,6 +44,36 @@ def test_question_and_boxes(tmp_path: Path) -> None:
         boxes_view(plain)
 
 
+def test_one_written_token_shows_both_texts() -> None:
+    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
+    for by in ("token", "word"):
+        panels = {p.title: p for p in view_of(step, by=by).panels}
+        written = "".join(piece.text for piece in panels["target"].marks[0].pieces)
+        assert written.endswith("a cat on") and "what" not in written
+        assert "".join(piece.text for piece in panels["source"].marks[0].pieces) == "what is this"
+        assert [b.label for b in panels[f"per {by} (target)"].marks[0].bars][-3:] == ["a", "cat", "on"]
+    assert [word for word, _ in step.words()] == ["what", "is", "this", "a", "cat", "on"]
+
+
+def test_a_check_up_draws_both_texts() -> None:
+    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
+    runs = ["".join(piece.text for piece in mark.pieces) for mark in _drawn(step, scale_of([step.scores]))]
+    assert runs == ["what is this", "a cat on"]
+
+
+def test_the_position_that_is_read_leaves_colours_to_the_others() -> None:
+    step = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())[3]
+    view = view_of(step)
+    others = [s for s, special in zip(step.scores[:-1], step.units.special[:-1], strict=True) if not special]
+    assert step.scores[-1] > 1 > view.legend.high == pytest.approx(max(others))
+    assert "read at 'on', whose score is beyond the scale" in view.caption
+    assert side_by_side([step, step.replace(method="other")]).legend.high == pytest.approx(max(others) / sum(others))
+    even = view_of(step.replace(scores=np.full(len(step.units), 0.2, np.float32)))
+    assert "beyond" not in even.caption
+    signed = view_of(step.replace(signed=True))  # there it has a meaning of its own
+    assert signed.legend.high == step.scores[-1] and "beyond" not in signed.caption
+
+
 def test_source_by_target() -> None:
     steps = wf.explain(CASES["t5"].build("sdpa"), ("what is this", "a cat on the mat"), processor=tokenizer())
     view = steps_view(steps)
@@ -49,7 +81,15 @@ def test_source_by_target() -> None:
     assert source.values.shape == (6, 4) and prefix.values.shape == (6, 6)
     assert source.row_labels == ("a", "cat", "on", "the", "mat", "[EOS]")
     np.testing.assert_array_equal(source.values[2], steps[2].scores[:4])
-    assert (np.triu(prefix.values) == 0).all()  # a token is written from what stands before it
+    assert (np.triu(prefix.values, 1) == 0).all()  # a token is written from what stands before it
+    own = np.diag(prefix.values)
+    np.testing.assert_array_equal(own, [s.scores[-1] for s in steps])  # shown, though it does not stretch the scale
+    below = prefix.values[np.tril_indices(6, -1)]
+    assert source.scale == prefix.scale == view.legend
+    assert view.legend.high == pytest.approx(max(source.values.max(), below.max())) and own.min() > view.legend.high
+    assert "the scale leaves it out" in view.caption
+    assert "leaves" not in steps_view([s.replace(signed=True) for s in steps]).caption
+    assert {f.name: f.value for f in view.facts}["read from"] == "target: last position"
     assert "cat" in view.to_html()
     with pytest.raises(BadInput, match="encoder-decoder"):
         steps_view([])

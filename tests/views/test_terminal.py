@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -14,11 +16,11 @@ from tests.views import samples
 from whyformer.types import Units
 from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
 from whyformer.views.backends.terminal import PageOnTerminal, text
-from whyformer.views.view import Page, Piece, Scale, TokenRun, View
+from whyformer.views.view import Line, Lines, Page, Panel, Piece, Scale, TokenRun, View
 from whyformer.views.wrap import characters_of, wrapped
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
-DOUBTS = {"warnings": ("the text was cut.",), "checks": {"completeness_error": 0.0012}}
+DOUBTS = {"warnings": ("the text was cut.",), "checks": {"completeness_error": 0.12, "split_error": 0.0012}}
 VIEWS = {
     "text": lambda: view_of(samples.text()),
     "text_by_word": lambda: view_of(samples.text(), by="word"),
@@ -79,6 +81,33 @@ def test_blocks_stand_under_the_words_they_belong_to() -> None:
 def test_a_token_above_the_scale_of_the_words_is_marked() -> None:
     assert "»" in drawn(view_of(samples.text()))
     assert "»" not in drawn(view_of(samples.text(scores=[0.1] * len(samples.TOKENS))))
+
+
+def test_the_caption_speaks_of_what_is_drawn() -> None:
+    words = drawn(view_of(samples.text("occlusion", signed=True)))
+    assert "A block above a word (a bar to the right) raises" in words.replace("\n", " ")
+    for view in (view_of(samples.table()), side_by_side([samples.table(), samples.table(method="shap")])):
+        words = drawn(view)
+        assert "A bar to the right raises the explained value, one to the left lowers it." in words.replace("\n", " ")
+        assert "above" not in words and "Blocks" not in words
+    bare = samples.table(signed=False, scores=np.array([0.4, 0.2, 0.1], np.float32))
+    assert "The longer the bar, the higher the score." in drawn(view_of(bare))
+
+
+def test_both_ends_of_curves_are_shown() -> None:
+    names = ("transformer_attribution", "raw_attention")
+    lines = tuple(Line(name, np.linspace(0.99123, 0.00012341, 21)) for name in names)
+    panel = Panel((Lines(np.linspace(0, 100, 21), lines, "% of the parts", "probability"),), "Taken away")
+    shown = drawn(View("Curves", (panel, panel), columns=2))
+    assert shown.count("0.9912 → 0.0001234") == 4
+
+
+def test_columns_stand_with_their_values() -> None:
+    units = replace(samples.table().units, labels=("marital-status",) * 3, values=("Married-civ-spouse",) * 3)
+    beside = side_by_side([samples.table(units=units, method=name) for name in ("occlusion", "shap", "saliency")])
+    assert beside.columns == 2
+    assert drawn(beside).count("marital-status = Married-civ-spouse") == 9
+    assert 'class="wf-pair"' in beside.to_html()
 
 
 def test_both_ends_of_a_long_signed_list_are_shown() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.types import Explanation, Record, Site, Units
+from whyformer.views.image import require_fit
 from whyformer.views.pixels import shrunk, to_pixels
 from whyformer.views.scale import scale_of
 from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View
@@ -110,6 +111,7 @@ def heads_over_image(
     patches = [i for i, special in enumerate(units.special) if not special]
     grids = [m[query][patches].reshape(units.grid) for m in maps]
     pixels = None if image is None else to_pixels(image)
+    require_fit(pixels, units)
     names = [f"head {i}" for i in range(len(grids))]
     everything = HeadColours(tuple(grids), tuple(names), tuple(range(len(grids))), pixels, units.image_size)
     panels = [Panel((everything,), "all heads", wide=True)]

@@ -88,8 +88,9 @@ def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
         rest = [i for i in rest if units.stream[i] != "image"]
     words = [i for i in rest if units.stream[i] in TEXT]
     others = [i for i in rest if i not in set(words)]
-    if words:
-        marks.append(token_run(explanation, scale=scale, members=words))
+    for stream in dict.fromkeys(units.stream[i] for i in words):
+        own = [i for i in words if units.stream[i] == stream]
+        marks.append(token_run(explanation, scale=scale, members=own))
     if others:
         marks.append(bars(explanation, scale=scale, members=others))
     return tuple(marks)

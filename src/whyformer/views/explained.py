@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from whyformer.views.frames import frames_of
 from whyformer.views.heat import heatmap
 from whyformer.views.image import heat
 from whyformer.views.pixels import to_pixels
-from whyformer.views.scale import scale_of, share
+from whyformer.views.scale import outshining, scale_of, share
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import Bars, Heat, Mark, Page, Panel, Picture, Scale, Terms, TokenRun, View
@@ -25,6 +26,8 @@ MOST = 20  # entries of a ranked list in pictures; .ranked() has them all
 MOST_PATCHES = 10
 LONGEST_TITLE = 100
 MOST_BARS = 40  # beyond it the highlights say more than a column of bars
+SIGNED = "Blue raises the explained value, orange lowers it"
+UNSIGNED = "The stronger the colour, the higher the score"
 Array = np.ndarray[Any, Any]
 
 
@@ -48,7 +51,7 @@ def view_of(
         tuple(panels),
         facts(explanation),
         doubts(explanation),
-        caption(explanation.signed),
+        caption([explanation]),
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
     )
@@ -86,22 +89,24 @@ def side_by_side(
     """Several explanations of one input beside each other, on one colour scale.
 
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
-    is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores.
+    is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores. Methods
+    with and without a sign have one scale each, of the same reach.
     ``shared=False`` gives each its own scale. ``notes``: a sentence per method name.
     """
     _check_by(by)
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
-    chosen = [with_values(e, " = " if len(chosen) < 3 else ": ") for e in chosen]
+    chosen = [with_values(e) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
     pixels = None if image is None else to_pixels(image)
     mixed = len({e.method for e in chosen}) > 1
     times = [share(e) if mixed and shared else 1.0 for e in chosen]
-    scale = _shared_scale(chosen, times, mixed, by) if shared else None
+    scales = _shared_scales(chosen, times, mixed, by) if shared else {}
     panels = []
     for explanation, factor in zip(chosen, times, strict=True):
+        scale = scales.get(explanation.signed)
         marks = _marks(explanation, pixels, by, scale, factor)
         if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
             marks.append(ranking(explanation, scale=scale, times=factor, most=most))
@@ -117,15 +122,16 @@ def side_by_side(
         )
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1
     common = [f for f in facts_about_method(chosen[0]) if f.name == "read from"] if _same_readout(chosen) else []
-    signed = any(e.signed for e in chosen)
+    legends = [scales[signed] for signed in (True, False) if signed in scales]
     return View(
         title or title_of(chosen[0]),
         tuple(panels),
         (*(facts_about_input(chosen[0]) if one_target else ()), *common),
         (),
-        caption(signed, shared and mixed, own_scales=not shared and len(panels) > 1),
-        columns=min(len(panels), 4),
-        legend=scale,
+        caption(chosen, shared and mixed, own_scales=not shared and len(panels) > 1),
+        columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
+        legend=legends[0] if legends else None,
+        second_legend=legends[1] if len(legends) > 1 else None,
     )
 
 
@@ -161,17 +167,28 @@ def _title(explanation: Explanation) -> str:
     return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
 
 
-def caption(signed: bool, shares: bool = False, own_scales: bool = False) -> str:
-    text = (
-        "Blue raises the explained value, orange lowers it."
-        if signed
-        else "The stronger the colour, the higher the score."
-    )
+def caption(chosen: Sequence[Explanation], shares: bool = False, own_scales: bool = False) -> str:
+    """What the colours say; of which methods, where some have a sign and others have none."""
+    signed, unsigned = (", ".join(dict.fromkeys(e.method for e in chosen if e.signed is s)) for s in (True, False))
+    if signed and unsigned:
+        text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
+    else:
+        text = f"{SIGNED if signed else UNSIGNED}."
+    text += _beyond(chosen)
     if own_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
         text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
+    if shares and signed and unsigned and chosen[0].units.grid is None:
+        text += " Bars without a sign have twice the room."
     return text
+
+
+def _beyond(chosen: Sequence[Explanation]) -> str:
+    """Names the position that is left out of the scale, where there is one."""
+    found = {e.units.labels[at] for e in chosen if (at := outshining(e)) is not None}
+    names = ", ".join(repr(label) for label in sorted(found))
+    return f" The answer is read at {names}, whose score is beyond the scale of the others." if found else ""
 
 
 def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
@@ -193,15 +210,27 @@ def _is_grid(units: Units, stream: str) -> bool:
     return units.grid is not None and (stream == "image" or len(set(units.stream)) == 1)
 
 
-def _shared_scale(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> Scale:
-    signed = any(e.signed for e in chosen)
+def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> dict[bool, Scale]:
+    """By whether a method has a sign: what has none must not be drawn as raising the value. Both reach as far."""
     meaning = "share of the method's total" if mixed else "score"
-    if chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1:
-        maps = [heatmap(e) * t for e, t in zip(chosen, times, strict=True)]
-        return scale_of(maps, signed, from_zero=False, meaning=meaning)
-    own = [scale_for(e, by) for e in chosen]
-    reached = [np.array([s.low, s.high]) * t for s, t in zip(own, times, strict=True)]
-    return scale_of(reached, signed, meaning=meaning)
+    patches = chosen[0].units.grid is not None and len(set(chosen[0].units.stream)) == 1
+    reached = [_reached(e, by, patches) * t for e, t in zip(chosen, times, strict=True)]
+    largest = max(float(np.abs(r).max()) for r in reached)
+    both = len({e.signed for e in chosen}) > 1
+    scales = {}
+    for signed in {e.signed for e in chosen}:
+        own = [r for e, r in zip(chosen, reached, strict=True) if e.signed == signed]
+        named = f"{meaning}, {'with' if signed else 'without'} a sign" if both else meaning
+        scale = scale_of(own, signed, from_zero=not patches, meaning=named)
+        scales[signed] = replace(scale, low=-largest if scale.signed else scale.low, high=largest)
+    return scales
+
+
+def _reached(explanation: Explanation, by: str, patches: bool) -> Array:
+    if patches:
+        return heatmap(explanation)
+    own = scale_for(explanation, by)
+    return np.array([own.low, own.high])
 
 
 def _same_readout(chosen: list[Explanation]) -> bool:

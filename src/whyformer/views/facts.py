@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from whyformer.types import Explanation
 from whyformer.views.frames import frames_of, place_of
+from whyformer.views.scale import position_read
 from whyformer.views.view import Fact
+
+TOLERATED = 0.05  # share of an error that leaves nothing to doubt
+RELATIVE = "_relative"
+STAND_INS = ("baseline", "replace")
 
 
 def facts(explanation: Explanation) -> tuple[Fact, ...]:
@@ -32,7 +39,10 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     if explanation.readout:
         found.append(Fact("read from", read_from(explanation)))
     if explanation.base is not None:
-        found.append(Fact("background", f"{number(explanation.base)} (the explained value there)"))
+        found.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
+    small = [f"{name} {value}" for name, value, large in _checked(explanation) if not large]
+    if small:
+        found.append(Fact("checked", ", ".join(small)))
     found.append(Fact("cost", cost(explanation)))
     return tuple(found)
 
@@ -52,16 +62,20 @@ def explained(explanation: Explanation) -> str:
 
 def read_from(explanation: Explanation) -> str:
     """The output row, with the unit that stands there."""
-    labels = explanation.units.labels
-    at = {"first position": 0, "last position": len(labels) - 1}.get(explanation.readout)
-    return explanation.readout if at is None or not labels else f"{explanation.readout}, {labels[at]}"
+    at = position_read(explanation)
+    return explanation.readout if at is None else f"{explanation.readout}, {explanation.units.labels[at]}"
 
 
 def options(explanation: Explanation) -> str:
-    """name=value of the options that differ from the defaults; of all where that is not known."""
+    """name=value of the options that differ from the defaults; of all where that is not known.
+
+    What stands for an absent unit is said in any case: scores are differences to it.
+    """
     changed = explanation.changed
-    chosen = {k: v for k, v in explanation.options.items() if (v is not None if changed is None else k in changed)}
-    return ", ".join(f"{k}={shown(v)}" for k, v in chosen.items())
+    said = {k: v for k, v in explanation.options.items() if v is not None}
+    if changed is not None:
+        said = {k: v for k, v in explanation.options.items() if k in changed or (k in STAND_INS and k in said)}
+    return ", ".join(f"{k}={shown(v)}" for k, v in said.items())
 
 
 def shown(value: Any) -> str:
@@ -85,9 +99,29 @@ def duration(seconds: float) -> str:
 
 
 def doubts(explanation: Explanation) -> tuple[str, ...]:
-    """What a reader should know before believing the scores."""
-    checks = [f"{name.replace('_', ' ')}: {number(value)}" for name, value in explanation.checks.items()]
-    return (*explanation.warnings, *checks)
+    """What a reader should know before believing the scores; an error that is small is none of it."""
+    return (*explanation.warnings, *(f"{name}: {value}" for name, value, large in _checked(explanation) if large))
+
+
+def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:
+    """Name, value and size of what a method knows of its own error, with its share where that is known.
+
+    Large is more than TOLERATED of that share, or else of the largest score.
+    """
+    found = []
+    for name, value in explanation.checks.items():
+        if name.endswith(RELATIVE):
+            continue
+        share = explanation.checks.get(name + RELATIVE)
+        words = number(value) + ("" if share is None else f" ({_percent(share)})")
+        largest = float(np.abs(explanation.scores).max(initial=0.0))
+        large = value > TOLERATED * largest if share is None else share > TOLERATED
+        found.append((name.replace("_", " "), words, "error" in name and large))
+    return found
+
+
+def _percent(share: float) -> str:
+    return "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
 
 
 def number(value: float) -> str:

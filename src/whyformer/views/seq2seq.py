@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,8 +13,11 @@ from whyformer.views.facts import doubts, facts_about_method
 from whyformer.views.scale import scale_of
 from whyformer.views.view import Matrix, Panel, View
 
-Array = np.ndarray[Any, Any]
 CAPTION = "Each row is one written token; a cell says how much the token of its column counted for it."
+OWN = (
+    " The last coloured cell of a row of the target is the position where the answer is read. Much of its score is "
+    "what it keeps of itself: the scale leaves it out."
+)
 
 
 def steps_view(steps: Sequence[Explanation]) -> View:
@@ -28,26 +31,24 @@ def steps_view(steps: Sequence[Explanation]) -> View:
     rows = tuple(s.target.label or str(s.target.index) for s in steps)
     signed = any(s.signed for s in steps)
     read = np.stack([s.scores[: len(source)] for s in steps])
-    panels = [Panel((_matrix(read, rows, names, "source", signed),), "source", wide=True)]
+    prefixes = [s.scores[len(source) :] for s in steps]
     longest = max(steps, key=lambda s: len(s.units))
     prefix = tuple(longest.units.labels[len(source) :])
+    # What a position gives itself would leave all others white.
+    others = prefixes if signed else [own[:-1] for own in prefixes]
+    scale = scale_of([read, *others], signed)
+    panels = [Panel((Matrix(read, scale, rows, names, "written token", "source"),), "source", wide=True)]
     if len(prefix) > 1:
         written = np.zeros((len(steps), len(prefix)), np.float32)
-        for i, step in enumerate(steps):
-            own = step.scores[len(source) :].copy()
-            # What a position gives itself is 1 and more by construction, and would leave all others white.
-            own[-1] = 0 if not step.signed else own[-1]
+        for i, own in enumerate(prefixes):
             written[i, : len(own)] = own
-        panels.append(Panel((_matrix(written, rows, prefix, "target so far", signed),), "target so far", wide=True))
+        mark = Matrix(written, scale, rows, prefix, "written token", "target so far")
+        panels.append(Panel((mark,), "target so far", wide=True))
     return View(
         f"{steps[0].method}: what each written token was read from",
         tuple(panels),
-        facts_about_method(steps[0]),
+        tuple(replace(f, value=steps[0].readout) if f.name == "read from" else f for f in facts_about_method(steps[0])),
         tuple(dict.fromkeys(d for s in steps for d in doubts(s))),
-        CAPTION,
-        legend=scale_of([read], signed),
+        CAPTION if signed or len(prefix) == 1 else CAPTION + OWN,
+        legend=scale,
     )
-
-
-def _matrix(values: Array, rows: tuple[str, ...], columns: tuple[str, ...], axis: str, signed: bool) -> Matrix:
-    return Matrix(values, scale_of([values], signed), rows, columns, "written token", axis)

@@ -21,13 +21,13 @@ MOST_ROWS = 24  # of a heat map over rows
 MEANT = "Bars are means, lines their 95 % limits."
 
 
-def with_values(explanation: Explanation, between: str = " = ") -> Explanation:
+def with_values(explanation: Explanation) -> Explanation:
     """Labels of a table's units with what stood in the column: age = 39. Backends give " = " more room than others."""
     units = explanation.units
     if units.values is None:
         return explanation
     labels = tuple(
-        f"{label}{between}{value}" if value else label for label, value in zip(units.labels, units.values, strict=True)
+        f"{label} = {value}" if value else label for label, value in zip(units.labels, units.values, strict=True)
     )
     return explanation.replace(units=replace(units, labels=labels, values=None))
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from whyformer.types import Explanation
-from whyformer.views.scale import ordinary, scale_of
+from whyformer.views.scale import ordinary, outshining, scale_of
 from whyformer.views.view import Bar, Bars, Piece, Ranking, Scale, TokenRun
+
+NOWHERE = (0, 0)  # the span of what is not in the string
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ def token_run(
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
     text = explanation.units.text
-    if text is None or any(e.span is None for e in chosen):
+    if text is None or all(e.span in (None, NOWHERE) for e in chosen):  # or the string is another stream's
         return TokenRun(tuple(_joined(chosen, times)), scale)
     pieces: list[Piece] = []
     at = 0
-    for entry in sorted((e for e in chosen if e.span != (0, 0)), key=lambda e: e.span or (0, 0)):
-        start, end = entry.span or (0, 0)
+    for entry in sorted(chosen, key=lambda e: e.span or NOWHERE):
+        start, end = entry.span or NOWHERE
         start = max(start, at)  # byte-level tokens can share a character: the first one keeps it
         if end <= start:
             continue
@@ -104,7 +106,9 @@ def ranking(
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
     """The scale of an explanation alone; words can reach further than their pieces."""
-    words = np.array([e.score for e in _entries(explanation, by, None) if not e.special])
+    left_out = outshining(explanation)
+    members = [i for i in range(len(explanation.units)) if i != left_out]
+    words = np.array([e.score for e in _entries(explanation, by, members) if not e.special])
     return scale_of([ordinary(explanation), words], explanation.signed)
 
 
@@ -131,7 +135,5 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
 def _word(explanation: Explanation, group: list[int]) -> _Entry:
     units = explanation.units
     score = float(explanation.scores[group].sum())
-    if units.spans is not None and units.text is not None:
-        span = units.spans[group[0]][0], units.spans[group[-1]][1]
-        return _Entry(units.text[span[0] : span[1]].strip(), score, False, span)
-    return _Entry("".join(units.labels[i].removeprefix("##").lstrip("Ġ▁") for i in group), score, False, None)
+    span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
+    return _Entry(units.text_of(group), score, False, span)

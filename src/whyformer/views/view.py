@@ -220,6 +220,11 @@ class Panel:
     doubts: tuple[str, ...] = ()
     note: str = ""
 
+    def small_print(self) -> list[str]:
+        """Its facts, with their names where the value alone says nothing. The method is the heading."""
+        plain = {"options", "cost"}
+        return [f.value if f.name in plain else f"{f.name} {f.value}" for f in self.facts if f.name != "method"]
+
 
 class _Drawn(ABC):
     """What views and pages can do; the backends are loaded when asked for."""
@@ -269,6 +274,11 @@ class View(_Drawn):
     caption: str = ""
     columns: int = 1
     legend: Scale | None = None
+    second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
+
+    @property
+    def legends(self) -> tuple[Scale, ...]:
+        return tuple(scale for scale in (self.legend, self.second_legend) if scale is not None)
 
     def _page(self) -> Page:
         return Page("", (self,))

@@ -10,9 +10,10 @@ from rich.text import Text
 from whyformer.views.backends.charts import SHADE, limits
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import number
-from whyformer.views.view import Lines, Table
+from whyformer.views.view import Line, Lines, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
+FEWEST = 8  # blocks of a curve
 
 
 def table_block(mark: Table, width: int, coloured: bool) -> RenderableType:
@@ -59,12 +60,21 @@ def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
     """Each curve as blocks between the lowest and the highest value of all, with its ends."""
     low, high = limits(mark)
     longest = max(len(line.name) for line in mark.lines)
-    room = max(8, min(len(mark.x), width - longest - 20))
+    room = max(FEWEST, min(len(mark.x), width - narrowest_lines(mark) + FEWEST))
     found = []
     for line in mark.lines:
         picked = line.values[np.linspace(0, len(line.values) - 1, room).round().astype(int)]
         places = ((picked - low) / (high - low) * (len(BLOCKS) - 1)).round().astype(int)
         drawn = "".join(BLOCKS[p] for p in places)
-        text = f"{line.name:<{longest}}  {drawn}  {number(float(line.values[0]))} → {number(float(line.values[-1]))}"
+        text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
         found.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
     return Group(*found, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
+
+
+def narrowest_lines(mark: Lines) -> int:
+    """Columns that the names, a few blocks and both ends of the curves need."""
+    return max(len(line.name) for line in mark.lines) + max(len(_ends(line)) for line in mark.lines) + FEWEST + 4
+
+
+def _ends(line: Line) -> str:
+    return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}"

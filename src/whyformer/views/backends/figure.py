@@ -108,9 +108,9 @@ def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> flo
             + gap / 2
             + 0.05
         )
-    if view.legend is not None:
-        over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
-        y = _legend(sheet, y, view.legend, over_images)
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    for scale in view.legends:
+        y = _legend(sheet, y, scale, over_images)
     if caption:
         y = sheet.paragraph(MARGIN, y, width, caption, size=8, color=GREY)
     return _doubts(sheet, MARGIN, y, width, view.doubts)
@@ -137,9 +137,8 @@ def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> floa
         y = sheet.paragraph(x, y, width, panel.note, size=8, color=GREY) + 0.05
     for mark in panel.marks:
         y = _mark(sheet, x, y, width, mark) + (0 if small else 0.1)
-    shown = " · ".join(f.value for f in panel.facts if f.name != "method")
-    if shown:
-        y = sheet.paragraph(x, y, width, shown, size=7.5, color=GREY)
+    if panel.small_print():
+        y = sheet.paragraph(x, y, width, " · ".join(panel.small_print()), size=7.5, color=GREY)
     return _doubts(sheet, x, y, width, panel.doubts)
 
 
@@ -200,7 +199,7 @@ def _rows(
     longest = min(34, max(18, int((width - 1.0) / step) - (14 if quoted else 9)))  # for columns with their values
     labels = [_label(line, quoted, longest) for line in lines]
     scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
-    number_at = x + (max(cells(s) for s in labels) + 1.5 + max(len(s) for s in scores)) * step
+    number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
     track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1))
     top = y
     for line, label, score in zip(lines, labels, scores, strict=True):

@@ -85,9 +85,8 @@ def _view(view: View, caption: str) -> str:
         kind = "wf-row wf-small" if small else "wf-row"
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
         parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
-    if view.legend is not None:
-        over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
-        parts.append(_legend(view.legend, over_images))
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    parts += [_legend(scale, over_images) for scale in view.legends]
     if caption:
         parts.append(f'<p class="wf-caption">{escape(caption)}</p>')
     parts.append(_doubts(view.doubts))
@@ -116,9 +115,8 @@ def _panel(panel: Panel) -> str:
     if panel.note:
         parts.append(f'<p class="wf-note">{escape(panel.note)}</p>')
     parts += [_mark(mark) for mark in panel.marks]
-    shown = [f for f in panel.facts if f.name != "method"]
-    if shown:
-        parts.append(f'<p class="wf-note">{" · ".join(escape(f.value) for f in shown)}</p>')
+    if panel.small_print():
+        parts.append(f'<p class="wf-note">{" · ".join(map(escape, panel.small_print()))}</p>')
     return "".join([*parts, _doubts(panel.doubts), "</div>"])
 
 
@@ -187,7 +185,7 @@ def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale) -> str:
     axis = '<i class="wf-axis"></i>' if scale.signed else ""
     drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
     drawn += _limits(bar, scale)
-    wide = ' style="max-width:16em"' if " = " in label and not place else ""  # a column and its value
+    wide = ' class="wf-pair"' if " = " in label else ""  # a column and its value
     cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(label)}</th>'
     special = ' class="wf-special"' if bar.special else ""
     cells += f'<td class="wf-number">{fixed(bar.score, digits)}</td><td class="wf-track">{drawn}</td>'

@@ -36,14 +36,15 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     for i, label in enumerate(column_labels):
         at = left + (i + 0.5) * cell
         sheet.text(at, top - 0.05, label, size=size, rotation=55, rotation_mode="anchor", va="center")
-    end = top + cell * rows
+    # The names of the axes can be longer than the axes.
+    half_across, half_down = (len(axis) * letter(SIZE) / 2 for axis in (mark.column_axis, mark.row_axis))
+    across, down = max(left + cell * columns / 2, x + 0.25 + half_across), max(top + cell * rows / 2, y + half_down)
+    end = max(top + cell * rows, down + half_down)
     if mark.row_axis:
-        sheet.text(
-            x + 0.1, (top + end) / 2, mark.row_axis, size=SIZE, color=GREY, rotation=90, ha="center", va="center"
-        )
+        sheet.text(x + 0.1, down, mark.row_axis, size=SIZE, color=GREY, rotation=90, ha="center", va="center")
     if mark.column_axis:
         end += 0.2
-        sheet.text(left + cell * columns / 2, end, mark.column_axis, size=SIZE, color=GREY, ha="center")
+        sheet.text(across, end, mark.column_axis, size=SIZE, color=GREY, ha="center")
     return end
 
 

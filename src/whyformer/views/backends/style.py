@@ -4,7 +4,7 @@ STYLE = """
 .wf{font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:#1b1f24;background:#fff;
 max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:left}
 .wf *{box-sizing:border-box}
-.wf h1{font-size:1.6em;margin:.3em 0 .6em;line-height:1.2}
+.wf h1{font-size:1.6em;margin:.3em 0 .6em;line-height:1.2;overflow-wrap:anywhere}
 .wf h2{font-size:1.15em;margin:0 0 .6em;line-height:1.3;overflow-wrap:anywhere}
 .wf h3{font-size:1em;margin:0 0 .3em;overflow-wrap:anywhere}
 .wf p{margin:.4em 0}
@@ -32,9 +32,10 @@ font-weight:400;vertical-align:middle;white-space:nowrap}
 table.wf-bars td:first-child{color:#57606a;text-align:right;width:1%}
 table.wf-bars th{width:1%;max-width:11em;overflow:hidden;text-overflow:ellipsis;
 font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;font-size:.93em}
+table.wf-bars th.wf-pair{max-width:24em}
 table.wf-bars td.wf-number{width:1%;text-align:right;font-variant-numeric:tabular-nums;color:#1b1f24}
 table.wf-bars td.wf-track{position:relative;min-width:60px;height:1.5em}
-.wf-bar{position:absolute;top:.22em;bottom:.22em;border-radius:2px;min-width:1px}
+.wf-bar{position:absolute;top:calc(50% - .53em);height:1.06em;border-radius:2px;min-width:1px}
 .wf-beyond{background-image:repeating-linear-gradient(115deg,transparent 0 5px,rgba(255,255,255,.7) 5px 8px)}
 .wf-axis{position:absolute;left:50%;top:0;bottom:0;width:1px;background:#8a929b}
 table.wf-bars td.wf-more{color:#57606a}
@@ -50,6 +51,7 @@ tr.wf-special th,tr.wf-special td.wf-number{color:#57606a;font-style:italic}
 .wf-key i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.4em}
 .wf-doubts{border-left:4px solid #e08214;background:#fff8ee;padding:.5em .9em;margin:.8em 0 0;font-size:.93em}
 .wf-doubts ul{margin:.2em 0 0;padding-left:1.2em}
+@media (max-width:1000px){table.wf-bars th.wf-pair{width:50%;max-width:none;white-space:normal;overflow-wrap:anywhere}}
 @media (max-width:900px){.wf-row{grid-template-columns:repeat(min(2,var(--columns)),minmax(0,1fr))}
 .wf-row.wf-small{grid-template-columns:repeat(var(--columns),minmax(0,170px));gap:4px}}
 @media (max-width:620px){.wf{padding:10px}.wf-view{padding:12px}

@@ -112,19 +112,21 @@ def matrix_svg(mark: Matrix) -> str:
     if labelled and rows * columns <= MOST_TIPS:
         parts += _cell_tips(mark, left, top, cell)
     grey = 'fill="#57606a" text-anchor="middle"'
+    # The names of the axes can be longer than the axes.
+    half_across, half_down = (len(axis) * LETTER / 2 for axis in (mark.column_axis, mark.row_axis))
+    across, down = max(left + width / 2, 22 + half_across), max(top + height / 2, half_down)
+    end = max(top + height, down + half_down)
     if mark.column_axis:
-        parts.append(
-            f'<text x="{left + width / 2:.1f}" y="{top + height + 16:.1f}" {grey}>{escape(mark.column_axis)}</text>'
-        )
+        parts.append(f'<text x="{across:.1f}" y="{end + 16:.1f}" {grey}>{escape(mark.column_axis)}</text>')
     if mark.row_axis:
-        at = f"{11:.1f},{top + height / 2:.1f}"
-        parts.append(f'<text transform="translate({at}) rotate(-90)" {grey}>{escape(mark.row_axis)}</text>')
+        parts.append(f'<text transform="translate(11.0,{down:.1f}) rotate(-90)" {grey}>{escape(mark.row_axis)}</text>')
     # Slanted labels of the last columns reach out to the right.
-    total = left + width + max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6 + 6
+    slanted = max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6
+    total = max(left + width + slanted, across + half_across) + 6
     body = f'<g font-family="inherit" font-size="12" fill="#1b1f24">{"".join(parts)}</g>'
     return (
         f'<svg class="wf-wide" style="max-width:{total * 1.15:.0f}px" '
-        f'viewBox="0 0 {total:.1f} {top + height + 24:.1f}" '
+        f'viewBox="0 0 {total:.1f} {end + 24:.1f}" '
         f'role="img" aria-label="attention map">{body}</svg>'
     )
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whyformer.views.backends.blocks import heads_block, heat_block, matrix_block, picture_block
-from whyformer.views.backends.charts_terminal import lines_block, table_block
+from whyformer.views.backends.charts_terminal import lines_block, narrowest_lines, table_block
 from whyformer.views.backends.runs import run_lines
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
@@ -43,12 +43,20 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
 NARROWEST = 36  # a panel that would be narrower goes below instead of beside
+NARROWEST_PAIRS = 56  # the same where columns stand with their values
+PAIR = " = "
 LONGEST_LABEL = 20
 BLOCK_WORDS = {
     "The stronger the colour": "The taller the block",
-    "Blue raises": "A block above raises",
-    "orange lowers": "one below lowers",
+    "Blue raises": "A block above a word (a bar to the right) raises",
+    "orange lowers": "one below it (to the left) lowers",
     "Colours show": "Blocks show",
+}
+BAR_WORDS = {
+    "The stronger the colour": "The longer the bar",
+    "Blue raises": "A bar to the right raises",
+    "orange lowers": "one to the left lowers",
+    "Colours show": "Bars show",
 }
 SHADE_WORDS = {
     "The stronger the colour": "The denser the block",
@@ -150,9 +158,15 @@ class _Draw:
 
     def narrowest(self, view: View) -> int:
         marks = [m for p in view.panels for m in p.marks if not p.wide]
+        curves = [narrowest_lines(m) for m in marks if isinstance(m, Lines)]
+        if curves:
+            return max(curves)
         if all(isinstance(m, Matrix) and m.small for m in marks):
             return 8
-        return NARROWEST if any(isinstance(m, (TokenRun, Ranking, Bars)) for m in marks) else 24
+        bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
+        if any(PAIR in b.label for b in bars):
+            return NARROWEST_PAIRS
+        return NARROWEST if bars or any(isinstance(m, TokenRun) for m in marks) else 24
 
     def facts(self, facts: Sequence[Fact], style: str = "dim") -> Table:
         table = Table.grid(padding=(0, 2))
@@ -210,7 +224,7 @@ class _Draw:
     def ranking(self, mark: Ranking, width: int) -> Group:
         parts = mark.parts()
         places = len(str(max((p[0] for p in parts if not isinstance(p, str)), default=1)))
-        labels = [f"{p[0]:>{places}}. {_quoted(p[1].label)}:" for p in parts if not isinstance(p, str)]
+        labels = [f"{p[0]:>{places}}. {_fitting(p[1].label, width)!r}:" for p in parts if not isinstance(p, str)]
         lines = self._bar_lines(mark.bars, labels, mark.scale, width)
         for at, part in enumerate(parts):
             if isinstance(part, str):
@@ -218,9 +232,7 @@ class _Draw:
         return Group(*lines)
 
     def bars(self, mark: Bars, width: int) -> Group:
-        return Group(
-            *self._bar_lines(mark.bars, [_short(b.label, LONGEST_LABEL) for b in mark.bars], mark.scale, width)
-        )
+        return Group(*self._bar_lines(mark.bars, [_fitting(b.label, width) for b in mark.bars], mark.scale, width))
 
     def _bar_lines(self, bars: Sequence[Bar], labels: Sequence[str], scale: Scale, width: int) -> list[Text]:
         digits = decimals([b.score for b in bars])
@@ -273,14 +285,18 @@ def _eighths(cells: float) -> str:
 
 def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
-    shaded = any(isinstance(m, (Heat, Matrix)) for p in view.panels for m in p.marks)
-    for colour_words, block_words in (SHADE_WORDS if shaded else BLOCK_WORDS).items():
-        caption = caption.replace(colour_words, block_words)
+    marks = [m for p in view.panels for m in p.marks]
+    words = BLOCK_WORDS if any(isinstance(m, TokenRun) for m in marks) else BAR_WORDS
+    if any(isinstance(m, (Heat, Matrix)) for m in marks):
+        words = SHADE_WORDS
+    for colour_words, other_words in words.items():
+        caption = caption.replace(colour_words, other_words)
     return caption
 
 
-def _quoted(label: str) -> str:
-    return repr(_short(label, LONGEST_LABEL))
+def _fitting(label: str, width: int) -> str:
+    """A label; a column with its value may take half of the width."""
+    return _short(label, max(LONGEST_LABEL, width // 2) if PAIR in label else LONGEST_LABEL)
 
 
 def _short(label: str, longest: int) -> str:
