@@ -13,6 +13,7 @@ from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from tests.processors import tokenizer
 from whyformer import errors
+from whyformer.outputs import are_probabilities
 
 
 def bert(head: str, **config: Any) -> nn.Module:
@@ -71,6 +72,62 @@ def test_one_number_per_token_is_no_row_of_classes() -> None:
 def test_a_start_and_an_end_are_two_answers() -> None:
     with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[position\]\]"):
         wf.explain(bert("QuestionAnswering", num_labels=2), text())
+
+
+class Softmaxed(nn.Module):
+    """A classifier whose forward ends in a softmax, as many home-made ones do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = bert("SequenceClassification")
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits.softmax(-1)
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_probabilities_are_not_squashed_again(method: str) -> None:
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    for found in wf.explain(Softmaxed(), inputs, method=method):
+        assert any("returns probabilities" in w for w in found.warnings)
+    for scalar in ("probability", "log_odds"):
+        with pytest.raises(errors.NotOffered, match=r"probabilities already.*Leave scalar out"):
+            wf.explain(Softmaxed(), inputs, method=method, scalar=scalar)
+
+
+def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    how: dict[str, Any] = {"methods": ["raw_attention"], "replace": 3, "progress": False}
+    found = wf.compare(Softmaxed(), inputs, metrics=["aopc"], **how)
+    assert any("softmax is taken of them again by aopc" in w for w in found.warnings)
+    plain = wf.compare(Softmaxed(), inputs, metrics={"aopc": {"value": "logit"}}, **how)
+    assert not any("softmax" in w for w in plain.warnings)
+    with pytest.raises(errors.NotOffered, match="value='logit'"):
+        wf.recommend(Softmaxed(), inputs, scope="instance", value="probability", replace=3, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("logits", "are"),
+    [
+        ([[0.25, 0.75], [1.0, 0.0]], True),
+        ([[0.25, 0.75], [0.5, 0.6]], False),  # one row by chance
+        ([[1.5, -0.5]], False),
+        ([[1.0], [1.0]], False),  # a single output
+    ],
+)
+def test_what_counts_as_probabilities(logits: list[list[float]], are: bool) -> None:
+    assert are_probabilities(torch.tensor(logits)) is are
+
+
+def test_labels_that_do_not_exclude_each_other_may_add_up_to_one_by_chance() -> None:
+    model = bert("SequenceClassification", problem_type="multi_label_classification")
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.copy_(torch.tensor([0.25, 0.25, 0.5]))
+    found = wf.explain(model, text(), method="occlusion", replace=3, target=2, scalar="probability")[0]
+    assert found.value == pytest.approx(torch.tensor(0.5).sigmoid().item())
+    assert not any("returns probabilities" in w for w in found.warnings)
 
 
 def test_a_class_rather_than_itself() -> None:

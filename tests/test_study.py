@@ -142,6 +142,25 @@ def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) ->
     assert any("takes the largest value" in w for w in found.warnings) == (kind == "maximum")
 
 
+class Inner(Pooling):
+    """The mean of all but the first and the last position."""
+
+    def __init__(self) -> None:
+        super().__init__("first")
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        hidden = self.embed(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.head(hidden[:, 1:-1].mean(1))
+
+
+def test_the_rows_of_a_short_text_are_not_said_of_a_longer_one() -> None:
+    model = seeded(Inner)
+    said = [wf.explain(model, {"input_ids": IDS["input_ids"][:, :n]}, target=0)[0].readout for n in (3, 7)]
+    assert said == ["mean of positions 1", "mean of positions 1 to 5"]
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_a_head_that_sums_the_states_of_several_layers_is_noted(weighted: bool) -> None:
     """As SUPERB's models of sound do."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from typing import Any
@@ -20,12 +20,14 @@ from whyformer.defaults import default_method
 from whyformer.errors import BadInput, one_of
 from whyformer.outputs import SCALARS, logits_of
 from whyformer.progress import tracker
-from whyformer.registry import Method, get_method
+from whyformer.registry import Method, get_method, methods
 from whyformer.run import Run
+from whyformer.spelling import refuse_misspelled, spelled
 from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.subjects.base import Batch, Subject
 from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
 from whyformer.subjects.columns import Table
+from whyformer.subjects.several import encoded, listed
 from whyformer.subjects.table import TableSubject
 from whyformer.types import Explanation, Record
 
@@ -41,6 +43,7 @@ class Explainer:
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
 
+    @spelled
     def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
         model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
@@ -74,6 +77,7 @@ class Explainer:
         **options: Any,
     ) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
+        _refuse_misspelled(Explainer.explain, options)
         one_of("scalar", scalar, SCALARS)
         one_of("memory", memory, ("auto",))
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
@@ -170,7 +174,7 @@ class Explainer:
     def prepare(self, inputs: Any) -> tuple[Subject, Batch, bool]:
         """Subject, encoded batch, and whether a single raw input was given."""
         if not isinstance(self.processor, Table):
-            inputs = _listed(inputs)
+            inputs = listed(inputs)
         subject = choose_subject(self.model, self.processor, inputs)
         if isinstance(subject, TableSubject):
             return subject, *subject.read(inputs)
@@ -181,26 +185,54 @@ class Explainer:
         raw = [inputs] if single else list(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return subject, subject.encode(raw), single
+        return subject, encoded(subject, raw), single
 
 
-def explain(model: Any, inputs: Any, *, processor: Any = None, **how: Any) -> Any:
-    """Why did the model say that? See ``Explainer.explain`` for the options."""
-    attention_at = how.pop("attention_at", None)
-    return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+def explain(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    method: str | Sequence[str] | None = None,
+    target: Any = None,
+    scalar: str = "logit",
+    batch_size: int | None = None,
+    memory: str = "auto",
+    keep_layers: bool = False,
+    seed: int = 0,
+    progress: bool | None = None,
+    attention_at: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Any:
+    """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
+
+    processor: tokenizer, image processor or wf.Table, for raw inputs. target: class or label, (a, b) for a rather than
+    b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
+    options: the method's own (wf.methods() lists them). attention_at: as for Explainer.
+    """
+    _refuse_misspelled(explain, options)
+    return Explainer(model, processor, attention_at=attention_at).explain(
+        inputs,
+        method=method,
+        target=target,
+        scalar=scalar,
+        batch_size=batch_size,
+        memory=memory,
+        keep_layers=keep_layers,
+        seed=seed,
+        progress=progress,
+        **options,
+    )
+
+
+def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    refuse_misspelled(function, options, (name for m in methods().values() for name in m.options))
 
 
 def _default_size(batch: Batch) -> int:
     """Inputs at a time, where nobody said how many."""
     on_cpu = all(t.device.type == "cpu" for t in batch.tensors.values())
     return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
-
-
-def _listed(inputs: Any) -> Any:
-    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
-    text = getattr(getattr(inputs, "dtype", None), "kind", "") in {"O", "U", "T"}
-    column = text and getattr(inputs, "ndim", 0) == 1 and all(isinstance(member, str) for member in inputs)
-    return list(inputs) if column else inputs
 
 
 def _modality(subject: Subject) -> str:

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.outputs import PROBABILITIES
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
 from whyformer.streams import cropped
 from whyformer.subjects.families import ENCODER_STREAMS
+from whyformer.subjects.text import TextSubject
 from whyformer.types import Cost, Explanation, Target
 from whyformer.version import __version__
 
@@ -34,6 +36,8 @@ def explanations(
     base = None if found.base_B is None else found.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in found.checks.items()}
     notes = [*run.study.notes, *run.subject.notes(run.batch, run.length)]
+    notes += [PROBABILITIES] if run.gives_probabilities else []
+    options = options | found.used
     same: dict[str, Any] = {
         "scalar": run.scalar,
         "method": m.name,
@@ -45,7 +49,6 @@ def explanations(
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        "readout": _readout(run),
         "signed": m.signed if found.signed is None else found.signed,
         "model": type(run.subject.model).__name__,
     }
@@ -68,6 +71,7 @@ def explanations(
                 layers=_cropped(layers, row, keep_N),
                 detail=None if found.detail is None else found.detail[row],
                 cost=costs[row],
+                readout=_readout(run, row, keep_N),
                 checks={name: numbers[row] for name, numbers in checks.items()},
                 warnings=(*warnings, *notes, *_doubts(scores), *_left_out(run, row)),
                 **same,
@@ -103,11 +107,15 @@ def with_pairs(run: Run, found: Attribution) -> Attribution:
     return found if between is None else replace(found, matrix_BQK=found.matrix_BQK | {("a", "b"): between})
 
 
-def _readout(run: Run) -> str:
+def _readout(run: Run, row: int, keep_N: Array) -> str:
+    readout = run.study.readout
     if run.several:
         rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
         return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
-    return str(run.study.readout) if run.study.readout is not None else ""
+    if readout is not None and readout.kind == "rows" and isinstance(run.subject, TextSubject):
+        found = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])  # those of the study were of another text
+        return str(replace(readout, rows=tuple(int(i) for i in found)))
+    return "" if readout is None else str(readout)
 
 
 def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.outputs import logits_of
 from whyformer.subjects.base import Batch, Subject
+from whyformer.subjects.families import task_of
 
 
 class Head:
@@ -56,6 +57,13 @@ class Head:
         logits = logits_of(output)
         if logits.ndim == 1:
             logits = logits[:, None]
+        if logits.ndim != 2 and self._lacks_head(output):
+            raise NotOffered(
+                f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
+                "or patch, and no class to explain. Load the same weights with their head "
+                "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
+                "encoder of texts, a pair (a, b) as one input explains how alike they are."
+            )
         if logits.ndim != 2 or self._is_per_token(logits, batch):
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
@@ -63,6 +71,11 @@ class Head:
                 "forward(self, input_ids, attention_mask) returns self.model(…).logits[:, position]."
             )
         return logits
+
+    @staticmethod
+    def _lacks_head(output: Any) -> bool:
+        """As transformers returns what its models without a head say."""
+        return hasattr(output, "last_hidden_state") and getattr(output, "logits", None) is None
 
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
         """One number per token (ELECTRA's discriminator): as many as there are tokens, and not as many as classes."""
@@ -73,15 +86,14 @@ class Head:
 
     def _language_model(self, batch: Batch) -> Tensor:
         positions = torch.tensor(self._last_positions(batch))
-        wanted, which = positions.unique(return_inverse=True)
-        extra = dict(self.extra)
+        extra, which = dict(self.extra), positions
         if "logits_to_keep" in self.subject.parameters:
-            device = next(iter(batch.tensors.values())).device
-            extra["logits_to_keep"] = wanted.to(device)
-            logits = logits_of(self.subject.call(batch, **extra))
-            return logits[torch.arange(len(logits)), which.to(logits.device)]
+            wanted, which = positions.unique(return_inverse=True)
+            extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
         logits = logits_of(self.subject.call(batch, **extra))
-        return logits[torch.arange(len(logits)), positions.to(logits.device)]
+        if logits.ndim == 2:  # a subclass that chose the position itself
+            return logits
+        return logits[torch.arange(len(logits)), which.to(logits.device)]
 
     @property
     def independent(self) -> bool:
@@ -131,8 +143,5 @@ def _seed() -> None:
 
 
 def is_causal_lm(model: Any) -> bool:
-    name = type(model).__name__
-    config = getattr(model, "config", None)
-    if name.endswith(("ForCausalLM", "LMHeadModel")):
-        return not getattr(config, "is_encoder_decoder", False)
-    return False
+    writes = task_of(model).endswith(("ForCausalLM", "LMHeadModel"))
+    return writes and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)

@@ -12,6 +12,11 @@ from torch import Tensor
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
 from whyformer.types import Target
 
+TOLERANCE = 1e-4  # of a sum of probabilities
+PROBABILITIES = (
+    "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
+    "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
+)
 SCALARS = ("logit", "log_odds", "probability", "cosine")  # cosine: the similarity of two encoders without its scale
 
 
@@ -45,6 +50,24 @@ def require_finite(logits: Tensor) -> None:
         raise NonFinite(
             f"the model's output holds NaN or infinity for input{'s' if len(rows) > 1 else ''} "
             f"{', '.join(map(str, rows[:8]))}. Check the weights, or run the model in float32."
+        )
+
+
+def are_probabilities(logits_BC: Tensor) -> bool:
+    """Is every row without a negative number and adding up to 1? Logits do both by a rare chance only."""
+    if logits_BC.ndim != 2 or logits_BC.shape[1] < 2:
+        return False
+    one_B = (logits_BC.sum(1) - 1).abs() < TOLERANCE
+    return bool((one_B & (logits_BC >= 0).all(1)).all())
+
+
+def refuse_twice(scalar: str) -> None:
+    """Of probabilities no softmax is taken."""
+    if scalar in {"probability", "log_odds"}:
+        raise NotOffered(
+            f"scalar={scalar!r} is made of logits, and this model returns probabilities already (every row is within "
+            "[0, 1] and adds up to 1). Leave scalar out: the probability itself is then explained; or pass a model "
+            "without the softmax at its end."
         )
 
 

@@ -21,7 +21,7 @@ from whyformer.capture.paths import module_names
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
 from whyformer.head import Head
-from whyformer.outputs import require_finite, resolve_targets, scalar_of
+from whyformer.outputs import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
 from whyformer.positions import Positions
 from whyformer.study import Study, require_readable, with_streams
 from whyformer.subjects.base import Batch, Subject
@@ -43,6 +43,7 @@ class Attribution:
     checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
     warnings: list[list[str]] | None = None
     signed: bool | None = None  # where an option decides it; None: as registered
+    used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
 
 
 class Run(Positions):
@@ -106,6 +107,11 @@ class Run(Positions):
         own_B[: len(self.explained)] = 1
         return values_B * own_B  # others are looked at, not explained
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """What the model returns are no logits. Classes that do not exclude each other need not add up to anything."""
+        return not self.head.independent and are_probabilities(self.logits)
+
     def pairs(self) -> Tensor | None:
         """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows; found on the way."""
         return self.head.pairs
@@ -113,6 +119,8 @@ class Run(Positions):
     def _see(self, logits: Tensor) -> None:
         self._logits = logits.detach().float()
         require_finite(self._logits)
+        if self.gives_probabilities:
+            refuse_twice(self.scalar)
 
     def _resolve(self, logits: Tensor) -> None:
         self._targets = resolve_targets(

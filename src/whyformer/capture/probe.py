@@ -55,6 +55,9 @@ class Readout:
             skipped += [f"the last {self.skip_end}"] * bool(self.skip_end)
             return "mean over all positions" + (f" but {' and '.join(skipped)}" if skipped else "")
         if self.kind == "rows":
+            first, last = (self.rows[0], self.rows[-1]) if self.rows else (0, 0)
+            if len(self.rows) > 2 and self.rows == tuple(range(first, last + 1)):
+                return f"mean of positions {first} to {last}"
             return "mean of positions " + ", ".join(map(str, self.rows))
         return f"{self.kind} position"
 

@@ -20,6 +20,7 @@ from whyformer.evaluate.ranking import FRACTIONS
 from whyformer.evaluate.spread import spread
 from whyformer.explainer import Explainer
 from whyformer.registry import Metric, get_metric
+from whyformer.spelling import spelled
 
 Array = np.ndarray[Any, Any]
 
@@ -29,6 +30,7 @@ WITH_REGIONS = ("pointing_game", "relevance_mass")
 RANKED = ("faithfulness", "plausibility", "localisation")  # kinds of metrics that decide the overall rank
 
 
+@spelled
 def compare(
     model: Any,
     inputs: Any,
@@ -129,7 +131,7 @@ def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks:
         inputs=perturbed.size,
         variants=perturbed.forwards,
         seed=perturbed.seed,
-        warnings=_warnings(perturbed, done, scores),
+        warnings=(*_twice(perturbed, judged), *_warnings(perturbed, done, scores)),
         model=type(perturbed.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
     )
@@ -169,6 +171,20 @@ def _scores(
     return {
         name: MetricScore(*map(float, [*row, rank])) for name, row, rank in zip(everyone, columns, ranks, strict=True)
     }
+
+
+def _twice(perturbed: Perturbed, judged: Judged) -> list[str]:
+    """Metrics that take the softmax of what is one already."""
+    if not any(run.gives_probabilities for run in perturbed.runs):
+        return []
+    squashed = [m.name for m, options in judged if (m.defaults() | options).get("value") == "probability"]
+    if not squashed:
+        return []
+    return [
+        "the model returns probabilities (every row is within [0, 1] and adds up to 1), and a softmax is taken of them "
+        f"again by {', '.join(squashed)}: pass a model without the softmax at its end, or metrics={{{squashed[0]!r}: "
+        "{'value': 'logit'}, …}, which takes what the model returns."
+    ]
 
 
 def _warnings(perturbed: Perturbed, entries: list[Entry], scores: list[Array]) -> tuple[str, ...]:

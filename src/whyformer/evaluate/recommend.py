@@ -24,6 +24,7 @@ from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.evaluate.recommendation import ANY, SCOPES, Choice, Recommendation
 from whyformer.explainer import Explainer
 from whyformer.run import Run
+from whyformer.spelling import spelled
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,7 @@ SPACED = {
 LEADERS = 10
 
 
+@spelled
 def recommend(
     model: Any,
     inputs: Any,
@@ -88,6 +90,11 @@ def recommend(
             raise BadInput(
                 f"{inputs_left} inputs cannot be split into those that choose and those that test: give at least 4 "
                 "(50 or more say something), or scope='instance'."
+            )
+        if value == "probability" and any(run.gives_probabilities for run in perturbed.runs):
+            raise NotOffered(
+                "value='probability' is made of logits, and this model returns probabilities already: use "
+                "value='logit', which takes what it returns, or pass a model without the softmax at its end."
             )
         field = _field(perturbed, spaces, entries)
         if not field.candidates:

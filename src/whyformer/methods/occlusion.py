@@ -9,6 +9,7 @@ import torch
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.subjects.parts import without_each
+from whyformer.used import other_replacements, used_replacement
 
 
 def _cost(units: int, **options: object) -> Passes:
@@ -47,4 +48,5 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
         drop = values[row] - found.float()
         removable = torch.tensor(run.subject.removable(units), device=drop.device)
         scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable, drop, 0.0)
-    return Attribution(scores)
+    remarks = [other_replacements(run, replacement)] * run.batch.size
+    return Attribution(scores, warnings=remarks, used={"replace": used_replacement(run, replacement)})

@@ -14,6 +14,8 @@ from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.players import BY, Players, players_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
+from whyformer.subjects.text import TextSubject
+from whyformer.used import other_replacements, used_replacement
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation")
 ALL = 2**20  # hand over all sets at once: batches are made here, not by shap
@@ -75,7 +77,26 @@ def shap(
     checks = {"additivity_error": error_B}
     if not errors_B.isnan().all():
         checks["standard_error"] = errors_B.nan_to_num(0.0)
-    return Attribution(scores.to(run.keep_BN.device), base_B=base_B.float(), checks=checks)
+    return Attribution(
+        scores.to(run.keep_BN.device),
+        base_B=base_B.float(),
+        checks=checks,
+        warnings=[[*other_replacements(run, replacement), *_doubts(run, keep_special)]] * run.batch.size,
+        used={"replace": used_replacement(run, replacement)},
+    )
+
+
+def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
+    """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
+    subject = run.subject
+    if keep_special is not True or not isinstance(subject, TextSubject) or subject.processor is not None:
+        return []
+    if subject.special_ids() - {getattr(subject.config, "pad_token_id", None)}:
+        return []
+    return [
+        "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
+        "as words do: pass processor=, or keep_special=[their ids] (keep_special=False if that is meant)."
+    ]
 
 
 def _values(

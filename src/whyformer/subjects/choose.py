@@ -14,7 +14,7 @@ from whyformer.subjects.audio import AudioSubject
 from whyformer.subjects.base import Batch, Subject, signature_of
 from whyformer.subjects.columns import Table
 from whyformer.subjects.detection import DetectionSubject
-from whyformer.subjects.families import BOX_FEATURES
+from whyformer.subjects.families import BOX_FEATURES, task_of
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.packed import are_packed
 from whyformer.subjects.pair import PairSubject
@@ -92,10 +92,15 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
     if name is not None:
         return TextSubject(model, processor, main=name)
-    images = [k for k, v in batch.tensors.items() if v.ndim == 4 and v.is_floating_point()]
+    images = [k for k, v in batch.tensors.items() if v.is_floating_point() and (v.ndim == 4 or _lacks_batch(k, v))]
     if images:
         return ImageSubject(model, processor, main=images[0])
     return TensorSubject(model, processor, example=batch)
+
+
+def _lacks_batch(name: str, tensor: Tensor) -> bool:
+    """One image alone, which ImageSubject then refuses with what is missing."""
+    return name == "pixel_values" and tensor.ndim == 3
 
 
 def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | None:
@@ -113,7 +118,7 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | Non
     parameters = signature_of(model)
     if "pixel_values" in names and "decoder_input_ids" in parameters and "input_ids" not in parameters:
         return Seq2SeqSubject(model, processor, "pixel_values")  # TrOCR: what is read from an image
-    if "pixel_values" in names and type(model).__name__.endswith("ForObjectDetection"):
+    if "pixel_values" in names and task_of(model).endswith("ForObjectDetection"):
         return DetectionSubject(model, processor)
     if sources and sources[0] != "input_ids":
         return AudioSubject(model, processor, main=sources[0])

@@ -5,6 +5,8 @@ To support another family, add a row here (and a builder in tests/models).
 
 from __future__ import annotations
 
+import re
+
 # Model argument -> the stream its positions belong to. Masks, type ids and positions carry no stream.
 INPUT_STREAMS: dict[str, str] = {
     "input_ids": "text",
@@ -49,3 +51,11 @@ BOX_FEATURES: dict[str, str | None] = {"visual_feats": "visual_pos", "visual_emb
 
 # Models whose own output lacks the logits: the part of them that makes them.
 LOGITS_INSIDE: dict[str, str] = {"BlipForQuestionAnswering": "text_decoder"}
+
+TASK = re.compile(r"(For[A-Z]\w*|LMHeadModel)$")  # how transformers ends the name of a class that has a head
+
+
+def task_of(model: object) -> str:
+    """The name of the model's class that says what it is for: its own, or the nearest it inherits from. "" for none."""
+    names = (cls.__name__ for cls in type(model).__mro__)
+    return next((name for name in names if TASK.search(name)), "")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whyformer.outputs import logits_of
 from whyformer.subjects.answer import Answer
 from whyformer.subjects.base import Batch, Raw, Subject
-from whyformer.subjects.families import BOX_FEATURES, LOGITS_INSIDE
+from whyformer.subjects.families import BOX_FEATURES, LOGITS_INSIDE, task_of
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.image_tokens import without_tokens
 from whyformer.subjects.joined import joined
@@ -77,7 +77,7 @@ class PairSubject(TextSubject):
     def call(self, batch: Batch, **extra: Any) -> Any:
         if SIZES in batch.tensors:
             batch = replace(batch, tensors=packed(batch.tensors))
-        inside = LOGITS_INSIDE.get(type(self.model).__name__)
+        inside = LOGITS_INSIDE.get(task_of(self.model))
         with SortedDraws():
             if inside is None:
                 return super().call(batch, **extra)

@@ -12,6 +12,7 @@ from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.subjects.answer import Answer, is_pair
 from whyformer.subjects.audio import AudioSubject
 from whyformer.subjects.base import Batch, Raw, Subject
+from whyformer.subjects.families import task_of
 from whyformer.subjects.image import ImageSubject
 from whyformer.subjects.parts import OwnPositions, without_each
 from whyformer.subjects.text import TextSubject
@@ -105,7 +106,6 @@ class Seq2SeqSubject(TextSubject):
 
 def is_generator(model: Any) -> bool:
     config = getattr(model, "config", None)
-    name = type(model).__name__
-    return bool(getattr(config, "is_encoder_decoder", False)) and not name.endswith(
+    return bool(getattr(config, "is_encoder_decoder", False)) and not task_of(model).endswith(
         ("ForSequenceClassification", "ForQuestionAnswering", "ForTokenClassification", "ForObjectDetection")
     )
