@@ -137,8 +137,8 @@ def variants_of(
         if subject.several or run.study.extra:
             raise NotOffered("tokens can be deleted from plain text only: use replace='mask', 'unk' or a token id.")
         return Deleted(run.batch.select([row]), subject.main, parts)
-    # Means over the batch, where a subject has them, depend on who else is in it; ours are over the pool. A detector's
-    # images are large: one filling takes less room than one variant per patch.
+    # Means here are over the pool of inputs. A detector's images are large: one filling takes less room than a variant
+    # per patch.
     if made_here(subject, replacement) or isinstance(subject, DetectionSubject):
         return Filled(run.batch.select([row]), *fillers(run, row, parts, str(replacement), pool, seed))
     return Replaced(run, row, parts, replacement)

@@ -29,8 +29,9 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
 
     ``replace``: what stands in its place. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id;
-    images: "mean", "zero", "blur"; floats: "zero", "mean". The default is the first of these that the model has. With
-    several streams each takes what it has; image tokens inside a text are taken away in the picture.
+    images: "mean", "zero", "blur"; vectors: "zero", "mean" (their own); tables: "zero", or "mean" with
+    Table(reference=…). The default is the first of these that the model has. With several streams each takes what it
+    has; image tokens inside a text are taken away in the picture.
 
     Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
     never seen such gaps.
