@@ -7,8 +7,16 @@ import inspect
 import sys
 from pathlib import Path
 
-# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER), or take long.
-BY_NAME = {"attention_debate", "heads_pruning", "known_truth", "recommendation", "tabular_study", "tcav_seeds"}
+# Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER) or another device, or take long.
+BY_NAME = {
+    "attention_debate",
+    "device_agreement",
+    "heads_pruning",
+    "known_truth",
+    "recommendation",
+    "tabular_study",
+    "tcav_seeds",
+}
 
 
 def main() -> None:
