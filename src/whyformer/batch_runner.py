@@ -42,7 +42,7 @@ class BatchRunner:
         first = 0
         while first < batch.size:
             rows = range(first, min(first + self.batch_size, batch.size))
-            found = self._within_memory(*_part(batch, target, rows), chosen, settings)
+            found = self._within_memory(*part_of(batch, target, rows), chosen, settings)
             if found is None:
                 self.batch_size = max(1, self.batch_size // 2)
                 torch.cuda.empty_cache()
@@ -80,7 +80,7 @@ class BatchRunner:
         # Batch and heads could not be told apart at this batch size; a single input leaves no doubt.
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         for row in range(batch.size):
-            for name, found in self._run(*_part(batch, target, range(row, row + 1)), chosen, settings).items():
+            for name, found in self._run(*part_of(batch, target, range(row, row + 1)), chosen, settings).items():
                 results[name] += found
         return results
 
@@ -143,8 +143,6 @@ class BatchRunner:
         return results
 
 
-def _part(batch: Batch, target: Any, rows: range) -> tuple[Batch, Any]:
+def part_of(batch: Batch, target: Any, rows: range) -> tuple[Batch, Any]:
     """Some inputs of a batch with their targets."""
-    if len(rows) == batch.size:
-        return batch, target
     return batch.select(rows), [target[i] for i in rows] if isinstance(target, list) else target

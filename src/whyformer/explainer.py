@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from whyformer.batch_runner import BatchRunner
+from whyformer.batch_runner import BatchRunner, part_of
 from whyformer.borrow import borrowed, refuse_without_gradients, unwrapped
 from whyformer.capture.audit import Leak
 from whyformer.capture.capture import observe, record, require_sites
@@ -102,9 +103,9 @@ class Explainer:
             stride = 1 if uneven else step
             chunks = [range(i, min(i + stride, batch.size)) for i in range(0, batch.size, stride)]
             for chunk in track(chunks, "explaining"):
-                part = [target[i] for i in chunk] if isinstance(target, list) else target
-                own = subject.alone(batch.select(chunk)) if uneven else batch.select(chunk)
+                own, part = part_of(batch, target, chunk)
                 if uneven:
+                    own = subject.alone(own)
                     study, new = study_of(subject, own)
                 runner = BatchRunner(
                     subject, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
@@ -189,20 +190,7 @@ class Explainer:
 
 
 def explain(
-    model: Any,
-    inputs: Any,
-    *,
-    processor: Any = None,
-    method: str | Sequence[str] | None = None,
-    target: Any = None,
-    scalar: str = "logit",
-    batch_size: int | None = None,
-    memory: str = "auto",
-    keep_layers: bool = False,
-    seed: int = 0,
-    progress: bool | None = None,
-    attention_at: Mapping[str, str] | None = None,
-    **options: Any,
+    model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
 ) -> Any:
     """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
 
@@ -210,19 +198,21 @@ def explain(
     b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
     options: the method's own (wf.methods() lists them). attention_at: as for Explainer.
     """
-    _refuse_misspelled(explain, options)
-    return Explainer(model, processor, attention_at=attention_at).explain(
-        inputs,
-        method=method,
-        target=target,
-        scalar=scalar,
-        batch_size=batch_size,
-        memory=memory,
-        keep_layers=keep_layers,
-        seed=seed,
-        progress=progress,
-        **options,
-    )
+    _refuse_misspelled(explain, {k: v for k, v in how.items() if k not in inspect.signature(explain).parameters})
+    return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+
+
+def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
+    """What ``function`` takes, with the parameters of ``verb`` in the place of ``**how``."""
+    *own, _ = inspect.signature(function).parameters.values()
+    others = [
+        p for name, p in inspect.signature(verb).parameters.items() if name not in {"self", *(p.name for p in own)}
+    ]
+    return inspect.Signature([*own, *others])
+
+
+# Written once, in Explainer.explain; help() and editors at run time see all of them.
+explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
 
 
 def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ class SwapEmbedding(TorchFunctionMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        swapped = self.swapped(out, *_operands(args, kwargs)) if func.__name__ == "embedding" else None
+        swapped = self.swapped(out, *operands(args, kwargs)) if func.__name__ == "embedding" else None
         return out if swapped is None else swapped
 
     def swapped(self, out: Tensor, indices: Tensor, weight: Tensor) -> Tensor | None:
@@ -69,11 +69,12 @@ class SwapEmbeddings(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding":
             return out
-        operands = _operands(args, kwargs)
-        return next((s for s in (swap.swapped(out, *operands) for swap in self.swaps) if s is not None), out)
+        found = operands(args, kwargs)
+        return next((s for s in (swap.swapped(out, *found) for swap in self.swaps) if s is not None), out)
 
 
-def _operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:
+def operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:
+    """Ids and table of an embedding lookup."""
     named = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
     return named["input"], named["weight"]
 

@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.inputs.embedding import operands
+
 
 class ShiftEmbedding(TorchFunctionMode):
     """Entered before an explanation starts: the method itself sees the moved embeddings.
@@ -25,5 +27,5 @@ class ShiftEmbedding(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding":
             return out
-        named = dict(zip(("input", "weight"), args, strict=False)) | (kwargs or {})
-        return out + self.delta(named["input"]).to(out) if named["weight"] is self.weight else out
+        ids, weight = operands(args, kwargs)
+        return out + self.delta(ids).to(out) if weight is self.weight else out
