@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models.case import seeded
 from tests.processors import tokenizer
-from whyformer.errors import AmbiguousLayout, CaptureError, NotOverUnits
+from whyformer.errors import AmbiguousLayout, NotOverUnits
 
 SIZES: dict[str, Any] = {
     "vocab_size": 100,
@@ -87,118 +85,6 @@ def test_a_sink_takes_its_share_and_is_no_key() -> None:
     assert not record.unclaimed
     for site, expected in zip(record.sites, own, strict=True):
         np.testing.assert_allclose(site.attention_BHQK, expected.detach(), atol=1e-6)
-
-
-class Pooling(nn.Module):
-    """Attention layers under a head of one's own."""
-
-    def __init__(self, head: str) -> None:
-        super().__init__()
-        self.kind, self.embed = head, nn.Embedding(100, 16)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True) for _ in range(3))
-        self.score, self.head = nn.Linear(16, 1), nn.Linear(16, 3)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        states = [self.embed(input_ids)]
-        for layer in self.layers:
-            states.append(layer(states[-1]))
-        hidden = states[-2] if self.kind == "last but one" else states[-1]
-        if self.kind == "weighed":
-            weights = self.score(hidden)[..., 0].softmax(1)
-            return self.head((weights[..., None] * hidden).sum(1))
-        return self.head(hidden[:, 0])
-
-
-def pooling(head: str) -> nn.Module:
-    torch.manual_seed(0)
-    return Pooling(head).eval()
-
-
-class MeanOfBert(nn.Module):
-    """The mean of all positions, beside a pooler that reads the first and that nobody asks."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-        self.bert = hf.BertModel(hf.BertConfig(vocab_size=100, **sizes))
-        self.kind, self.head = kind, nn.Linear(32, 3)
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        hidden = self.bert(input_ids).last_hidden_state
-        if self.kind == "maximum":
-            return self.head(torch.cat([hidden.max(1).values, hidden.amax(dim=1)], 1))
-        first = 0 * hidden[:, 0] if self.kind == "times zero" else hidden[:, 0]
-        mean = hidden.mean(1)
-        return self.head(torch.cat([mean if self.kind == "mean" else first, mean], 1))
-
-
-@pytest.mark.parametrize("kind", ["mean", "times zero", "besides", "maximum"])
-def test_a_row_that_is_picked_counts_only_if_it_reaches_the_output(kind: str) -> None:
-    model = seeded(lambda: MeanOfBert(kind))
-    (found,) = wf.explain(model, IDS, method="generic_attention", target=0)
-    if kind != "maximum":  # which rows win depends on the input
-        assert found.readout == ("first position" if kind == "besides" else "mean over all positions")
-    assert any("pools others besides" in w for w in found.warnings) == (kind == "besides")
-    assert any("takes the largest value" in w for w in found.warnings) == (kind == "maximum")
-
-
-class Inner(Pooling):
-    """The mean of all but the first and the last position."""
-
-    def __init__(self) -> None:
-        super().__init__("first")
-
-    def forward(self, input_ids: Tensor) -> Tensor:
-        hidden = self.embed(input_ids)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return self.head(hidden[:, 1:-1].mean(1))
-
-
-def test_the_rows_of_a_short_text_are_not_said_of_a_longer_one() -> None:
-    model = seeded(Inner)
-    said = [wf.explain(model, {"input_ids": IDS["input_ids"][:, :n]}, target=0)[0].readout for n in (3, 7)]
-    assert said == ["mean of positions 1", "mean of positions 1 to 5"]
-
-
-@pytest.mark.parametrize("weighted", [True, False])
-def test_a_head_that_sums_the_states_of_several_layers_is_noted(weighted: bool) -> None:
-    """As SUPERB's models of sound do."""
-    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-    front = {"conv_dim": [16, 16], "conv_stride": [5, 4], "conv_kernel": [10, 4], "num_feat_extract_layers": 2}
-    config = hf.Wav2Vec2Config(
-        **sizes, **front, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, use_weighted_layer_sum=weighted
-    )
-    model = seeded(lambda: hf.Wav2Vec2ForSequenceClassification(config))
-    sound = torch.randn(1, 800, generator=torch.Generator().manual_seed(0))
-    (found,) = wf.explain(model, {"input_values": sound}, method="attention_rollout", target=1)
-    assert any("states after several layers" in w for w in found.warnings) == weighted
-
-
-def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:
-    model = pooling("weighed")
-    assert str(wf.Explainer(model).study(IDS).readout) == "mean over all positions"
-    (found,) = wf.explain(model, IDS, method="generic_attention", target=0)
-    assert any("weighs the positions itself" in w for w in found.warnings)
-    (plain,) = wf.explain(pooling("first"), IDS, method="generic_attention", target=0)
-    assert plain.readout == "first position"
-    assert not any("weighs" in w for w in plain.warnings)
-
-
-def test_a_head_that_reads_an_earlier_layer_is_refused_for_that() -> None:
-    with pytest.raises(CaptureError, match=r"1 of 3 attention layers.*layers\.2.*do not reach"):
-        wf.explain(pooling("last but one"), IDS, method="attention_rollout", target=0)
-
-
-def test_a_refusal_does_not_keep_the_model() -> None:
-    model = pooling("last but one")
-    for _ in range(2):
-        with pytest.raises(CaptureError):
-            wf.explain(model, IDS, method="attention_rollout", target=0)
-    gone = weakref.ref(model)
-    del model
-    gc.collect()
-    assert gone() is None
 
 
 def test_tokens_behind_the_patches_do_not_shift_them() -> None:
