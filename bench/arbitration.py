@@ -6,8 +6,8 @@ import torch
 
 import whyformer as wf
 from bench.timing import machine, ratios
+from whyformer.engines.perturbation.game import leave_one_out
 from whyformer.evaluate.perturbed import perturbing
-from whyformer.evaluate.ranking import leave_one_out
 
 TOKENS = 20
 SPECIAL = {"cls_token_id": 101, "sep_token_id": 102, "mask_token_id": 103}

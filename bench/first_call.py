@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.engine import TOKENS, bert, vit
 from bench.timing import machine
-from whyformer.peak import Peak
+from whyformer.memory import Peak
 
 METHODS = ("attention_rollout", "generic_attention")
 PHASES = ("forward", "first", "second")

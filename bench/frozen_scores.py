@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m bench.frozen_scores save before.npz      # at the old commit
     OMP_NUM_THREADS=1 python -m bench.frozen_scores compare before.npz   # at the new one
 
-What is kept: scores, explained values, relevance maps and counted passes of each case, the kind of each refusal, and the
-numbers of the larger verbs on the shipped models. ``compare`` prints what differs and fails if anything does.
+What is kept: scores, explained values, relevance maps and counted passes of each case, the kind of each refusal, and
+the numbers of the larger verbs on the shipped models. ``compare`` prints what differs and fails if anything does.
 """
 
 from __future__ import annotations

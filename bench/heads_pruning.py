@@ -19,7 +19,7 @@ import numpy as np
 from bench.timing import machine
 from whyformer.demo import load_sentiment
 from whyformer.heads import PruningCurve, gate_curve, head_importance, pruning_curve
-from whyformer.heads.normalize import normalized
+from whyformer.heads.importance import normalized
 
 POINTS = 5
 PENALTIES = (0.01, 0.05, 0.2)

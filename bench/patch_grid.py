@@ -3,8 +3,9 @@
     python -m bench.patch_grid [--photos FOLDER] [--limit 16] [--smoothing 0.5]
 
 Without photos: four drawn faces. "values" is the energy of the map on the outermost ring of every patch ÷ that inside,
-"steps" that of differences between neighbouring pixels, across borders ÷ inside (whyformer.patch_grid). Medians over
-the pictures; 1 means that the grid cannot be seen. Methods with the option are shown smoothed, too.
+"steps" that of differences between neighbouring pixels, across borders ÷ inside
+(whyformer.engines.gradient.patch_grid). Medians over the pictures;
+1 means that the grid cannot be seen. Methods with the option are shown smoothed, too.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 import whyformer as wf
 from whyformer.demo import load_pets
 from whyformer.demo.faces import face
+from whyformer.engines.gradient.patch_grid import MEASURES, grid_artefact, smoothed
 from whyformer.errors import WhyformerError
-from whyformer.patch_grid import MEASURES, grid_artefact, smoothed
 from whyformer.registry import Method
 
 PATCH = 8  # pixels

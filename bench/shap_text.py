@@ -20,8 +20,8 @@ import torch
 
 import whyformer as wf
 from bench.timing import machine, ratios
-from whyformer.bridges import shap_package
 from whyformer.demo import load_sentiment
+from whyformer.result import shap_package
 
 BATCH = 16
 SENTENCES = (

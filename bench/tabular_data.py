@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from whyformer.subjects.columns import Columns, Table
+from whyformer.inputs.table_schema import Columns, Table
 
 Array = np.ndarray[Any, Any]
 FILES = {

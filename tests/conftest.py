@@ -9,11 +9,8 @@ from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import install_import_hook
 
 FORMULAS = [  # where maps are computed with; what only carries them about is not checked
-    "whyformer.contributions",
+    "whyformer.engines.attention",
     "whyformer.methods",
-    "whyformer.relevance",
-    "whyformer.relevance_streams",
-    "whyformer.relevance_windows",
 ]
 
 held = beartype(

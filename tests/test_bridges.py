@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import whyformer as wf
-from whyformer.bridges import shap_package
 from whyformer.errors import BadInput
+from whyformer.result import shap_package
 from whyformer.types import Explanation, Target, Units
 
 SENTENCES = [

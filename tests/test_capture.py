@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
-from whyformer.capture.attend import attention_weights, repeat_heads
-from whyformer.capture.canonical import layout_of
-from whyformer.capture.product import einsum_contraction, matmul_contraction
+from whyformer.capture.functions import attention_weights, repeat_heads
 from whyformer.capture.roles import Intervene, Observe
-from whyformer.capture.site import OpenSite
+from whyformer.capture.site import OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import fresh, reshaped
 from whyformer.errors import AmbiguousLayout, BadInput, NothingCaptured, PartlyCaptured
 

@@ -7,8 +7,8 @@ import pytest
 import whyformer as wf
 from tests.models import CASES
 from tests.tables.models import LAYOUTS, rows, table
-from whyformer.defaults import CLASSES, COST, DEFAULTS, default_method
 from whyformer.evaluate.candidates import cost_class_of
+from whyformer.registry import CLASSES, COST, DEFAULTS, default_method
 
 
 @pytest.mark.parametrize("modality", DEFAULTS)

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models import CASES, Case, run
 from whyformer.borrow import borrowed
-from whyformer.capture.capture import sites_of, unclaimed
-from whyformer.capture.intercept import Intercept
-from whyformer.capture.paths import module_names
+from whyformer.capture.intercept import Intercept, module_names
+from whyformer.capture.record import sites_of, unclaimed
 from whyformer.capture.roles import Observe, Recorder
 
 ALL = [(name, implementation) for name, case in CASES.items() for implementation in case.implementations]

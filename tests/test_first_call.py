@@ -15,13 +15,13 @@ from transformers import BertConfig, BertForSequenceClassification
 import whyformer as wf
 from tests.live_bytes import LiveBytes
 from tests.models import CASES
-from whyformer.capture.audit import Marks, Probe, _Isolate, _marks
-from whyformer.capture.paths import module_names
-from whyformer.capture.probe import readout_rows
-from whyformer.capture.tail import trace
+from whyformer.capture.intercept import module_names
 from whyformer.capture.trail import Source
 from whyformer.study import Study, study_of
-from whyformer.study.passes import Passes
+from whyformer.study.dataflow import trace
+from whyformer.study.leak import Marks, Probe, _Isolate, _marks
+from whyformer.study.readout import readout_rows
+from whyformer.study.study import Passes
 
 ONE_STREAM = [name for name, case in CASES.items() if case.self_only and case.units != "columns"]
 IDS = {"input_ids": torch.arange(5, 45)[None]}

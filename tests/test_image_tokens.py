@@ -18,7 +18,7 @@ from tests.models.hf import hf
 from tests.models.vision_language import BLIP2, IMAGE_TOKEN
 from tests.references import occlusion as twin
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.subjects.packed import frames_of, patches_of
+from whyformer.inputs.image_tokens import frames_of, patches_of
 
 ALL = CASES | UNUSUAL
 SIDE = {"llava": 8, "qwen2_vl": 8, "qwen2_5_vl": 8}  # pixels along one image token

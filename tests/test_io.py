@@ -17,7 +17,7 @@ from whyformer import registry
 from whyformer.demo import load_adult
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
-from whyformer.io import OTHERS
+from whyformer.result import OTHERS
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz"])

@@ -13,7 +13,7 @@ from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from tests.processors import tokenizer
 from whyformer import errors
-from whyformer.outputs import are_probabilities
+from whyformer.targets import are_probabilities
 
 
 def bert(head: str, **config: Any) -> nn.Module:

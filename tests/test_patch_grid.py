@@ -11,8 +11,8 @@ import torch
 
 import whyformer as wf
 from tests.methods.properties import close, explained
+from whyformer.engines.gradient.patch_grid import grid_artefact, smoothed
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.patch_grid import grid_artefact, smoothed
 
 PIXEL_METHODS = {
     "saliency": {},

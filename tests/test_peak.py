@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.methods.properties import explained
-from whyformer import peak as module
-from whyformer.peak import CLEAR, Peak
+from whyformer import memory as module
+from whyformer.memory import CLEAR, Peak
 
 LARGE = 64 << 20
 

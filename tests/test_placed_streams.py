@@ -15,9 +15,9 @@ from tests.models import CASES, UNUSUAL
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import layers_of
+from whyformer.engines.attention.streams import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, PartlyCaptured
-from whyformer.relevance_streams import generic_relevance, rollout_relevance
-from whyformer.schedule import Link, Schedule, Step
+from whyformer.study.schedule import Link, Schedule, Step
 
 ALL = CASES | UNUSUAL
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from whyformer.contributions import Contributions
+from whyformer.engines.attention.maps import read_row, row_normalized
+from whyformer.engines.attention.value_vectors import Contributions
 from whyformer.methods.generic_attention import weighted
-from whyformer.relevance import read_row, row_normalized
 
 
 def test_a_missing_axis_is_caught() -> None:

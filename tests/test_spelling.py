@@ -11,8 +11,7 @@ import pytest
 
 import whyformer as wf
 from tests import folders
-from whyformer.errors import UnknownName
-from whyformer.spelling import MEANT
+from whyformer.errors import MEANT, UnknownName
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests import processors
 from tests.models import CASES, UNUSUAL
 from tests.processors import picture, tokenizer
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.subjects.packed import SIZES, packed
+from whyformer.inputs.image_tokens import SIZES, packed
 
 pytest.importorskip("PIL.Image")
 

@@ -16,9 +16,9 @@ import whyformer as wf
 from tests.models import CASES
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import alone, layers_of
+from whyformer.engines.attention.streams import generic_relevance, rollout_relevance
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.relevance_streams import generic_relevance, rollout_relevance
-from whyformer.schedule import Schedule, Step
+from whyformer.study.schedule import Schedule, Step
 
 SEVERAL = ["lxmert", "clip", "siglip", "detr", "t5", "bart", "marian", "whisper", "t5_cls", "bart_cls"]
 SEVERAL += ["blip_retrieval", "blip_caption"]

@@ -14,8 +14,8 @@ from tests.models import CASES
 from tests.models.hf import ENCODER
 from tests.processors import tokenizer
 from whyformer.errors import NotOffered
-from whyformer.head import is_causal_lm
-from whyformer.subjects.families import task_of
+from whyformer.inputs.families import task_of
+from whyformer.output import is_causal_lm
 
 
 def renamed(model: nn.Module, name: str) -> nn.Module:

@@ -12,7 +12,7 @@ from PIL import Image
 import whyformer as wf
 from tests import folders
 from tests.models import CASES
-from whyformer.subjects.image import blurred, patch_index
+from whyformer.inputs.image import blurred, patch_index
 
 
 def picture(size: tuple[int, int] = (40, 40), mode: str = "RGB", seed: int = 0) -> Image.Image:

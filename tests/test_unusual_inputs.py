@@ -235,7 +235,7 @@ def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
 
 def test_detectors_that_ask_of_each_class_by_itself() -> None:
     """No class of theirs means: no object. The last one is a class like the others."""
-    from whyformer.subjects.detection import DetectionSubject
+    from whyformer.inputs.detection import DetectionSubject
 
     model = seeded(deformable)
     subject = DetectionSubject(model)

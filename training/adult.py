@@ -20,7 +20,7 @@ import torch
 from rtdl_revisiting_models import FTTransformer
 from torch.nn import functional as F
 
-from whyformer.subjects.columns import Standardize, Table
+from whyformer.inputs.table_schema import Standardize, Table
 from whyformer.tables.saved import load_model, save_model
 
 NUMBERS = ["age", "education-num", "capital-gain", "capital-loss", "hours-per-week"]

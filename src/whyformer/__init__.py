@@ -10,23 +10,23 @@ from whyformer.registry import metrics as metrics
 from whyformer.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from whyformer.bridges import to_shap as to_shap
-    from whyformer.capture.marker import mark_attention as mark_attention
+    from whyformer.capture.intercept import mark_attention as mark_attention
+    from whyformer.checks.check import check as check
+    from whyformer.checks.result import CheckUp as CheckUp
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
-    from whyformer.evaluate.checks.check import check as check
-    from whyformer.evaluate.checks.checkup import CheckUp as CheckUp
+    from whyformer.evaluate.compare import Comparison as Comparison
     from whyformer.evaluate.compare import compare as compare
-    from whyformer.evaluate.comparison import Comparison as Comparison
+    from whyformer.evaluate.recommend import Recommendation as Recommendation
     from whyformer.evaluate.recommend import recommend as recommend
-    from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
-    from whyformer.io import load as load
-    from whyformer.subjects.columns import Standardize as Standardize
-    from whyformer.subjects.columns import Table as Table
-    from whyformer.tables.overall import explain_global as explain_global
+    from whyformer.inputs.table_schema import Standardize as Standardize
+    from whyformer.inputs.table_schema import Table as Table
+    from whyformer.result import load as load
+    from whyformer.result import to_shap as to_shap
+    from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
     from whyformer.types import Explanation as Explanation
     from whyformer.types import Record as Record
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
-    "CheckUp": "whyformer.evaluate.checks.checkup",
-    "Comparison": "whyformer.evaluate.comparison",
+    "CheckUp": "whyformer.checks.result",
+    "Comparison": "whyformer.evaluate.compare",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
-    "Recommendation": "whyformer.evaluate.recommendation",
+    "Recommendation": "whyformer.evaluate.recommend",
     "Record": "whyformer.types",
-    "Standardize": "whyformer.subjects.columns",
-    "Table": "whyformer.subjects.columns",
+    "Standardize": "whyformer.inputs.table_schema",
+    "Table": "whyformer.inputs.table_schema",
     "Target": "whyformer.types",
     "Units": "whyformer.types",
     "activation_maximization": "whyformer.concepts.activation_maximization",
-    "check": "whyformer.evaluate.checks.check",
+    "check": "whyformer.checks.check",
     "compare": "whyformer.evaluate.compare",
     "explain": "whyformer.explainer",
-    "explain_global": "whyformer.tables.overall",
+    "explain_global": "whyformer.tables.global_explanation",
     "feature_permutation": "whyformer.tables.permutation",
     "head_importance": "whyformer.heads.importance",
-    "load": "whyformer.io",
-    "mark_attention": "whyformer.capture.marker",
+    "load": "whyformer.result",
+    "mark_attention": "whyformer.capture.intercept",
     "recommend": "whyformer.evaluate.recommend",
     "tcav": "whyformer.concepts.tcav",
-    "to_shap": "whyformer.bridges",
+    "to_shap": "whyformer.result",
 }
 
 __all__ = [

@@ -9,11 +9,11 @@ import torch
 
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.found import explanations, with_pairs
-from whyformer.peak import Peak
+from whyformer.inputs.base import Batch, Subject
+from whyformer.memory import Peak
 from whyformer.registry import Method
 from whyformer.run import Run
 from whyformer.study import Study
-from whyformer.subjects.base import Batch, Subject
 from whyformer.types import Cost, Explanation
 
 

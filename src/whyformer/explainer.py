@@ -12,24 +12,20 @@ from torch import nn
 
 from whyformer.batch_runner import BatchRunner, part_of
 from whyformer.borrow import borrowed, refuse_without_gradients, unwrapped
-from whyformer.capture.audit import Leak
-from whyformer.capture.capture import observe, record, require_sites
-from whyformer.capture.marker import mark_attention
-from whyformer.capture.paths import module_names
+from whyformer.capture.intercept import mark_attention, module_names
+from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.defaults import default_method
-from whyformer.errors import BadInput, one_of
-from whyformer.outputs import SCALARS, logits_of
+from whyformer.errors import BadInput, one_of, refuse_misspelled, spelled
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.choose import are_tensors, choose_subject, encoded, is_single, listed, unpacked
+from whyformer.inputs.table import TableSubject
+from whyformer.inputs.table_schema import Table
 from whyformer.progress import tracker
-from whyformer.registry import Method, get_method, methods
+from whyformer.registry import Method, default_method, get_method, methods
 from whyformer.run import Run
-from whyformer.spelling import refuse_misspelled, spelled
 from whyformer.study import Study, hidden_padding, study_of, with_streams
-from whyformer.subjects.base import Batch, Subject
-from whyformer.subjects.choose import are_tensors, choose_subject, is_single, unpacked
-from whyformer.subjects.columns import Table
-from whyformer.subjects.several import encoded, listed
-from whyformer.subjects.table import TableSubject
+from whyformer.study.leak import Leak
+from whyformer.targets import SCALARS, logits_of
 from whyformer.types import Explanation, Record
 
 BATCH_SIZE = 16
@@ -143,7 +139,7 @@ class Explainer:
             return study_of(subject, batch)[0]
 
     def audit(self, inputs: Any) -> Leak:
-        """Does information pass between positions outside the captured attention? (capture/audit.py)"""
+        """Does information pass between positions outside the captured attention? (study/leak.py)"""
         return self.study(inputs).leak
 
     @contextmanager
@@ -160,7 +156,7 @@ class Explainer:
 
     def check(self, inputs: Any, **how: Any) -> Any:
         """Should these explanations be believed? See ``whyformer.check``."""
-        from whyformer.evaluate.checks.check import check_with
+        from whyformer.checks.check import check_with
 
         return check_with(self, inputs, **how)
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import NotOffered, NotOverUnits
-from whyformer.outputs import PROBABILITIES
+from whyformer.inputs.families import ENCODER_STREAMS
+from whyformer.inputs.text import TextSubject
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
-from whyformer.streams import cropped
-from whyformer.subjects.families import ENCODER_STREAMS
-from whyformer.subjects.text import TextSubject
+from whyformer.study.streams import cropped
+from whyformer.targets import PROBABILITIES
 from whyformer.types import Cost, Explanation, Target
 from whyformer.version import __version__
 

@@ -1,4 +1,4 @@
-"""Methods and metrics register themselves here: what they need, what they cost, what they can say."""
+"""Methods and metrics register themselves here: what they need, cost and can say, and which explains unasked."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from pathlib import Path
 from typing import Any, Literal
 
 from whyformer.errors import BadInput, UnknownName
+
+# Which method explains when none is named, per modality and cost: what tasks with a known answer say.
+
+
+CLASSES = ("one forward", "forward and backward", "many passes")
+DEFAULTS = {
+    "text": dict(zip(CLASSES, ("value_norms", "generic_attention", "occlusion"), strict=True)),
+    "image": dict(zip(CLASSES, ("value_norms", "generic_attention", "shap"), strict=True)),
+    "table": dict(zip(CLASSES, ("value_norms", "saliency", "integrated_gradients"), strict=True)),
+}
+COST = {"text": CLASSES[1], "image": CLASSES[1], "table": CLASSES[2]}
+ANYWHERE = "generic_attention"  # several streams, sound, tensors of which nothing is known
+
+
+def default_method(modality: str) -> str:
+    return DEFAULTS[modality][COST[modality]] if modality in DEFAULTS else ANYWHERE
+
+
+# Methods and metrics register themselves here: what they need, what they cost, what they can say.
+
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]

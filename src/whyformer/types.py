@@ -73,7 +73,7 @@ class Target:
 class Cost:
     """What one explanation took. Passes are counted per input; ``setup_forwards`` were spent once per model.
 
-    ``peak_bytes``: the most memory above what was in use before, for the whole batch (peak.py says how it is measured).
+    ``peak_bytes``: the most memory above what was in use before, for the whole batch (memory.py says how).
     """
 
     forwards: float = 0.0
@@ -154,7 +154,7 @@ class Explanation:
 
     def heatmap(self, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
         """Scores of the patches as an image: the grid, or resized to (height, width)."""
-        from whyformer.views.heat import heatmap  # views draw, types only hold
+        from whyformer.views.image import heatmap  # views draw, types only hold
 
         return heatmap(self, size, interpolation)
 
@@ -188,18 +188,18 @@ class Explanation:
 
     def save(self, path: str | Path, image: Any = None, by: str = "token") -> Path:
         """Write a picture (.html, .png, .svg) or data that ``whyformer.load`` reads back (.json, .npz)."""
-        from whyformer.views.save import save
+        from whyformer.views.explained import save
 
         return save(self, path, image=image, by=by)
 
     def to_shap(self) -> Any:
         """A ``shap.Explanation``, for shap's plots."""
-        from whyformer.bridges import to_shap
+        from whyformer.result import to_shap
 
         return to_shap(self)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per unit."""
-        from whyformer.io import to_frame
+        from whyformer.result import to_frame
 
         return to_frame(self)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.concepts import textures
-from whyformer.concepts.canvas import checkerboard, total_variation
+from whyformer.concepts.activation_maximization import checkerboard, total_variation
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, UnknownName
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.evaluate.game import Game
-from whyformer.evaluate.store import Store
+from whyformer.engines.perturbation.game import Game, Store
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,8 @@ from tests.references.metrics import eraser
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import kendall, spearman, top_overlap
-from whyformer.evaluate.memory import peak_bytes
-from whyformer.evaluate.spread import spread
+from whyformer.intervals import spread
+from whyformer.memory import peak_bytes
 
 TEXTS = ["a witty, seductive movie", "This is so boring", "I like it", "no movement, not much of anything"]
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient"]

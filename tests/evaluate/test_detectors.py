@@ -15,13 +15,13 @@ import whyformer as wf
 from tests import processors
 from tests.methods.properties import model_of
 from tests.models import CASES
+from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evaluate.detected import overlap
+from whyformer.evaluate.detectors import overlap
 from whyformer.evaluate.perturbed import perturbing
 from whyformer.evaluate.recommend import _halves
-from whyformer.evaluate.spread import spread
-from whyformer.evaluate.variants import variants_of
 from whyformer.explainer import Explainer
+from whyformer.intervals import spread
 
 METHODS = ["generic_attention", "raw_attention"]
 METRICS = ["aopc", "ranked_truthfulness"]

@@ -11,12 +11,9 @@ import pytest
 import whyformer as wf
 from tests.evaluate.games import linear, predict, together
 from tests.references.metrics import eraser, forecast, optimus, perturbation
+from whyformer.engines.perturbation.game import FRACTIONS, random_sets, without_bottom, without_top
 from whyformer.errors import UnknownName
-from whyformer.evaluate.metrics.comprehensiveness import BINS
-from whyformer.evaluate.metrics.infidelity import squared_error
-from whyformer.evaluate.metrics.positive_perturbation import STEPS
-from whyformer.evaluate.metrics.ranked_truthfulness import ranked
-from whyformer.evaluate.ranking import FRACTIONS, random_sets, without_bottom, without_top
+from whyformer.evaluate.metrics.faithfulness import BINS, STEPS, ranked, squared_error
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import get_metric
 

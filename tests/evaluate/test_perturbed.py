@@ -16,10 +16,10 @@ from tests import folders
 from tests.evaluate.games import together
 from tests.models import CASES
 from whyformer.demo import load_sentiment
+from whyformer.engines.perturbation.game import Store, digest, weights_digest
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.evaluate.baselines import greedy
+from whyformer.evaluate.judge import greedy
 from whyformer.evaluate.perturbed import perturbing
-from whyformer.evaluate.store import Store, digest, weights_digest
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 

@@ -18,8 +18,7 @@ from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
 from whyformer.evaluate.perturbed import perturbing
-from whyformer.evaluate.recommend import _alone
-from whyformer.evaluate.recommendation import ANY
+from whyformer.evaluate.recommend import ANY, _alone
 
 TEXTS = [
     "a witty, seductive movie",

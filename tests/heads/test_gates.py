@@ -11,8 +11,8 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.models.case import HEADS, LAYERS, seeded
 from tests.references import head_gates as twin
-from whyformer.capture.heads.gates import Gate
-from whyformer.capture.paths import module_names
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
 from whyformer.heads import gate_curve, learn_gates, pruning_curve
 from whyformer.heads.gates import final_gates, open_probability, sampled_gates

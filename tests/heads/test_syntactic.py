@@ -14,8 +14,7 @@ from tests.heads.patterned import ENCODER_HEADS, Patterned
 from tests.models.case import seeded
 from whyformer.errors import BadInput, UnknownName
 from whyformer.heads import syntactic
-from whyformer.heads.conllu import read_conllu
-from whyformer.heads.syntactic import over_words
+from whyformer.heads.syntactic import over_words, read_conllu
 
 
 def line(number: object, form: str, head: object, relation: str) -> str:

@@ -22,7 +22,7 @@ from tests.methods.runs import running
 from tests.models import CASES
 from tests.references.alti import alti, layer_map
 from tests.references.blocks import blocks_of
-from whyformer import contributions
+from whyformer.engines.attention import value_vectors as contributions
 from whyformer.errors import UnknownName
 from whyformer.methods.alti import proximity
 

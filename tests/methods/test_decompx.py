@@ -29,7 +29,7 @@ from tests.references.decompx import decompx, network
 from whyformer.capture.decompose import shares as decompose_shares
 from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
-from whyformer.capture.paths import module_names
+from whyformer.capture.intercept import module_names
 from whyformer.errors import NotOffered, UnknownName
 
 METHOD = {"method": "decompx"}

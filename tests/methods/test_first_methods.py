@@ -19,7 +19,7 @@ from tests.references.occlusion import occlusion, occlusion_of_patches
 from tests.references.quantities import Quantities, quantities
 from tests.references.random import random
 from tests.references.raw_attention import raw_attention
-from whyformer.relevance import plus_identity, product, row_normalized, with_residual
+from whyformer.engines.attention.maps import plus_identity, product, row_normalized, with_residual
 
 MODELS = ["bert", "vit", "gpt2", "llama"]
 TARGET = 1

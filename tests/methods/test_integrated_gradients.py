@@ -24,9 +24,9 @@ from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
 from tests.references.integrated_gradients import integrated_gradients
-from whyformer.capture.inputs.saved import SavedBytes
+from whyformer.engines.gradient import Place
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.places import Place
+from whyformer.memory import SavedBytes
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model
@@ -49,7 +49,7 @@ def test_the_whole_embedding_agrees_with_the_twin() -> None:
 
 @pytest.mark.parametrize("baseline", ["zero", "mean", "blur", "own"])
 def test_pixels_agree_with_the_twin(baseline: str) -> None:
-    from whyformer.subjects.image import blurred
+    from whyformer.inputs.image import blurred
 
     for row in range(2):
         own = numbers("vit", row)

@@ -27,11 +27,11 @@ from tests.methods.test_saliency import Linear
 from tests.models import CASES
 from tests.references.differentiable import TARGET, double, tokens
 from tests.references.shap import Tree, owen, shap
-from whyformer.bridges import shap_package
-from whyformer.coalitions import Coalitions
+from whyformer.engines.perturbation.players import Players, players_of
+from whyformer.engines.perturbation.variants import Coalitions
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.shap import QUEUE, _Masker
-from whyformer.players import Players, players_of
+from whyformer.result import shap_package
 
 METHOD = {"method": "shap"}
 MASK = 7

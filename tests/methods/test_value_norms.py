@@ -26,7 +26,7 @@ from tests.models import CASES
 from tests.references.blocks import blocks_of
 from tests.references.eager_attention import reported
 from tests.references.value_norms import layer_map, mixing_ratio, per_head, value_norms
-from whyformer.contributions import LEVELS, contributions
+from whyformer.engines.attention.value_vectors import LEVELS, contributions
 from whyformer.errors import BadInput, UnknownName
 from whyformer.methods import value_norms as method
 

@@ -16,8 +16,8 @@ from tests.models import CASES
 from tests.references.differentiable import TARGET, double
 from tests.references.grad_cam import features_and_gradient
 from tests.references.vit_cx import masks_of, vit_cx
+from whyformer.engines.gradient.feature_maps import FeatureMap
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.features import FeatureMap
 from whyformer.methods.vit_cx import cluster_masks
 
 METHOD = {"method": "vit_cx"}

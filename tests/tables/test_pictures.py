@@ -12,8 +12,8 @@ import whyformer as wf
 from tests.tables.models import LAYOUTS, NUMBERS, rows, table
 from whyformer import views
 from whyformer.errors import BadInput
-from whyformer.views.backends.terminal import text
 from whyformer.views.table import view_of_columns
+from whyformer.views.terminal.page import text
 from whyformer.views.view import Bars, Matrix
 
 ROW = rows(1)[0]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from whyformer.views.backends.charts import limits, ticks
-from whyformer.views.backends.terminal import text
+from whyformer.views.html.charts import limits, ticks
+from whyformer.views.terminal.page import text
 from whyformer.views.view import Line, Lines, Page, Panel, Table, View
 
 TABLE = Table(

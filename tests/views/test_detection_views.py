@@ -18,7 +18,7 @@ from tests.models import CASES
 from whyformer.types import Target
 from whyformer.views.explained import side_by_side, view_of
 from whyformer.views.facts import facts
-from whyformer.views.frames import framed, frames_of, place_of
+from whyformer.views.image import framed, frames_of, place_of
 from whyformer.views.view import Frame, Heat, Picture
 
 SIZE = {"shortest_edge": 32, "longest_edge": 64}

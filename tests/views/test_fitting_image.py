@@ -16,7 +16,7 @@ from tests.views import samples
 from whyformer.errors import BadInput
 from whyformer.types import Record, Site
 from whyformer.views import heads_over_image, side_by_side, view_of
-from whyformer.views.pixels import to_pixels
+from whyformer.views.image import to_pixels
 
 ORIENTATION = 0x0112  # of EXIF
 

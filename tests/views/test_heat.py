@@ -13,9 +13,7 @@ from PIL import Image
 
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
-from whyformer.views.heat import painted, painted_heads
-from whyformer.views.image import heat
-from whyformer.views.pixels import png, resized, shrunk, to_pixels, unnormalized
+from whyformer.views.image import heat, painted, painted_heads, png, resized, shrunk, to_pixels, unnormalized
 from whyformer.views.view import HeadColours
 
 

@@ -14,9 +14,9 @@ from tests.snapshots import compare
 from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
 from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
-from whyformer.views.backends.style import STYLE
-from whyformer.views.backends.svg import matrix_svg
 from whyformer.views.facts import doubts
+from whyformer.views.html.style import STYLE
+from whyformer.views.html.svg import matrix_svg
 from whyformer.views.view import Fact, Matrix, Page, Scale, Terms, View
 
 STORED = ("text", "text_signed", "text_side_by_side", "table")  # no pictures: their bytes depend on the zlib version

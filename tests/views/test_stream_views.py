@@ -15,8 +15,8 @@ from whyformer.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.checks import _drawn
 from whyformer.views.pair import boxes_drawn, boxes_view
-from whyformer.views.scale import scale_of
 from whyformer.views.seq2seq import steps_view
+from whyformer.views.view import scale_of
 
 
 def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None:

@@ -1,31 +1,107 @@
 """The interceptor: one function mode that sees every attention of an unmodified model.
 
-Two roads lead to a site. ``F.scaled_dot_product_attention`` is a whole attention in one call. Otherwise a softmax makes
-an attention map, the map may be cast, masked, reshaped, and a product contracts its key axis with the values; the
-trail says which map that was. Either way the subclass gets a :class:`Site` before the product happens and may look at
-the map, put a leaf in its place, or change it.
+Beside it what it reads and keeps: which module is running, the ledger of softmaxes, and maps that the user marked.
 """
 
 from __future__ import annotations
 
+import sys
 import types
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
-from whyformer.capture.attend import attention_weights, repeat_heads
-from whyformer.capture.called import name_of
-from whyformer.capture.canonical import Layout, layout_of
-from whyformer.capture.ledger import SoftmaxCall
-from whyformer.capture.paths import current_path
-from whyformer.capture.product import Contraction, einsum_contraction, matmul_contraction
-from whyformer.capture.site import OpenSite
+from whyformer.capture.functions import attention_weights, repeat_heads
+from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Atom, Axis, Note, Source, Trail, fresh
+from whyformer.errors import BadInput
+
+# What a torch function is called, as function modes see it.
+
+
+def name_of(func: Any) -> str | None:
+    """Its name; None for attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter."""
+    name: str = func.__name__
+    if name != "__get__":
+        return name
+    attribute = getattr(func, "__self__", func).__name__
+    return attribute if attribute in {"T", "mT"} else None
+
+
+# The ledger: every softmax the model made, and what became of it.
+
+
+@dataclass(slots=True)
+class SoftmaxCall:
+    """One softmax (or marked attention map). ``claimed``: its key axis was contracted with values."""
+
+    path: str
+    shape: tuple[int, ...]
+    axis: int
+    layout: str | None = None
+    claimed: bool = False
+    contracted_elsewhere: bool = False
+
+    @property
+    def looks_like_attention(self) -> bool:
+        """Three or more axes and a normalised axis longer than one; class probabilities and routers have fewer."""
+        return len(self.shape) >= 3 and self.shape[self.axis] > 1
+
+    def __str__(self) -> str:
+        where = self.path or "the model itself"
+        fate = "contracted over another axis" if self.contracted_elsewhere else "never multiplied with values"
+        return f"{where}: softmax over axis {self.axis} of {self.shape}, {fate}"
+
+
+# The escape hatch: say yourself which tensor is an attention map.
+
+
+def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
+    """Return ``weights`` unchanged, and tell whyformer that it is an attention map in this layout.
+
+    For home-made attention that is no softmax (sparsemax, sigmoid, a lookup), called between the weights and their
+    product with the values. Outside of an explanation it costs nothing.
+    """
+    letters = layout.split()
+    if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["k", "q"]) or len(letters) != weights.ndim:
+        raise BadInput(
+            f"layout {layout!r} does not describe a tensor of shape {tuple(weights.shape)}: give one letter per axis "
+            "out of b (batch), h (head), q (query), k (key), e.g. 'b h q k'."
+        )
+    if has_torch_function_unary(weights):
+        marked: Tensor = handle_torch_function(mark_attention, (weights,), weights, layout)
+        return marked
+    return weights
+
+
+# Which module is running right now, read from the call stack: nothing is hooked, nothing in the model changes.
+
+
+def module_names(model: nn.Module) -> dict[int, str]:
+    return {id(module): name for name, module in model.named_modules()}
+
+
+def current_path(names: dict[int, str]) -> str:
+    """Dotted path of the innermost running module of the model, "" for the model itself."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, nn.Module):
+            name = names.get(id(caller))
+            if name is not None:
+                return name
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+# The interceptor: one function mode that sees every attention of an unmodified model.
+
 
 Function = Callable[..., Any]
 

@@ -42,7 +42,7 @@ def _sheet(entry: Method | Metric, facts: list[str]) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from whyformer.views.backends.terminal import put
+    from whyformer.views.terminal.page import put
 
     paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
     options = [f"  {k}={v!r}" for k, v in entry.defaults().items()] or ["  (none)"]

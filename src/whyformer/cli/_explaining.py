@@ -98,7 +98,7 @@ def deliver(
 
 def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
     """The images as the model saw them (resized, cropped), so that patches lie where they belong."""
-    from whyformer.views.pixels import unnormalized
+    from whyformer.views.image import unnormalized
 
     subject, batch, _ = explainer.prepare(images)
     processor = getattr(explainer.processor, "image_processor", explainer.processor)

@@ -89,7 +89,7 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
         return texts_from(arguments, file)
     if not arguments or file is not None:
         raise BadInput(f"this is a model of images: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
-    from whyformer.photo import open_image
+    from whyformer.image_file import open_image
 
     return [open_image(Path(path)) for path in arguments]
 

@@ -113,8 +113,8 @@ def load_any(name: str) -> tuple[Any, Any, str]:
 
 def kind_of(model: Any) -> str:
     """What a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
-    from whyformer.subjects.base import signature_of
-    from whyformer.subjects.families import BOX_FEATURES
+    from whyformer.inputs.base import signature_of
+    from whyformer.inputs.families import BOX_FEATURES
 
     names = set(signature_of(model))
     if "input_ids" in names and names & set(BOX_FEATURES):

@@ -18,7 +18,7 @@ Results = list[list["Explanation"]]  # per input, one per method
 
 def as_json(results: Results) -> str:
     """A list with one object per input and method, as ``Explanation.save("x.json")`` writes it."""
-    from whyformer.io import to_dict
+    from whyformer.result import to_dict
 
     return json.dumps([to_dict(e) for row in results for e in row], ensure_ascii=False, indent=1)
 

@@ -18,7 +18,7 @@ MOST = 10  # rows that are explained one by one without being asked for by numbe
 
 def load_table(name: str | None) -> tuple[Any, Any]:
     """Model and Table: shipped, from a folder, or from a function of the user's."""
-    from whyformer.subjects.columns import Table
+    from whyformer.inputs.table_schema import Table
 
     if name is None:
         from whyformer.demo import load_adult
@@ -57,7 +57,7 @@ def _module(name: str) -> Any:
 def rows_of(path: Path | None, table: Any, size: int) -> Any:
     """The rows of the file, or those that are shipped."""
     from whyformer.demo.census import FOLDER
-    from whyformer.tables.chunks import CsvRows
+    from whyformer.tables.csv_rows import CsvRows
 
     return CsvRows(path or FOLDER / "rows.csv", table, size)
 
@@ -91,7 +91,7 @@ def overall_picture(
     path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, how: dict[str, Any]
 ) -> None:
     from whyformer.cli._output import say_written
-    from whyformer.tables.overall import BATCH_SIZE, explain_global
+    from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
     from whyformer.tables.result import plain_data
 
     if len(methods) > 1:

@@ -85,7 +85,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
     if kind == "sound":
         return noise.normal(size=16000).astype(np.float32)
     boxes = {"visual_feats": ("visual_feat_dim", "visual_pos"), "visual_embeds": ("visual_embedding_dim", "")}
-    from whyformer.subjects.base import signature_of
+    from whyformer.inputs.base import signature_of
 
     name = next(n for n in boxes if n in signature_of(model))
     size, corners = boxes[name]
@@ -94,7 +94,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
 
 
 def _picture(path: Path | None) -> Any:
-    from whyformer.photo import open_image
+    from whyformer.image_file import open_image
 
     if path is not None:
         return open_image(path)
@@ -108,7 +108,7 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
     from rich.console import Group, RenderableType
     from rich.text import Text
 
-    from whyformer.views.backends.terminal import put
+    from whyformer.views.terminal.page import put
 
     count = len(study.unclaimed)
     lines: list[RenderableType] = [

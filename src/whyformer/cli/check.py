@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from whyformer.cli._evaluate import loaded
 from whyformer.cli._input import REPORT, check_out, target_from
-from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target
+from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target, loaded
 from whyformer.cli._output import deliver_result
 
 
@@ -51,7 +50,7 @@ def check(
       whyformer check cat.jpg --model my-vit/ --out check.png
     """
     check_out(out, REPORT)
-    from whyformer.evaluate.checks.check import check as run_checks
+    from whyformer.checks.check import check as run_checks
 
     found, processor, given = loaded(model, inputs or [], file, "check", demo=False)
     result = run_checks(

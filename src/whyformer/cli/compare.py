@@ -6,9 +6,21 @@ from typing import Annotated
 
 import typer
 
-from whyformer.cli._evaluate import common, loaded
 from whyformer.cli._input import REPORT, check_out
-from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Out, Replace, Seed, Target
+from whyformer.cli._options import (
+    BatchSize,
+    Cache,
+    File,
+    Inputs,
+    Json,
+    Model,
+    Out,
+    Replace,
+    Seed,
+    Target,
+    common,
+    loaded,
+)
 from whyformer.cli._output import deliver_result
 
 

@@ -2,12 +2,133 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from whyformer.demo import SENTENCES
+
+# The part of the demo with pictures: drawn faces for the model of pets, and stripes for the model of textures.
+
+
+FACE_METHODS = ("attention_rollout", "generic_attention", "grad_cam", "saliency")
+HORSE_METHODS = ("generic_attention", "saliency", "integrated_gradients", "occlusion")
+ABOUT_PICTURES = {
+    "attention_rollout": "where all layers look, whatever the class",
+    "generic_attention": "the attention that raised the score",
+    "grad_cam": "features that raise the score",
+    "saliency": "where a nudge would change it most",
+    "integrated_gradients": "slopes added up on the way from a grey picture",
+    "occlusion": "what the score loses without a patch",
+}
+DRAWN = (
+    "This is a drawing made by the demo: photos are not shipped. The model learned from photos, so take this for "
+    "what an explanation looks like, not for how well the model sees."
+)
+HORSE = "Its stripes make this horse a zebra. The sharpest maps point at a few of them only."
+STRIPES = (
+    "The model calls a horse with stripes zebra-like, any other horse horse-like. Concepts are sets of pictures; a "
+    "bar is the share of striped horses that become more zebra-like with more of the first concept and less of the "
+    "second; 0.5 is what chance gives."
+)
+
+
+def picture_views() -> list[Any]:
+    """A cat, a dog, a striped horse, and whether stripes make the zebra."""
+    from whyformer.demo.faces import face
+    from whyformer.demo.pictures import picture
+
+    views = []
+    pets = _explained("pets", [face("cat"), face("dog")], FACE_METHODS)
+    for name, (image, explanations) in zip(("A drawn cat", "A drawn dog"), pets, strict=True):
+        views.append(_beside(f"{name}, and a model of cats and dogs", image, explanations, DRAWN))
+    ((image, explanations),) = _explained("textures", [picture("horse", "striped", seed=2)], HORSE_METHODS)
+    views.append(_beside("A striped horse, and a model of shapes and textures", image, explanations, HORSE))
+    return [*views, _stripes()]
+
+
+def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[tuple[Any, list[Any]]]:
+    """Per image: its pixels, and one explanation per method."""
+    from PIL import Image
+
+    from whyformer import demo
+    from whyformer.cli._model import quiet
+    from whyformer.explainer import Explainer
+
+    with quiet():
+        model, processor = demo.load_pets() if name == "pets" else demo.load_textures()
+    found = Explainer(model, processor).explain(
+        [Image.fromarray(pixels) for pixels in images], method=list(methods), progress=False
+    )
+    return [(pixels, [found[method][i] for method in methods]) for i, pixels in enumerate(images)]
+
+
+def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
+    """The picture first, then one map per method, each on its own scale."""
+    from whyformer.views import side_by_side
+    from whyformer.views.view import Panel, Picture
+
+    view = side_by_side(explanations, image=image, shared=False, notes=ABOUT_PICTURES, title=title)
+    panels = (Panel((Picture(image),), "input"), *view.panels)
+    return replace(view, panels=panels, columns=len(panels), caption=f"{view.caption} {note}")
+
+
+def _stripes() -> Any:
+    from whyformer.cli._model import quiet
+    from whyformer.cli.tcav import shipped_concepts
+    from whyformer.concepts.tcav import tcav
+    from whyformer.views.concepts import scores_view
+
+    with quiet():
+        given = shipped_concepts(0, sets=12, size=10)
+    pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
+    found = tcav(given.pop("model"), given.pop("layer"), **given, relative=pairs, pooling="mean", progress=False)
+    return replace(scores_view(found, "Do zebras need stripes? (TCAV)"), caption=STRIPES)
+
+
+# The part of the demo with a table: one row of census data, and all of them together.
+
+
+TABLE_METHODS = ("raw_attention", "generic_attention", "integrated_gradients", "occlusion")
+ABOUT_TABLE = {
+    "raw_attention": "how much the last layer looks at each column",
+    "generic_attention": "the attention that raised the score",
+    "integrated_gradients": "slopes added up on the way from a typical row",
+    "occlusion": "what the score loses with a typical value in place of the column's own",
+}
+CENSUS = (
+    "A small FT-Transformer guesses from census data of 1994 whether somebody earned more than 50,000 dollars. It is "
+    "here to show what an explanation of a table looks like: it must not be used to judge people."
+)
+
+
+def table_views(row: int = 1) -> list[Any]:
+    """One row by several methods, and the columns over all rows that are shipped."""
+    try:
+        from whyformer.demo.census import adult_rows, load_adult
+        from whyformer.explainer import Explainer
+        from whyformer.tables.global_explanation import explain_global
+        from whyformer.views import side_by_side
+        from whyformer.views.table import view_of_columns
+
+        model, table = load_adult()
+    except ImportError:  # the library of the model is an extra: the rest of the demo does without
+        return []
+    rows = adult_rows()
+    explainer = Explainer(model, table)
+    explained = explainer.explain(rows[row], method=list(TABLE_METHODS), progress=False)
+    one = side_by_side(explained, notes=ABOUT_TABLE, title="A row of a table")
+    everything = explain_global(explainer, rows, method="integrated_gradients", target=">50K", progress=False)
+    return [
+        replace(one, caption=f"{CENSUS} {one.caption}"),
+        replace(view_of_columns(everything), title="The same model, over forty rows"),
+    ]
+
+
+# whyformer demo: five sentences, three pictures and a table, one page.
+
 
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 LEAD = (
@@ -54,8 +175,6 @@ def demo(
 
 
 def demo_page(out: Path) -> Any:
-    from whyformer.cli._demo_pictures import picture_views
-    from whyformer.cli._demo_table import table_views
     from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
     from whyformer.views import page, side_by_side

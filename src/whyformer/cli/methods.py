@@ -55,7 +55,7 @@ def _table(chosen: Sequence[Method]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from whyformer.views.backends.terminal import put
+    from whyformer.views.terminal.page import put
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=False)
     for heading in ("method", "looks at", "scope", "signed", "class"):

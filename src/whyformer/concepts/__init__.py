@@ -1,9 +1,9 @@
 """Concepts: does a layer know them, does the output use them, and what does a unit like best?"""
 
+from whyformer.concepts.activation_maximization import Maximized as Maximized
 from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
-from whyformer.concepts.maximized import Maximized as Maximized
-from whyformer.concepts.result import ConceptScore as ConceptScore
-from whyformer.concepts.result import TCAVResult as TCAVResult
+from whyformer.concepts.tcav import ConceptScore as ConceptScore
+from whyformer.concepts.tcav import TCAVResult as TCAVResult
 from whyformer.concepts.tcav import tcav as tcav
 
 __all__ = ["ConceptScore", "Maximized", "TCAVResult", "activation_maximization", "tcav"]

@@ -2,21 +2,254 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
-from whyformer.concepts.canvas import Canvas, checkerboard, shaken, total_variation
-from whyformer.concepts.maximized import Maximized
-from whyformer.concepts.soft_text import maximized_text
-from whyformer.concepts.unit import Unit
-from whyformer.errors import BadInput, one_of
+from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.concepts.reader import Tap, layer_name
+from whyformer.engines.gradient.patch_grid import grid_artefact
+from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
 from whyformer.explainer import Explainer
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.text import TextSubject
+from whyformer.output import Head
 from whyformer.progress import tracker
 from whyformer.study import study_of
-from whyformer.subjects.base import Batch, Subject
+from whyformer.targets import resolve_targets
+
+# An image that can be optimised: as pixels or as waves, shaken a little before the model sees it.
+
+
+class Canvas:
+    """Parameters and the image they stand for, (1, C, height, width) in the model's input space."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], like: Tensor, colours: tuple[Any, Any] | None, fourier: bool, draw: Any
+    ) -> None:
+        channels, height, width = shape
+        self.size, self.colours = (height, width), colours
+        self.decay: Tensor | None = None
+        if fourier:
+            rows, columns = torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width)[None]
+            frequency = (rows**2 + columns**2).sqrt().clamp(min=1 / max(height, width))
+            # Waves of natural images fall off with 1/f: without it, the finest ones grow fastest.
+            self.decay = (0.25 / frequency * (height * width) ** 0.5)[None, :, :, None].to(like)
+            start = torch.randn((channels, *frequency.shape, 2), generator=draw) * 0.01
+        else:
+            start = torch.randn((channels, height, width), generator=draw) * 0.01
+        self.parameters = start.to(like).requires_grad_()
+
+    def image(self) -> Tensor:
+        values = self.parameters
+        if self.decay is not None:
+            waves = torch.view_as_complex((values * self.decay).float().contiguous())
+            values = torch.fft.irfft2(waves, s=self.size).to(self.parameters.dtype)
+        if self.colours is not None:  # between black and white, as the model's processor would hand them over
+            mean, std = (torch.as_tensor(c, device=values.device, dtype=values.dtype) for c in self.colours)
+            values = (values.sigmoid() - mean.view(-1, 1, 1)) / std.view(-1, 1, 1)
+        return values[None]
+
+
+def shaken(image: Tensor, jitter: float, scale: float, draw: Any) -> Tensor:
+    """Moved by up to ``jitter`` pixels and made up to ``scale`` larger or smaller; borders are mirrored."""
+    if not jitter and not scale:
+        return image
+    height, width = image.shape[-2:]
+    dx, dy, grown = (torch.rand(3, generator=draw) * 2 - 1).tolist()
+    zoom = 1 / (1 + scale * grown)
+    theta = torch.tensor([[zoom, 0, 2 * jitter * dx / width], [0, zoom, 2 * jitter * dy / height]])
+    grid = F.affine_grid(theta[None].to(image), list(image.shape), align_corners=False)
+    return F.grid_sample(image, grid, padding_mode="reflection", align_corners=False)
+
+
+def total_variation(image: Tensor) -> Tensor:
+    """Mean absolute difference of neighbours."""
+    across = (image[..., :, 1:] - image[..., :, :-1]).abs().mean()
+    down = (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
+    return across + down
+
+
+def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
+    """Mean squared difference of neighbours across patch borders ÷ inside patches; 1 where the grid cannot be seen."""
+    height, width = image.shape[-2:]
+    return grid_artefact(image, (height // grid[0], width // grid[1]), of="steps")
+
+
+# Maximized: the input that a unit likes best, and how it was reached.
+
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Maximized:
+    """A picture, or tokens."""
+
+    unit: str
+    value: float  # of the unit, for the image as shown, or for the tokens as listed
+    history: tuple[float, ...]  # of the unit, step by step (of the changed image; of the soft embeddings)
+    image: Array | None = None  # (height, width, 3) bytes
+    tokens: tuple[str, ...] = ()
+    checkerboard: float = float("nan")  # difference across patch borders ÷ inside patches; 1: no grid to be seen
+    start: float = float("nan")  # the unit's value before the first step
+    options: dict[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """The result beside the course of the objective; written to ``path`` if given. Returns the figure."""
+        from whyformer.views.concepts import maximized_picture
+
+        return maximized_picture(self, path)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture of ``plot`` (.png, .svg, .pdf)."""
+        path = Path(path)
+        if path.suffix not in {".png", ".svg", ".pdf"}:
+            raise UnknownName("file type", path.suffix or str(path), (".png", ".svg", ".pdf"))
+        self.plot(path)
+        return path
+
+
+# What is maximised: a class, a neuron, a neuron at one token, or the mean of a layer.
+
+
+FORMS = 'a class, ("neuron", layer, index), ("token", layer, position, index) or ("layer", layer)'
+LENGTHS = {"neuron": 3, "token": 4, "layer": 2}
+
+
+class Unit:
+    """Open it to read the unit's value from passes of the model."""
+
+    def __init__(self, subject: Subject, example: Batch, unit: Any) -> None:
+        self.subject, self.unit = subject, unit
+        self.layer = ""
+        self.target = -1
+        self._stack = ExitStack()
+        self._tap: Tap | None = None
+        head = Head(subject, example)
+        if isinstance(unit, tuple):
+            if not unit or LENGTHS.get(unit[0]) != len(unit):
+                raise BadInput(f"unit={unit!r}: {FORMS}.")
+            study = None if isinstance(unit[1], str) else study_of(subject, example)[0]
+            self.layer = layer_name(subject.model, unit[1], study)
+            place = " ".join(map(str, unit[2:]))
+            self.name = f"{unit[0]} {place} of {self.layer}" if place else f"mean of {self.layer}"
+        else:
+            if unit is None:
+                raise BadInput(f"unit: {FORMS}.")
+            logits_BC = head.logits(example)
+            self.target = resolve_targets(unit, logits_BC, head.labels(), head.positions, head.token_id)[0].index
+            self.name = f"class {head.name(self.target) or self.target}"
+
+    def __enter__(self) -> Unit:
+        if self.layer:
+            self._tap = self._stack.enter_context(Tap(self.subject.model, self.layer))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def value(self, batch: Batch) -> Tensor:
+        """A single number, differentiable."""
+        logits_BC = Head(self.subject, batch).logits(batch)
+        if self._tap is None:
+            return logits_BC[0, self.target]
+        found = self._tap.take()[0]
+        if self.unit[0] == "layer":
+            return found.mean()
+        *place, index = self.unit[2:]
+        try:
+            return found[place[0], index] if place else found[..., index].mean()
+        except IndexError:
+            raise BadInput(
+                f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(found.shape)}."
+            ) from None
+
+
+# Text that a unit likes best: soft embeddings, then the nearest tokens.
+
+
+def maximized_text(
+    explainer: Explainer, unit: Any, settings: dict[str, Any], draw: Any, track: Any, stepper: Any
+) -> Maximized:
+    """``length`` embeddings between the tokens that every text has."""
+    ids_1N, free_N = _frame(explainer, settings["length"])
+    subject, batch, _ = explainer.prepare({"input_ids": ids_1N})
+    if not isinstance(subject, TextSubject):
+        raise NotOffered("activation maximisation is for models of one image or one text.")
+    table = subject.table()
+    weight_VD = getattr(table, "weight", None)
+    if weight_VD is None:
+        raise NotOffered("the model does not say which table holds its word embeddings.")
+    allowed_V = torch.ones(len(weight_VD), dtype=torch.bool)
+    allowed_V[[i for i in subject.special_ids() if i < len(weight_VD)]] = False
+    words_VD = weight_VD.detach()[allowed_V]
+    typical = words_VD.norm(dim=1).median()
+    noise = torch.randn((settings["length"], weight_VD.shape[1]), generator=draw).to(words_VD)
+    soft_ND = (words_VD.mean(0) + noise * words_VD.std(0) * 0.1).requires_grad_()
+    step = stepper(soft_ND, settings["optimizer"], settings["lr"])
+    ids = batch.tensors[subject.main]
+    spots = free_N.to(ids.device)
+
+    def placed(embedding: Tensor) -> Tensor:
+        other = embedding.clone()
+        other[0, spots] = soft_ND.to(other)
+        return other
+
+    history: list[float] = []
+    with Unit(subject, batch, unit) as sought:
+        for _ in track(range(settings["steps"]), "maximising"):
+            with SwapEmbedding(ids, table, placed):
+                value = sought.value(batch)
+            strange = (soft_ND.norm(dim=1) / typical - 1).square().mean()
+            step(value - settings["norm"] * strange)
+            history.append(float(value.detach()))
+        nearest = torch.cdist(soft_ND.detach().float(), words_VD.float()).argmin(1)
+        chosen = allowed_V.nonzero()[:, 0].to(nearest.device)[nearest]
+        hard = ids.clone()
+        hard[0, spots] = chosen.to(ids)
+        final = float(sought.value(batch.with_tensors(**{subject.main: hard})).detach())
+    fell = history[-1] - final
+    notes = (f"the tokens reach {final:.3g}, the soft embeddings {history[-1]:.3g}.",) if fell > 0 else ()
+    return Maximized(
+        unit=sought.name,
+        value=final,
+        history=tuple(history),
+        tokens=tuple(subject.labels(chosen.tolist())),
+        start=history[0],
+        options=settings,
+        warnings=notes,
+        model=type(explainer.model).__name__,
+    )
+
+
+def _frame(explainer: Explainer, length: int) -> tuple[Tensor, Tensor]:
+    """Ids with room for ``length`` tokens between those that the tokenizer adds, and where the room is."""
+    if not isinstance(length, int) or length < 1:
+        raise BadInput(f"length={length!r}: a whole number of at least 1.")
+    tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
+
+    def known(*names: str) -> list[int]:
+        values = [getattr(tokenizer, f"{name}_token_id", None) for name in names]
+        return [int(v) for v in values if v is not None][:1]
+
+    front, back = known("cls"), known("sep")
+    filler = known("mask", "unk", "pad") or [0]
+    ids = torch.tensor([[*front, *filler * length, *back]])
+    return ids, torch.arange(length) + len(front)
+
+
+# Activation maximisation: an input made to drive one unit of the model as high as it goes.
+
 
 OPTIMIZERS = ("adam", "gradient")
 
@@ -152,7 +385,7 @@ def _colours(explainer: Explainer, channels: int) -> tuple[Any, Any]:
 
 
 def _bytes(explainer: Explainer, image: Tensor, bounded: bool) -> Any:
-    from whyformer.views.pixels import to_pixels
+    from whyformer.views.image import to_pixels
 
     values = image.float().cpu()
     if bounded:

@@ -1,4 +1,4 @@
-"""What a layer makes of inputs, and how a target's logit depends on it."""
+"""What a layer makes of inputs, pooled over positions, and how a target's logit depends on it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,134 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from whyformer.concepts.layer import Tap, layer_name
-from whyformer.concepts.pooling import pooled, pooled_gradient
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.explainer import Explainer
-from whyformer.head import Head
-from whyformer.outputs import require_finite, resolve_targets, scalar_of
-from whyformer.study import study_of
-from whyformer.subjects.base import Batch, Subject
+from whyformer.inputs.base import Batch, Subject
+from whyformer.output import Head
+from whyformer.study import Study, study_of
+from whyformer.targets import require_finite, resolve_targets, scalar_of
 from whyformer.types import Target
+
+# A layer by number or name, and what comes out of it.
+
+
+def layer_name(model: nn.Module, layer: int | str, study: Study | None) -> str:
+    """The dotted name of a module: itself, or the block around the ``layer``-th attention."""
+    modules = dict(model.named_modules())
+    if isinstance(layer, str):
+        if layer not in modules or not layer:
+            raise UnknownName("module", layer, [n for n in modules if n])
+        return layer
+    sites = study.sites if study is not None else ()
+    blocks = list(dict.fromkeys(b for b in (_block(modules, site.path) for site in sites) if b))
+    if not blocks:
+        raise NotOffered("no list of attention blocks was found in the model: give the layer as a dotted module name.")
+    if isinstance(layer, bool) or not isinstance(layer, int) or not -len(blocks) <= layer < len(blocks):
+        raise BadInput(
+            f"layer={layer!r}: a number from 0 to {len(blocks) - 1}, or a module name such as {blocks[0]!r}."
+        )
+    return blocks[layer]
+
+
+def _block(modules: dict[str, nn.Module], path: str) -> str:
+    """The innermost module around an attention site that is one of a list: its output is the residual stream."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        parent = modules.get(".".join(parts[: end - 1]))
+        if isinstance(parent, (nn.ModuleList, nn.Sequential)):
+            return ".".join(parts[:end])
+    return ""
+
+
+class Tap:
+    """While open, keeps what a module gave; with ``leaf``, as the start of the graph, so that it can be differentiated.
+
+    The weights are frozen (``borrowed``), so nothing before the leaf is kept for a backward pass.
+    """
+
+    def __init__(self, model: nn.Module, name: str, leaf: bool = False) -> None:
+        self.module, self.name, self.leaf = model.get_submodule(name), name, leaf
+        self._found: list[Tensor] = []
+        self._handle: Any = None
+
+    def __enter__(self) -> Tap:
+        self._handle = self.module.register_forward_hook(self._keep)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._handle.remove()
+        self._found.clear()
+
+    def _keep(self, module: nn.Module, args: Any, out: Any) -> Any:
+        tensor = out[0] if isinstance(out, (tuple, list)) else out
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            raise NotOffered(f"{self.name} gives a {type(tensor).__name__}, no tensor of activations: choose another.")
+        if not self.leaf:
+            self._found.append(tensor)
+            return None
+        tensor = tensor.detach().requires_grad_()
+        self._found.append(tensor)
+        return (tensor, *out[1:]) if isinstance(out, tuple) else tensor
+
+    def take(self) -> Tensor:
+        """What the last pass left here."""
+        found, self._found = self._found, []
+        if len(found) != 1:
+            raise NotOffered(
+                f"{self.name} ran {len(found)} times in one pass: a layer that runs exactly once is needed. "
+                "Give another module by its dotted name."
+            )
+        return found[0]
+
+
+# From activations per token to one vector per input, and the same way for gradients.
+
+
+POOLINGS = ("cls", "mean", "flat")
+
+
+def pooled(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
+    """(B, D): the first real token, the mean over real tokens, or everything."""
+    if activation.ndim == 2:
+        return activation
+    if pooling == "flat":
+        _require_no_padding(keep_BN)
+        return activation.flatten(1)
+    keep_BN = _checked(activation, keep_BN, pooling)
+    if pooling == "cls":
+        return activation[range(len(activation)), keep_BN.float().argmax(1)]
+    weights_BN1 = keep_BN[:, :, None].to(activation)
+    return (activation * weights_BN1).sum(1) / weights_BN1.sum(1)
+
+
+def pooled_gradient(gradient: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
+    """(B, D): the derivative for a step of the pooled vector; the mean takes a step where every real token does."""
+    if gradient.ndim == 2 or pooling != "mean":
+        return pooled(gradient, keep_BN, pooling)
+    keep_BN = _checked(gradient, keep_BN, pooling)
+    return (gradient * keep_BN[:, :, None].to(gradient)).sum(1)
+
+
+def _checked(activation: Tensor, keep_BN: Tensor | None, pooling: str) -> Tensor:
+    if activation.ndim != 3:
+        raise NotOffered(
+            f"pooling={pooling!r} needs activations of inputs × tokens × features; this layer gives "
+            f'{tuple(activation.shape)}. Use pooling="flat" or another layer.'
+        )
+    if keep_BN is None or keep_BN.shape[1] != activation.shape[1]:
+        return activation.new_ones(activation.shape[:2]).bool()
+    return keep_BN.to(activation.device)
+
+
+def _require_no_padding(keep_BN: Tensor | None) -> None:
+    if keep_BN is not None and not keep_BN.all():
+        raise NotOffered('pooling="flat" needs inputs of one length, and these were padded: use "cls" or "mean".')
+
+
+# What a layer makes of inputs, and how a target's logit depends on it.
+
 
 Array = np.ndarray[Any, Any]
 

@@ -2,22 +2,247 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import math
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from whyformer.borrow import borrowed, refuse_without_gradients
-from whyformer.concepts.cav import CAV, CLASSIFIERS, fit_cav
-from whyformer.concepts.pooling import POOLINGS
-from whyformer.concepts.reader import Reader
-from whyformer.concepts.result import ConceptScore, TCAVResult
-from whyformer.concepts.significance import holm, interval, welch
-from whyformer.errors import BadInput, UnknownName, one_of
+from whyformer.concepts.reader import POOLINGS, Reader
+from whyformer.errors import BadInput, MissingExtra, UnknownName, one_of
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.progress import tracker
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# A concept activation vector: the direction in a layer that tells a concept from something else.
+
+
 Array = np.ndarray[Any, Any]
+
+CLASSIFIERS = ("logistic", "sgd")
+FEWEST = 4  # of each side: two to learn from, and some held out
+
+
+@dataclass(frozen=True, eq=False)
+class CAV:
+    """Points towards the concept; length 1."""
+
+    direction_D: Array
+    accuracy: float  # on the held-out third
+
+    def __neg__(self) -> CAV:
+        """The same line, read the other way round."""
+        return CAV(-self.direction_D, self.accuracy)
+
+
+def fit_cav(
+    concept_ND: Array, other_ND: Array, classifier: str = "logistic", seed: int = 0, size: int | None = None
+) -> CAV:
+    """Learn the direction on two thirds of both sets, cut to the size of the smaller; score it on the rest."""
+    size = min(len(concept_ND), len(other_ND), size or len(other_ND))
+    if size < FEWEST:
+        raise BadInput(f"a concept vector needs at least {FEWEST} examples on each side; there are {size}.")
+    held = max(1, size // 3)
+    # Stratified: the same number of both sides on either part of the split.
+    drawn = (x_ND[np.random.default_rng(seed).permutation(len(x_ND))[:size]] for x_ND in (concept_ND, other_ND))
+    parts = [x_ND.astype(np.float64) for x_ND in drawn]
+    train_ND = np.concatenate([p[held:] for p in parts])
+    test_ND = np.concatenate([p[:held] for p in parts])
+    train_y, test_y = (np.repeat([1, 0], n) for n in (size - held, held))
+    middle_D = train_ND.mean(0)
+    # One number for all features: it turns no direction, and makes the penalty independent of the activations' unit.
+    scale = float(np.sqrt(((train_ND - middle_D) ** 2).mean())) or 1.0
+    weight_D, bias = _fitted((train_ND - middle_D) / scale, train_y, classifier, seed)
+    length = float(np.linalg.norm(weight_D))
+    direction_D = weight_D / length if length > 0 else weight_D
+    right = (((test_ND - middle_D) / scale @ weight_D + bias) > 0) == test_y
+    return CAV(direction_D, float(right.mean()))
+
+
+def _fitted(x_ND: Array, y_N: Array, classifier: str, seed: int) -> tuple[Array, float]:
+    try:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression, SGDClassifier
+    except ImportError:
+        raise MissingExtra("scikit-learn", "eval", "tcav") from None
+    if classifier == "logistic":
+        # Newton's method reaches the optimum to the last digits; its Hessian is too large for flattened activations.
+        solver = "newton-cholesky" if x_ND.shape[1] <= 1024 else "lbfgs"
+        model = LogisticRegression(C=0.1, tol=1e-10, max_iter=2000, solver=solver)
+    else:  # as in the authors' code, but seeded
+        model = SGDClassifier(loss="hinge", alpha=0.01, max_iter=1000, tol=1e-5, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x_ND, y_N)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+# TCAVResult: how often each concept raises the score of a class, and whether to believe it.
+
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ConceptScore:
+    """One concept against random inputs, or against another concept."""
+
+    concept: str
+    versus: str  # "random", or the other concept
+    scores: tuple[float, ...]  # one per concept vector: share of inputs whose logit rises along it
+    mean: float
+    low: float  # 95 % limits of the mean
+    high: float
+    p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
+    significant: bool  # p is below alpha, and the row is not doubtful
+    accuracy: float  # mean over concept vectors, on held-out examples
+    magnitude: float  # mean derivative of the logit along concept vectors of length 1
+    doubtful: bool = False  # the layer does not know this concept: no claim is made
+    small: bool = False  # a typical random vector moves the logit more
+
+    @property
+    def name(self) -> str:
+        return self.concept if self.versus == "random" else f"{self.concept} | {self.versus}"
+
+
+@dataclass(frozen=True)
+class TCAVResult:
+    """One row per concept, and the scores of random concepts that they are compared with."""
+
+    rows: tuple[ConceptScore, ...]
+    random: tuple[float, ...]  # random-vs-random scores
+    layer: str
+    target: str
+    options: dict[str, Any] = field(default_factory=dict)
+    inputs: int = 0
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+    random_magnitude: float = math.nan  # root mean square over random vectors
+
+    def __getitem__(self, name: str) -> ConceptScore:
+        for row in self.rows:
+            if name in (row.name, row.name.replace(" ", "")):
+                return row
+        raise UnknownName("concept", name, [row.name for row in self.rows])
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: concepts for {self.target!r} at {self.layer}, {self.inputs} inputs"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per concept."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise MissingExtra("pandas", "tabular", "to_frame()") from None
+        return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])
+
+    def show(self) -> None:
+        """Print the table to the terminal."""
+        from whyformer.views.concepts import show_scores
+
+        show_scores(self)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Bars with limits, and stars where significant; written to ``path`` if given. Returns the figure."""
+        from whyformer.views.concepts import score_bars
+
+        return score_bars(self, path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; JSON has no NaN, so what is unknown is null."""
+        rows = [
+            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in dataclasses.asdict(row).items()}
+            for row in self.rows
+        ]
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        size = None if math.isnan(self.random_magnitude) else self.random_magnitude
+        return {"format": FORMAT, "what": "tcav", **data, "rows": rows, "random_magnitude": size}
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json (reload with ``TCAVResult.load``), or a picture (.png, .svg, .pdf)."""
+        path = Path(path)
+        if path.suffix in {".png", ".svg", ".pdf"}:
+            self.plot(path)
+        elif path.suffix == ".json":
+            path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
+        else:
+            raise UnknownName("file type", path.suffix or str(path), (".json", ".png", ".svg", ".pdf"))
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> TCAVResult:
+        """Read what ``save`` wrote; no model is needed."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "tcav"):
+                raise ValueError("it holds something else")
+            data["rows"] = tuple(_row(row) for row in data["rows"])
+            data["random"], data["warnings"] = tuple(data["random"]), tuple(data["warnings"])
+            data["random_magnitude"] = math.nan if data.get("random_magnitude") is None else data["random_magnitude"]
+            return cls(**data)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadInput(f"{str(path)!r} is no saved TCAV result ({error}).") from error
+
+
+def _row(data: dict[str, Any]) -> ConceptScore:
+    known: dict[str, Any] = {k: math.nan if v is None else v for k, v in data.items()}
+    return ConceptScore(**{**known, "scores": tuple(known["scores"])})
+
+
+# Could these scores come from random concepts? Welch's test, corrected for asking several times.
+
+
+def welch(scores: Array, others: Array, back: Array | None = None) -> float:
+    """Two-sided p of equal means; variances may differ. Without any spread: 1 for equal means, else 0.
+
+    back: the others once more, read the other way round. Mean and spread are then those of both, while they count
+    once: what is random in one direction is so in the other, and a concept and its opposite get the same p.
+    """
+    from scipy.stats import ttest_ind_from_stats
+
+    if min(len(scores), len(others)) < 2:
+        return float("nan")
+    both = others if back is None else np.concatenate([others, back])
+    if np.ptp(scores) == 0 and np.ptp(both) == 0:
+        return 1.0 if scores[0] == both[0] else 0.0
+    # From mean and spread: a set of equal scores is common here, and no reason for a warning.
+    facts = (scores.mean(), scores.std(ddof=1), len(scores), both.mean(), both.std(ddof=1), len(others))
+    return float(ttest_ind_from_stats(*facts, equal_var=False).pvalue)
+
+
+def holm(p_values: list[float]) -> list[float]:
+    """Holm's step-down correction; NaN stays NaN and does not count."""
+    corrected = [float("nan")] * len(p_values)
+    known = sorted((p, i) for i, p in enumerate(p_values) if not np.isnan(p))
+    highest = 0.0
+    for rank, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - rank) * p))
+        corrected[i] = highest
+    return corrected
+
+
+def interval(scores: Array) -> tuple[float, float]:
+    """95 % limits of the mean, kept inside 0 to 1; NaN for a single score."""
+    from scipy.stats import t
+
+    if len(scores) < 2:
+        return float("nan"), float("nan")
+    half = float(t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / len(scores) ** 0.5)
+    return max(0.0, float(scores.mean()) - half), min(1.0, float(scores.mean()) + half)
+
+
+# TCAV: does the output of a model depend on a concept that people have a word for? (Kim et al. 2018)
+
 
 RUNS = 20  # concept vectors per pair of concepts where no random sets say how many
 FAIR = 0.6  # held-out accuracy below which a layer is said not to know the concept

@@ -14,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.defaults import CLASSES
+from whyformer.engines.attention.maps import row_normalized
 from whyformer.errors import AmbiguousLayout, NotOffered
-from whyformer.evaluate.entry import named
-from whyformer.registry import get_method
-from whyformer.relevance import row_normalized
+from whyformer.evaluate.contender import named
+from whyformer.registry import CLASSES, get_method
 from whyformer.run import Run
 from whyformer.types import Site
 

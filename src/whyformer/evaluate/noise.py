@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.evaluate.entry import Entry
+from whyformer.evaluate.contender import Entry
 from whyformer.evaluate.perturbed import Perturbed
+from whyformer.inputs.text import TextSubject
 from whyformer.registry import get_method
 from whyformer.run import Run
-from whyformer.subjects.text import TextSubject
 
 Array = np.ndarray[Any, Any]
 

@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from whyformer.engines.perturbation.game import COLUMNS, Game, Store, digest, folder_of, weights_digest
+from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
-from whyformer.evaluate.detected import Queries
-from whyformer.evaluate.game import COLUMNS, Game
-from whyformer.evaluate.store import Store, digest, folder_of, weights_digest
-from whyformer.evaluate.variants import Variants, checked_replacement, variants_of
+from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import BATCH_SIZE, Explainer
-from whyformer.outputs import scalar_of
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.detection import DetectionSubject
+from whyformer.inputs.table import TableSubject
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
-from whyformer.subjects.base import Batch, Subject
-from whyformer.subjects.detection import DetectionSubject
-from whyformer.subjects.table import TableSubject
+from whyformer.targets import scalar_of
 from whyformer.types import Target, Units
 
 Array = np.ndarray[Any, Any]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from whyformer.evaluate.entry import Scored
-    from whyformer.evaluate.game import Game
+    from whyformer.engines.perturbation.game import Game
+    from whyformer.evaluate.contender import Scored
     from whyformer.types import Units
 
 Array = np.ndarray[Any, Any]
@@ -33,7 +33,7 @@ class Trial:
 
     def heat(self) -> Array:
         """(height, width) scores laid over the image, interpolated; not below zero."""
-        from whyformer.views.pixels import resized
+        from whyformer.views.image import resized
 
         units = self.units
         assert units is not None and units.grid is not None

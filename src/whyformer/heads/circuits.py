@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.heads.projections import Found, ProjectionFinder, SiteWeights
+from whyformer.capture.projections import Found, ProjectionFinder, SiteWeights
 from whyformer.errors import NotOffered
-from whyformer.head import Head
 from whyformer.heads.induction import repeated_tokens
 from whyformer.heads.visit import visiting
+from whyformer.output import Head
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +72,7 @@ def circuits(
     """The QK and OV circuits of every head.
 
     The weights are found by running the model once and looking for each head's queries, keys and values among what its
-    linear layers produced (capture/heads/projections.py). ``inputs``: one input to run it on; random tokens by default.
+    linear layers produced (capture/projections.py). ``inputs``: one input to run it on; random tokens by default.
 
     Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
     eigenvalue summary also hides that a head may copy some tokens and suppress others.

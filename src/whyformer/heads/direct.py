@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.capture.capture import record, require_sites
-from whyformer.capture.heads.direct import DirectPath
-from whyformer.capture.paths import module_names
+from whyformer.capture.direct_path import DirectPath
+from whyformer.capture.intercept import module_names
+from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.capture.trail import PROJECTIONS
 from whyformer.errors import BadInput, NotOffered
-from whyformer.heads.gradient import mask_gradient
+from whyformer.heads.importance_kinds import mask_gradient
 from whyformer.heads.visit import visiting
 from whyformer.run import Run
 from whyformer.types import Cost, Target
@@ -111,7 +111,7 @@ def direct_logit(
 
 
 def _shares(run: Run) -> Tensor:
-    """(b, L, H): ∂s/∂ξ, as in heads/gradient.py, with only the direct path in the graph."""
+    """(b, L, H): ∂s/∂ξ, as in heads/importance_kinds.py, with only the direct path in the graph."""
     everyone = list(range(run.batch.size))
     names, axes = module_names(run.subject.model), run.study.batch_axes
     counter = _Counter(run.batch.size, names, axes)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.capture.heads.gates import Gate
+from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
-from whyformer.heads.interval import interval
+from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of
 from whyformer.heads.pruning import PruningCurve, measured
-from whyformer.heads.score import checked_labels, label_indices, loss_of
 from whyformer.heads.visit import Visit, gated, visiting
+from whyformer.intervals import interval
 from whyformer.run import Run
 from whyformer.types import Cost
 

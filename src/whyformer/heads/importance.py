@@ -1,30 +1,177 @@
-"""head_importance: one number per head, over one input or many."""
+"""head_importance: one number per head, over one input or many, and the result that shows it."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.errors import BadInput, NotOffered, one_of
-from whyformer.heads.ablation import ablation
-from whyformer.heads.confidence import confidence
-from whyformer.heads.gradient import mask_gradient, recorded, token_counts, token_sums
-from whyformer.heads.interval import interval
-from whyformer.heads.lrp import lrp_relevance
-from whyformer.heads.normalize import NORMALIZATIONS, normalized
-from whyformer.heads.relevance import relevance_share
-from whyformer.heads.result import HeadImportance
-from whyformer.heads.score import SCALARS, checked_labels
+from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
+from whyformer.heads.importance_kinds import (
+    SCALARS,
+    ablation,
+    checked_labels,
+    confidence,
+    lrp_relevance,
+    mask_gradient,
+    recorded,
+    relevance_share,
+    token_counts,
+    token_sums,
+)
 from whyformer.heads.visit import Visit, visiting
+from whyformer.intervals import interval
+from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.types import Cost
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# Put head scores on a common scale.
+
 
 Array = np.ndarray[Any, Any]
+
+NORMALIZATIONS = (None, "l2", "minmax", "l2_minmax", "share")
+
+
+def normalized(scores_LH: Array, how: str | None) -> Array:
+    """``"l2"``: each layer to length 1 (Michel's code); ``"minmax"``: all heads to 0…1; ``"l2_minmax"``: both, in
+    that order (Hugging Face's bertology script); ``"share"``: all heads to absolute sum 1. Missing heads stay NaN.
+    """
+    one_of("normalize", how, NORMALIZATIONS)
+    if how in {"l2", "l2_minmax"}:
+        length = np.sqrt(np.nansum(scores_LH**2, axis=1, keepdims=True))
+        scores_LH = scores_LH / np.where(length == 0, 1, length)
+    if how in {"minmax", "l2_minmax"}:
+        low, high = np.nanmin(scores_LH), np.nanmax(scores_LH)
+        scores_LH = (scores_LH - low) / (high - low if high > low else 1)
+    if how == "share":
+        total = np.nansum(np.abs(scores_LH))
+        scores_LH = scores_LH / (total if total else 1)
+    return scores_LH
+
+
+# HeadImportance: one score per head, how sure it is, and what to know before believing it.
+
+
+FORMAT = 1
+ARRAYS = ("scores", "low", "high", "samples", "direction")
+
+
+@dataclass(frozen=True, eq=False)
+class HeadImportance:
+    """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
+
+    scores: Array
+    low: Array  # NaN for a single input, which shows no spread
+    high: Array
+    samples: Array  # (S, L, H) before normalisation: one table per input, or per batch for per="batch"
+    paths: tuple[str, ...]  # where each layer's attention happened
+    kind: str
+    options: dict[str, Any] = field(default_factory=dict)
+    inputs: int = 0
+    signed: bool = False
+    direction: Array | None = None  # (L, H) mean signed gradient: positive where the head raised the score
+    cost: Cost = field(default_factory=Cost)
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+
+    def ranked(self) -> list[tuple[int, int, float]]:
+        """(layer, head, score) from the most to the least important; ties keep their order."""
+        flat = self.scores.ravel()
+        order = [int(i) for i in np.argsort(-flat, kind="stable") if not np.isnan(flat[i])]
+        heads = self.scores.shape[1]
+        return [(i // heads, i % heads, float(flat[i])) for i in order]
+
+    @property
+    def title(self) -> str:
+        what = {"confidence": "attention", "relevance": "relevance"}.get(self.kind, self.options.get("scalar", ""))
+        inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
+        return f"{self.model}: head importance, {self.kind} ({what}), {inputs}"
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Heat map, layers × heads; written to ``path`` if given. Returns the matplotlib figure."""
+        from whyformer.views.heads import grid
+
+        return grid(self.scores, self.title, signed=self.signed, path=path)
+
+    def show(self) -> None:
+        """Print the table to the terminal."""
+        from whyformer.views.heads import show_grid
+
+        show_grid(self.scores, self.title, signed=self.signed, notes=self.warnings)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head, the most important first."""
+        rows = [
+            {
+                "layer": layer,
+                "head": head,
+                "score": score,
+                "low": float(self.low[layer, head]),
+                "high": float(self.high[layer, head]),
+                "path": self.paths[layer],
+            }
+            for layer, head, score in self.ranked()
+        ]
+        return dataframe(rows)
+
+    def save(self, path: str | Path) -> Path:
+        """Write .json (reload with ``HeadImportance.load``), or a picture (.png, .svg, .pdf)."""
+        path = Path(path)
+        if path.suffix in {".png", ".svg", ".pdf"}:
+            self.plot(path)
+            return path
+        if path.suffix != ".json":
+            raise UnknownName("file type", path.suffix or str(path), (".json", ".png", ".svg", ".pdf"))
+        path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
+        return path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, arrays as nested lists."""
+        data: dict[str, Any] = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["cost"] = dataclasses.asdict(self.cost)
+        for name in ARRAYS:
+            data[name] = None if data[name] is None else _listed(data[name])
+        return {"format": FORMAT, "what": "head importance", **data}
+
+    @classmethod
+    def load(cls, path: str | Path) -> HeadImportance:
+        """Read what ``save`` wrote; no model is needed."""
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "head importance"):
+                raise ValueError("it holds something else")
+            for name in ARRAYS:
+                data[name] = None if data[name] is None else np.array(data[name], dtype=np.float32)
+            data["cost"] = Cost(**data["cost"])
+            data["paths"], data["warnings"] = tuple(data["paths"]), tuple(data["warnings"])
+            return cls(**data)
+        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BadInput(f"{str(path)!r} is no saved head importance ({error}).") from error
+
+
+def _listed(array: Array) -> list[Any]:
+    """Nested lists; JSON has no NaN, so a missing head is null."""
+    plain = array.astype(object)
+    plain[np.isnan(array)] = None
+    listed: list[Any] = plain.tolist()
+    return listed
+
+
+# head_importance: one number per head, over one input or many.
+
 
 KINDS = ("gradient", "confidence", "relevance", "ablation")
 PER = ("example", "token", "batch")
@@ -75,7 +222,7 @@ def head_importance(
                     propagation, as in Voita et al. 2019) or "generic" (generic attention, Chefer et al. 2021).
       "ablation"    s(x) - s(x without the head), signed; ``ablate="all_but_one"`` takes the others of its layer away.
     scalar: "logit" of ``target`` (default: the predicted class), or "loss" at ``labels`` (one per input).
-    normalize: None, "l2" (per layer), "minmax", "l2_minmax" or "share" (heads/normalize.py).
+    normalize: None, "l2" (per layer), "minmax", "l2_minmax" or "share" (heads/importance.py).
 
     Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
     the same job both look useless. ``heads.pruning_curve`` takes heads away together.

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.heads.gradient import table
+from whyformer.heads.importance_kinds import table
 from whyformer.heads.visit import visiting
+from whyformer.inputs.text import TextSubject
 from whyformer.run import Run
-from whyformer.subjects.text import TextSubject
 
 Array = np.ndarray[Any, Any]
 

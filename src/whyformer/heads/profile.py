@@ -12,18 +12,42 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.dataframe import dataframe
-from whyformer.errors import BadInput
-from whyformer.heads.interval import interval
-from whyformer.heads.mixing import mixing_BL
-from whyformer.heads.places import distances, places
-from whyformer.heads.relevance import relevance_rows
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads.importance_kinds import relevance_rows
+from whyformer.heads.roles import distances, places
 from whyformer.heads.visit import visiting
+from whyformer.intervals import interval
+from whyformer.methods.value_norms import mixing_ratio
+from whyformer.result import dataframe
 from whyformer.run import Run
 from whyformer.types import Cost
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# How much of a position's new vector comes from other positions, layer by layer.
+
+
+def mixing_BL(run: Run) -> Tensor:
+    """(B, L) mean over the real positions of a layer of Kobayashi et al. 2021's mixing ratio.
+
+    NaN where the blocks of the model could not be taken apart (capture/blocks/anatomy.py).
+    """
+    sites = run.record().sites
+    try:
+        ratio_BLN = mixing_ratio(run, level="attn_res_ln")
+    except NotOffered:
+        return torch.full((run.batch.size, len(sites)), torch.nan)
+    computed = torch.zeros_like(ratio_BLN)
+    for layer, site in enumerate(sites):
+        rows = slice(site.first_query, site.first_query + site.attention_BHQK.shape[2])
+        computed[:, layer, rows] = run.keep_BN[:, rows].to(computed)
+    return (ratio_BLN * computed).sum(2) / computed.sum(2).clamp(min=1)
+
+
+# What lower and higher layers do: four curves over the layers.
+
 
 Array = np.ndarray[Any, Any]
 

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.dataframe import dataframe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.heads.interval import interval
-from whyformer.heads.result import HeadImportance
-from whyformer.heads.score import checked_labels, label_indices, loss_of, prediction_of
+from whyformer.heads.importance import HeadImportance
+from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
 from whyformer.heads.visit import Visit, gated, visiting
+from whyformer.intervals import interval
+from whyformer.result import dataframe
 from whyformer.run import Run
 from whyformer.types import Cost
 

@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.capture import observe, require_sites
-from whyformer.capture.heads.gates import Gate
-from whyformer.capture.paths import module_names
-from whyformer.capture.roles import Observe
+from whyformer.capture.intercept import module_names
+from whyformer.capture.record import observe, require_sites
+from whyformer.capture.roles import Gate, Observe
 from whyformer.errors import AmbiguousLayout, BadInput
 from whyformer.explainer import BATCH_SIZE, Explainer
-from whyformer.head import Head
+from whyformer.inputs.base import Batch
+from whyformer.inputs.choose import are_tensors, choose_subject, is_single
+from whyformer.output import Head
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
-from whyformer.subjects.base import Batch
-from whyformer.subjects.choose import are_tensors, choose_subject, is_single
 from whyformer.types import Cost
 
 T = TypeVar("T")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.contributions import Contributions, contributions, lifted
+from whyformer.engines.attention.maps import product, read_row, real, row_normalized
+from whyformer.engines.attention.value_vectors import Contributions, contributions, lifted
 from whyformer.errors import one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from whyformer.engines.attention.maps import over_heads, real, with_residual
 from whyformer.errors import BadInput, one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import over_heads, real, with_residual
 from whyformer.run import Attribution, Run
 from whyformer.types import Array
 

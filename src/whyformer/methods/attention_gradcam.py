@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from whyformer.engines.attention.maps import chosen_layers, read_row, real
+from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams, whole_keep
+from whyformer.engines.attention.windows import over_one_layer
 from whyformer.errors import NotOffered, UnknownName, one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import chosen_layers, read_row, real
-from whyformer.relevance_streams import layer_means, placed_maps, read_streams, whole_keep
-from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.types import Site

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.methods.value_norms import mixing_ratio
-from whyformer.registry import constant, method
-from whyformer.relevance import (
+from whyformer.engines.attention.maps import (
     cumulative,
     discard_smallest,
     maps_of,
@@ -21,8 +18,11 @@ from whyformer.relevance import (
     with_ratio,
     with_residual,
 )
-from whyformer.relevance_streams import placed_maps, read_streams, rollout_relevance, start_sites, whole_keep
-from whyformer.relevance_windows import over_windows
+from whyformer.engines.attention.streams import placed_maps, read_streams, rollout_relevance, start_sites, whole_keep
+from whyformer.engines.attention.windows import over_windows
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.methods.value_norms import mixing_ratio
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
 

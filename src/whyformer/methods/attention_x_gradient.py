@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from whyformer.engines.attention.maps import over_heads
 from whyformer.errors import one_of
 from whyformer.methods.raw_attention import READINGS, combined
 from whyformer.registry import constant, method
-from whyformer.relevance import over_heads
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.types import Site

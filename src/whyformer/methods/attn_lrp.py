@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.capture.lrp.rules import GradientRules
+from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.errors import NotOffered, NotOverUnits, one_of
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.text import TextSubject
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.image import ImageSubject
-from whyformer.subjects.text import TextSubject
 
 PLACES = (None, "input", "tokens")
 

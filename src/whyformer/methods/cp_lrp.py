@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whyformer.capture.lrp.rules import GradientRules
+from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.methods.attn_lrp import relevance
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run

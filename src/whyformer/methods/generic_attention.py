@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real
+from whyformer.engines.attention.streams import generic_relevance, placed_maps, read_streams, start_sites
+from whyformer.engines.attention.windows import over_windows
 from whyformer.registry import constant, method
-from whyformer.relevance import cumulative, maps_of, plus_identity, product, read_row, real
-from whyformer.relevance_streams import generic_relevance, placed_maps, read_streams, start_sites
-from whyformer.relevance_windows import over_windows
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
 from whyformer.types import Site

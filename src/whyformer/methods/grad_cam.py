@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whyformer.features import FeatureMap, feature_map
+from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 

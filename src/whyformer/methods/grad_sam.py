@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whyformer.engines.attention.maps import real
 from whyformer.errors import one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import real
 from whyformer.run import Attribution, Run
 
 

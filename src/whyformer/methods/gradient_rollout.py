@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from whyformer.registry import constant, method
-from whyformer.relevance import (
+from whyformer.engines.attention.maps import (
     cumulative,
     discard_smallest,
     maps_of,
@@ -17,6 +16,7 @@ from whyformer.relevance import (
     real,
     with_residual,
 )
+from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
 

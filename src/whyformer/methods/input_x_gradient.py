@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from whyformer.places import Place, place_of
+from whyformer.engines.gradient import Place, place_of
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.engines.gradient import OnePlace, Place, StreamPlace, place_of
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.places import OnePlace, Place, StreamPlace, place_of
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.table import TableSubject
+from whyformer.inputs.tensors import require_steps
+from whyformer.inputs.text import TextSubject
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.image import ImageSubject
-from whyformer.subjects.table import TableSubject
-from whyformer.subjects.tensors import require_steps
-from whyformer.subjects.text import TextSubject
 
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
 Start = str | int | float | Tensor | np.ndarray[Any, Any]

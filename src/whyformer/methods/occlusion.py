@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from whyformer.engines.perturbation.variants import other_replacements, used_replacement
+from whyformer.inputs.streams import without_each
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.parts import without_each
-from whyformer.used import other_replacements, used_replacement
 
 
 def _cost(units: int, **options: object) -> Passes:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from whyformer.engines.attention.maps import chosen_layers, over_heads, product, read_row, real
+from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams
+from whyformer.engines.attention.windows import over_one_layer
 from whyformer.errors import NotOffered, one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import chosen_layers, over_heads, product, read_row, real
-from whyformer.relevance_streams import layer_means, placed_maps, read_streams
-from whyformer.relevance_windows import over_one_layer
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
 from whyformer.types import Site

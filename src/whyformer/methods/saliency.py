@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whyformer.places import place_of
+from whyformer.engines.gradient import place_of
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from whyformer.bridges import shap_package
-from whyformer.coalitions import Coalitions
+from whyformer.engines.perturbation.players import BY, Players, players_of
+from whyformer.engines.perturbation.variants import Coalitions, other_replacements, used_replacement
 from whyformer.errors import BadInput, NotOffered, one_of
-from whyformer.players import BY, Players, players_of
+from whyformer.inputs.text import TextSubject
 from whyformer.registry import Passes, method
+from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
-from whyformer.subjects.text import TextSubject
-from whyformer.used import other_replacements, used_replacement
 
 ALGORITHMS = ("auto", "exact", "partition", "permutation")
 ALL = 2**20  # hand over all sets at once: batches are made here, not by shap

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from whyformer.engines.gradient import Place, place_of
 from whyformer.errors import BadInput, one_of
-from whyformer.places import Place, place_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 

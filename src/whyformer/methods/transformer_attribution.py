@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from whyformer.capture.capture import require_sites, sites_of, unclaimed
-from whyformer.capture.inputs.leaves import Traced
+from whyformer.capture.intercept import module_names
+from whyformer.capture.leaves import Traced
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
-from whyformer.capture.paths import module_names
+from whyformer.capture.record import require_sites, sites_of, unclaimed
+from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
 from whyformer.errors import one_of
 from whyformer.registry import constant, method
-from whyformer.relevance import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
 from whyformer.study import require_readable

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
-from whyformer.contributions import LEVELS, Contributions, contributions, lifted, transformed, wide
+from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
+from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import UnknownName, one_of
 from whyformer.registry import Passes, method
-from whyformer.relevance import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.run import Attribution, Run
 from whyformer.shapes import AnyBQK
 from whyformer.study import hidden_padding, study_of

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.replay import Finish
-from whyformer.contributions import lifted
+from whyformer.engines.attention.maps import product, read_row, real, row_normalized
+from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import NotOffered, UnknownName
 from whyformer.registry import constant, method
-from whyformer.relevance import product, read_row, real, row_normalized
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
 

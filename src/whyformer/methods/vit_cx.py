@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
 from whyformer.errors import BadInput, MissingExtra, one_of
-from whyformer.features import FeatureMap, feature_map
-from whyformer.outputs import scalar_of
+from whyformer.inputs.image import patch_index, patch_masks
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
-from whyformer.subjects.image import patch_index, patch_masks
+from whyformer.targets import scalar_of
 
 REDRAWN = 8  # masks that meet the noise a second time where one draw would leave its error unknown
 

@@ -7,8 +7,8 @@ may rely on.
 """
 
 from whyformer.study.facts import Study as Study
-from whyformer.study.once import study_of as study_of
-from whyformer.study.one_stream import rows_of_each as rows_of_each
+from whyformer.study.facts import require_readable as require_readable
+from whyformer.study.facts import with_streams as with_streams
 from whyformer.study.padding import hidden_padding as hidden_padding
-from whyformer.study.readable import require_readable as require_readable
-from whyformer.study.readable import with_streams as with_streams
+from whyformer.study.study import rows_of_each as rows_of_each
+from whyformer.study.study import study_of as study_of

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import memory_of, modules_of
-from whyformer.capture.capture import observe
-from whyformer.capture.paths import module_names
+from whyformer.capture.intercept import module_names
+from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.head import Head
-from whyformer.subjects.base import Batch, Subject
-from whyformer.subjects.tensors import TensorSubject
-from whyformer.subjects.text import TextSubject
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.tensors import TensorSubject
+from whyformer.inputs.text import TextSubject
+from whyformer.output import Head
 
 
 def hidden_padding(subject: Subject, batch: Batch) -> Batch:

@@ -1,12 +1,12 @@
 """Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows."""
 
-from whyformer.tables.chunks import CsvRows as CsvRows
-from whyformer.tables.overall import explain_global as explain_global
+from whyformer.tables.csv_rows import CsvRows as CsvRows
+from whyformer.tables.global_explanation import explain_global as explain_global
 from whyformer.tables.permutation import feature_permutation as feature_permutation
 from whyformer.tables.result import FeaturePermutation as FeaturePermutation
 from whyformer.tables.result import GlobalExplanation as GlobalExplanation
-from whyformer.tables.rows import RowAttention as RowAttention
-from whyformer.tables.rows import row_attention as row_attention
+from whyformer.tables.row_attention import RowAttention as RowAttention
+from whyformer.tables.row_attention import row_attention as row_attention
 from whyformer.tables.saved import load_model as load_model
 from whyformer.tables.saved import save_model as save_model
 

@@ -1,19 +1,246 @@
-"""Permutation importance: shuffle a column and see how much worse the predictions get."""
+"""Permutation importance: shuffle a column and see how much worse the predictions get, by any score."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.borrow import borrowed, unwrapped
+from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.inputs.base import Batch
+from whyformer.inputs.table import TableSubject
+from whyformer.inputs.table_schema import Table
+from whyformer.output import Head
 from whyformer.progress import tracker
-from whyformer.tables.predictors import predictor_of
 from whyformer.tables.result import FeaturePermutation
-from whyformer.tables.scorers import scorer_of
+
+# Anything that predicts, and a table whose columns can be shuffled: what permutation importance asks of a model.
+
 
 Array = np.ndarray[Any, Any]
+
+
+class Predictor(ABC):
+    """A model with its table."""
+
+    columns: tuple[str, ...]
+    rows: int
+    name: str
+    warnings: tuple[str, ...] = ()
+
+    @abstractmethod
+    def output(self, order: Array | None, shuffled: Sequence[str]) -> Any:
+        """What the model gives with the columns ``shuffled`` put in another order."""
+
+
+class TorchPredictor(Predictor):
+    """A torch module with a Table; rows are encoded once, and their codes are shuffled. Gives logits (rows, C)."""
+
+    def __init__(self, model: nn.Module, table: Table, inputs: Any, batch_size: int) -> None:
+        self.model = unwrapped(model)
+        self.subject = TableSubject(self.model, table)
+        self.tensors = self.subject.read(inputs)[0].tensors
+        self.columns, self.batch_size = table.columns, batch_size
+        self.rows, self.name = len(next(iter(self.tensors.values()))), type(self.model).__name__
+        self.classes = table.classes
+        with borrowed(self.model):
+            if self.subject.mixes_rows:
+                self.warnings = (
+                    f"rows of this model look at each other: predictions were made in batches of {batch_size} rows, in "
+                    "the order of the table.",
+                )
+
+    def output(self, order: Array | None, shuffled: Sequence[str]) -> Array:
+        tensors = dict(self.tensors)
+        for name in shuffled:
+            kind, at = self.subject.where(name)
+            if tensors[kind] is self.tensors[kind]:
+                tensors[kind] = tensors[kind].clone()
+            tensors[kind][:, at] = self.tensors[kind][torch.as_tensor(order, device=tensors[kind].device), at]
+        parts: list[Tensor] = []
+        with borrowed(self.model), torch.no_grad():
+            for start in range(0, self.rows, self.batch_size):
+                part = slice(start, start + self.batch_size)
+                batch = Batch({k: v[part] for k, v in tensors.items()}, alone=True)
+                parts.append(Head(self.subject, batch).logits(batch).float())
+        return torch.cat(parts).cpu().numpy()
+
+
+class AnyPredictor(Predictor):
+    """An estimator or a function, and a table as it takes it: a DataFrame, a dict of columns, or an array."""
+
+    def __init__(self, model: Any, inputs: Any) -> None:
+        self.model, self.inputs = model, inputs
+        self.name = getattr(model, "__name__", type(model).__name__)
+        if hasattr(inputs, "columns"):
+            self.columns = tuple(map(str, inputs.columns))
+            self.rows = len(inputs)
+        elif isinstance(inputs, dict):
+            self.columns = tuple(inputs)
+            self.rows = len(next(iter(inputs.values())))
+        else:
+            self.inputs = np.asarray(inputs)
+            if self.inputs.ndim != 2:
+                raise BadInput(f"X has shape {self.inputs.shape}: give rows × columns.")
+            self.rows, width = self.inputs.shape
+            self.columns = tuple(map(str, range(width)))
+        if not self.rows:
+            raise BadInput("the table has no rows.")
+
+    def table(self, order: Array | None, shuffled: Sequence[str]) -> Any:
+        if order is None:
+            return self.inputs
+        if isinstance(self.inputs, dict):
+            return {k: np.asarray(v)[order] if k in shuffled else v for k, v in self.inputs.items()}
+        if isinstance(self.inputs, np.ndarray):
+            made = self.inputs.copy()
+            at = [self.columns.index(c) for c in shuffled]
+            made[:, at] = made[order][:, at]
+            return made
+        made = self.inputs.copy()
+        for column in made.columns:
+            if str(column) in shuffled:
+                made[column] = made[column].take(order).set_axis(made.index)  # keeps the dtype, categories included
+        return made
+
+    def output(self, order: Array | None, shuffled: Sequence[str]) -> Any:
+        """The table itself where a scorer will ask the estimator, else what the function gives."""
+        made = self.table(order, shuffled)
+        return made if hasattr(self.model, "predict") else np.asarray(self.model(made))
+
+
+def predictor_of(model: Any, inputs: Any, processor: Any, batch_size: int) -> Predictor:
+    if isinstance(model, nn.Module):
+        if not isinstance(processor, Table):
+            raise BadInput(
+                "a torch model needs its columns described, processor=Table(…); or pass a function from a table to "
+                "predictions."
+            )
+        return TorchPredictor(model, processor, inputs, batch_size)
+    if not callable(model) and not hasattr(model, "predict"):
+        raise BadInput(f"a {type(model).__name__} predicts nothing: pass a torch model, an estimator or a function.")
+    return AnyPredictor(model, inputs)
+
+
+# From a metric, by name or as a function, to one number per set of predictions.
+
+
+Score = Callable[[Any], float]
+
+
+def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, str]:
+    """``score(output)`` and the metric's name. A function gets (y, what the model gave)."""
+    if callable(metric):
+        name = getattr(metric, "__name__", type(metric).__name__)
+        if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
+            return (lambda table: float(metric(truth, predictor.model.predict(table)))), name
+        return (lambda output: float(metric(truth, output))), name
+    name = metric or ("r2" if truth.dtype.kind == "f" else "accuracy")
+    scorer = _sklearn(name)
+    if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
+        return (lambda table: float(scorer(predictor.model, table, truth))), name
+    given: Any = _Given if truth.dtype.kind == "f" else _Classified
+    labels = _labels(predictor, truth)
+    return (lambda output: float(scorer(given(np.asarray(output), labels), _ROWS, truth))), name
+
+
+def _sklearn(name: str) -> Any:
+    try:
+        from sklearn.metrics import get_scorer, get_scorer_names
+    except ImportError:
+        raise MissingExtra("scikit-learn", "eval", f"metric={name!r}") from None
+    if name not in get_scorer_names():
+        raise UnknownName("metric", name, get_scorer_names(), "Or pass a function (y, output) -> number.")
+    return get_scorer(name)
+
+
+def _labels(predictor: Predictor, truth: Array) -> Array:
+    """What y calls the classes, in the order of the model's outputs."""
+    if truth.dtype.kind == "f":
+        return np.zeros(0)
+    classes = predictor.classes if isinstance(predictor, TorchPredictor) else ()
+    if classes and truth.dtype.kind in "OUS":
+        unknown = sorted({str(v) for v in truth} - set(classes))
+        if unknown:
+            raise UnknownName("class in y:", unknown[0], classes)
+        return np.asarray(classes, dtype=truth.dtype)
+    if truth.dtype.kind in "OUS":
+        return np.unique(truth)
+    if truth.dtype.kind == "b":
+        return np.array([False, True])
+    return np.arange(max(int(truth.max()) + 1, len(classes), 2))
+
+
+_ROWS = np.zeros((1, 1))  # scorers want a table; what was predicted is known already
+
+
+class _Given:
+    """Numbers that were predicted already, for scorers that ask an estimator."""
+
+    _estimator_type = "regressor"
+
+    def __init__(self, output: Array, labels: Array) -> None:
+        self.output = output[:, 0] if output.ndim == 2 and output.shape[1] == 1 else output
+
+    def predict(self, table: Any) -> Array:
+        return self.output
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type="regressor", target_tags=TargetTags(required=True))
+
+
+class _Classified:
+    """Logits, probabilities or labels that were predicted already."""
+
+    _estimator_type = "classifier"
+
+    def __init__(self, output: Array, labels: Array) -> None:
+        self.output, self.classes_ = output, labels
+
+    def _logits(self) -> Array:
+        found = self.output.astype(float)
+        if found.ndim == 1 or found.shape[1] == 1:  # one output: the second class against the first
+            one = found.reshape(len(found))
+            return np.stack([np.zeros_like(one), one], 1)
+        if found.shape[1] != len(self.classes_):
+            raise BadInput(f"the model has {found.shape[1]} outputs and y {len(self.classes_)} classes.")
+        return found
+
+    def predict_proba(self, table: Any) -> Array:
+        found = self.output
+        if found.ndim == 2 and (found >= 0).all() and np.allclose(found.sum(1), 1, atol=1e-4):
+            return found
+        logits = self._logits()
+        raised = np.exp(logits - logits.max(1, keepdims=True))
+        return raised / raised.sum(1, keepdims=True)
+
+    def decision_function(self, table: Any) -> Array:
+        logits = self._logits()
+        return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
+
+    def predict(self, table: Any) -> Array:
+        if self.output.ndim == 1 and self.output.dtype.kind in "OUSiub":  # labels already
+            return self.output
+        return np.asarray(self.classes_[self.predict_proba(table).argmax(1)])
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier", target_tags=TargetTags(required=True), classifier_tags=ClassifierTags()
+        )
+
+
+# Permutation importance: shuffle a column and see how much worse the predictions get.
+
+
 Metric = str | Callable[[Array, Array], float]
 
 

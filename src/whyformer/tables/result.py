@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from whyformer.dataframe import dataframe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.io import in_folder
+from whyformer.result import dataframe, in_folder
 
 if TYPE_CHECKING:
     import pandas as pd

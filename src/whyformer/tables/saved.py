@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
-from whyformer.subjects.columns import Table
+from whyformer.inputs.table_schema import Table
 
 # Only these are built from a file: a folder must not be able to name any code it likes.
 CLASSES = {

@@ -10,10 +10,8 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.types import Explanation, Record, Site, Units
-from whyformer.views.image import require_fit
-from whyformer.views.pixels import shrunk, to_pixels
-from whyformer.views.scale import scale_of
-from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View
+from whyformer.views.image import require_fit, shrunk, to_pixels
+from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View, scale_of
 
 Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units

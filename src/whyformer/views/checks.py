@@ -9,9 +9,8 @@ from whyformer.types import Explanation
 from whyformer.views.explained import TEXT
 from whyformer.views.facts import duration
 from whyformer.views.image import heat
-from whyformer.views.scale import scale_of
 from whyformer.views.text import bars, token_run
-from whyformer.views.view import Bar, Bars, Fact, Mark, Page, Panel, Scale, Terms, View
+from whyformer.views.view import Bar, Bars, Fact, Mark, Page, Panel, Scale, Terms, View, scale_of
 
 HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
 MOST_INPUTS = 5

@@ -1,24 +1,37 @@
-"""One explanation, several side by side, or a page of them → views."""
+"""One explanation, several side by side, or a page of them → views, and views into files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.result import in_folder
+from whyformer.result import save as save_data
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
-from whyformer.views.frames import frames_of
-from whyformer.views.heat import heatmap
-from whyformer.views.image import heat
-from whyformer.views.pixels import to_pixels
-from whyformer.views.scale import outshining, scale_of, share
+from whyformer.views.image import frames_of, heat, heatmap, to_pixels
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
-from whyformer.views.view import Bars, Heat, Mark, Page, Panel, Picture, Scale, Terms, TokenRun, View
+from whyformer.views.view import (
+    Bars,
+    Heat,
+    Mark,
+    Page,
+    Panel,
+    Picture,
+    Scale,
+    Terms,
+    TokenRun,
+    View,
+    outshining,
+    scale_of,
+    share,
+)
 
 TEXT = ("text", "source", "target", "a", "b")
 BY = ("token", "word")
@@ -253,3 +266,33 @@ def _scale_in(panels: Sequence[Panel]) -> Scale | None:
 def _check_by(by: str) -> None:
     if by not in BY:
         raise UnknownName("value of by", by, BY)
+
+
+# Writing pictures and explanations: the ending of the file name says what.
+
+
+PICTURES = (".html", ".png", ".svg")
+DATA = (".json", ".npz")
+
+
+def save(explanation: Explanation, path: str | Path, **how: Any) -> Path:
+    """.html, .png, .svg draw (``image=``, ``by=`` as in ``plot``); .json and .npz reload with ``whyformer.load``."""
+    path = in_folder(path)
+    if path.suffix in PICTURES:
+        return view_of(explanation, **how).save(path)
+    if path.suffix not in DATA:
+        raise UnknownName("file type", path.suffix or str(path), (*PICTURES, *DATA))
+    return save_data(explanation, path)
+
+
+def save_page(page: Page, path: Path) -> Path:
+    path = in_folder(path)
+    if path.suffix == ".html":
+        path.write_text(page.to_html(), encoding="utf-8")
+    elif path.suffix in PICTURES:
+        from whyformer.views.figure.page import save_figure
+
+        save_figure(page, path)
+    else:
+        raise UnknownName("file type", path.suffix or str(path), PICTURES)
+    return path

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from whyformer.types import Explanation
-from whyformer.views.frames import frames_of, place_of
-from whyformer.views.scale import position_read
-from whyformer.views.view import Fact
+from whyformer.views.image import frames_of, place_of
+from whyformer.views.view import Fact, position_read
 
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
 RELATIVE = "_relative"

@@ -1,19 +1,241 @@
-"""Images: heat over the picture, smooth or as the grid of patches."""
+"""Images: heat over the picture, smooth or as the grid of patches; frames and pixels."""
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, UnknownName
+from whyformer.image_file import open_image
 from whyformer.types import Explanation, Units
-from whyformer.views.frames import frames_of
-from whyformer.views.heat import heatmap
-from whyformer.views.scale import scale_of
-from whyformer.views.view import Heat, Scale
+from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
+from whyformer.views.view import Frame, HeadColours, Heat, Picture, Scale, scale_of
+
+if TYPE_CHECKING:
+    from whyformer.types import Explanation
+
+
+# Frames on a picture: where a detector put the object whose explanation is shown.
+
 
 Array = np.ndarray[Any, Any]
+
+
+def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
+    """The box that the explained query of a detector predicts, with the name of the explained class."""
+    units, query = explanation.units, explanation.target.position
+    boxes = units.boxes or ()
+    own = [boxes[i] for i, stream in enumerate(units.stream) if boxes and stream == "queries"]
+    if query is None or query >= len(own):
+        return ()
+    left, top, right, bottom = own[query][:4]
+    return (Frame((left, top, right, bottom), str(explanation.target)),) if left < right and top < bottom else ()
+
+
+def place_of(frame: Frame) -> str:
+    """In words: 12–40 % across, 20–60 % down"""
+    left, top, right, bottom = (round(100 * edge) for edge in frame.box)
+    return f"{left}–{right} % across, {top}–{bottom} % down"
+
+
+def framed(pixels: Array, frames: tuple[Frame, ...]) -> Array:
+    """uint8 (height, width, 3) with the frames in it: white, with a dark line inside. For backends that draw pixels."""
+    drawn = pixels.copy()
+    height, width = drawn.shape[:2]
+    for frame in frames:
+        left, right = (round(edge * (width - 1)) for edge in frame.box[::2])
+        top, bottom = (round(edge * (height - 1)) for edge in frame.box[1::2])
+        for inset, shade in ((1, 0), (0, 255)):
+            rows, columns = (top + inset, bottom - inset), (left + inset, right - inset)
+            if rows[0] > rows[1] or columns[0] > columns[1]:
+                continue
+            for row in rows:
+                drawn[row, columns[0] : columns[1] + 1] = shade
+            for column in columns:
+                drawn[rows[0] : rows[1] + 1, column] = shade
+    return drawn
+
+
+# Pixels: reading a picture, resizing it, writing it as PNG. Numpy only, but for reading files (Pillow).
+
+
+INTERPOLATIONS = ("bilinear", "nearest")
+
+
+def to_pixels(image: Any) -> Array:
+    """A PIL image, a path, or an array (H,W), (H,W,3|4) or (3,H,W) → uint8 (H, W, 3). Photos are turned upright."""
+    if isinstance(image, (str, Path)) or hasattr(image, "convert"):  # PIL
+        image = open_image(image)
+    elif hasattr(image, "detach"):  # torch
+        image = image.detach().float().cpu().numpy()
+    pixels = np.asarray(image)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3, 4):
+        pixels = np.moveaxis(pixels, 0, 2)
+    if pixels.ndim == 2:
+        pixels = pixels[..., None]
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4):
+        raise BadInput(f"image has shape {pixels.shape}; expected height × width × colours, or a PIL image.")
+    pixels = np.repeat(pixels, 3, 2) if pixels.shape[2] == 1 else pixels[..., :3]
+    if pixels.dtype == np.uint8:
+        return np.ascontiguousarray(pixels)
+    pixels = pixels.astype(float)
+    low, high = float(pixels.min()), float(pixels.max())
+    if low < 0 or high > 255:  # normalised for a model: bring its range back
+        pixels = (pixels - low) / max(high - low, 1e-12)
+        high = 1.0
+    return np.rint(pixels * (255 if high <= 1 else 1)).clip(0, 255).astype(np.uint8)
+
+
+def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:
+    """(R, C) or (R, C, channels) → (height, width, …)."""
+    if interpolation not in INTERPOLATIONS:
+        raise UnknownName("interpolation", interpolation, INTERPOLATIONS)
+    if size is None:
+        return values_RC
+    if len(size) != 2 or min(size) < 1:
+        raise BadInput(f"size={size!r}: two whole numbers of at least 1, height and width.")
+    for axis in (0, 1):
+        values_RC = _resized_axis(values_RC, axis, size[axis], interpolation)
+    return values_RC
+
+
+def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> Array:
+    count = values.shape[axis]
+    # Centres of the new cells in units of the old ones; beyond the outer centres the border value holds.
+    centres = (np.arange(length) + 0.5) * count / length - 0.5
+    if interpolation == "nearest":
+        nearest: Array = np.take(values, np.clip(np.floor(centres + 0.5), 0, count - 1).astype(int), axis)
+        return nearest
+    low = np.clip(np.floor(centres), 0, count - 1).astype(int)
+    high = np.minimum(low + 1, count - 1)
+    shape = [1] * values.ndim
+    shape[axis] = length
+    part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
+    result: Array = np.take(values, low, axis) * (1 - part) + np.take(values, high, axis) * part
+    return result
+
+
+def shrunk(values: Array, longest: int) -> Array:
+    """Averaged down to at most ``longest`` rows and columns; never enlarged."""
+    for axis in (0, 1):
+        if values.shape[axis] > longest:
+            parts = np.array_split(values, longest, axis)
+            values = np.concatenate([p.mean(axis, keepdims=True) for p in parts], axis)
+    return values
+
+
+def png(pixels: Array) -> bytes:
+    """uint8 (H, W, 3) as the bytes of a PNG file."""
+    height, width = pixels.shape[:2]
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1)  # 0: no filter
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(lines.tobytes(), 9))
+        + chunk(b"IEND", b"")
+    )
+
+
+def unnormalized(pixels_CHW: Array, mean: Any = None, std: Any = None) -> Array:
+    """A model's input tensor back to a picture, uint8 (H, W, 3)."""
+    pixels = np.moveaxis(pixels_CHW.astype(float), 0, 2)
+    if mean is not None and std is not None:
+        pixels = np.clip(pixels * np.asarray(std) + np.asarray(mean), 0, 1)
+    return to_pixels(pixels)
+
+
+# Scores of patches as images: resized, coloured, laid over a picture. Numpy only.
+
+
+CANVAS = 384  # pixels of the longer side, for heat without an image
+
+
+def heatmap(explanation: Explanation, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
+    """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
+
+    Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between
+    the centres of patches, ``"nearest"`` repeats them.
+    """
+    if explanation.units.grid is None:
+        raise BadInput(
+            f"this explanation ({explanation.method}) has no patch grid: heatmap() is for images. Use "
+            ".ranked() or .show()."
+        )
+    patches = [i for i in range(len(explanation.units)) if is_patch(explanation, i)]
+    return resized(explanation.scores[patches].reshape(explanation.units.grid), size, interpolation)
+
+
+def is_patch(explanation: Explanation, index: int) -> bool:
+    units = explanation.units
+    return not units.special[index] and (units.stream[index] == "image" or len(set(units.stream)) == 1)
+
+
+def canvas_size(mark: Picture | Heat | HeadColours, longest: int = CANVAS) -> tuple[int, int]:
+    """Height and width to draw at: in the proportions of the image, or of the area that the grid covers."""
+    if mark.image is not None:
+        height, width = mark.image.shape[:2]
+    else:
+        height, width = mark.size or (mark.values_RC if isinstance(mark, Heat) else mark.maps_RC[0]).shape
+    factor = longest / max(height, width)
+    return max(1, round(height * factor)), max(1, round(width * factor))
+
+
+def painted(heat: Heat, size: tuple[int, int]) -> Array:
+    """uint8 (height, width, 3): the heat, over the image where there is one."""
+    positions = resized(heat.scale.positions(heat.values_RC), size, heat.interpolation)
+    if heat.image is None:
+        return ramp(DIVERGING if heat.scale.signed else HEAT, positions)
+    under = _grey(resized(heat.image.astype(np.float32), size, "bilinear"))
+    if heat.scale.signed:
+        # White, the middle of the scale, would whiten the image: there, only the two ends lend their colour.
+        strength = np.abs(positions - 0.5) * 2
+        over = np.where(positions[..., None] < 0.5, rgb(DIVERGING[0]), rgb(DIVERGING[-1])).astype(float)
+        under, alpha = 0.55 * under + 0.45 * 255, 0.9 * strength[..., None] ** 0.8
+    else:
+        # Strong scores cover the image, weak ones let it through; never so much that the shapes below are lost.
+        over = ramp(HEAT, positions).astype(float)
+        alpha = (0.15 + 0.6 * positions)[..., None]
+    return bytes_of(under * (1 - alpha) + over * alpha)
+
+
+def picture(image: Array, size: tuple[int, int]) -> Array:
+    return bytes_of(resized(image.astype(np.float32), size, "bilinear"))
+
+
+def _grey(pixels: Array) -> Array:
+    """Half way to grey: colours of the image must not be read as heat."""
+    grey = pixels @ np.array([0.299, 0.587, 0.114], np.float32)
+    return 0.65 * grey[..., None] + 0.35 * pixels
+
+
+def painted_heads(mark: HeadColours, size: tuple[int, int]) -> Array:
+    """uint8 (height, width, 3): each map in its own colour; where several are strong their colours mix."""
+    weights = []
+    for values in mark.maps_RC:
+        spread = float(values.max() - values.min())
+        relative = (values - values.min()) / spread if spread else np.zeros_like(values)
+        # Squared, so that only the places a head looks at most take its colour.
+        weights.append(resized(relative.astype(np.float32), size, "bilinear") ** 2)
+    stacked = np.stack(weights)
+    palette = np.array([rgb(head_colour(i)) for i in mark.numbers], float)
+    mixed = np.einsum("khw,kc->hwc", stacked, palette) / np.maximum(stacked.sum(0), 1e-6)[..., None]
+    under = np.full((*size, 3), 245.0) if mark.image is None else _grey(resized(mark.image.astype(np.float32), size))
+    alpha = np.minimum(stacked.max(0), 1)[..., None] * 0.8
+    return bytes_of(under * (1 - alpha) + mixed * alpha)
+
+
+# Images: heat over the picture, smooth or as the grid of patches.
+
+
 ROUNDING = 1.5  # pixels; some processors round to whole patches instead
 
 

@@ -10,10 +10,9 @@ from whyformer.errors import BadInput
 from whyformer.types import Explanation
 from whyformer.views.color import colours
 from whyformer.views.facts import doubts, facts
-from whyformer.views.pixels import to_pixels
-from whyformer.views.scale import scale_of
+from whyformer.views.image import to_pixels
 from whyformer.views.text import bars, ranking, token_run
-from whyformer.views.view import Panel, Picture, Scale, View
+from whyformer.views.view import Panel, Picture, Scale, View, scale_of
 
 Array = np.ndarray[Any, Any]
 MOST = 20

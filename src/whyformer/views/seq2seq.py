@@ -10,8 +10,7 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.types import Explanation
 from whyformer.views.facts import doubts, facts_about_method
-from whyformer.views.scale import scale_of
-from whyformer.views.view import Matrix, Panel, View
+from whyformer.views.view import Matrix, Panel, View, scale_of
 
 CAPTION = "Each row is one written token; a cell says how much the token of its column counted for it."
 OWN = (

@@ -9,8 +9,7 @@ import numpy as np
 from whyformer.types import Explanation
 from whyformer.views.explained import view_of
 from whyformer.views.facts import doubts, facts, number
-from whyformer.views.scale import scale_of
-from whyformer.views.view import Bar, Bars, Matrix, Panel, View
+from whyformer.views.view import Bar, Bars, Matrix, Panel, View, scale_of
 
 Array = np.ndarray[Any, Any]
 CAPTION = (

@@ -10,8 +10,7 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.types import Explanation
 from whyformer.views.facts import duration, number
-from whyformer.views.scale import scale_of
-from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, View
+from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, View, scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whyformer.evaluate.checks.check import CHECKS
+from whyformer.checks.check import CHECKS
 
 TEXTS = ["the movie was so good", "i hate the boring book"]
 QUICK: dict[str, Any] = {

@@ -16,7 +16,7 @@ from tests.evaluate.checks.quick import EVERYTHING, QUICK, TEXTS
 from tests.methods.properties import model_of
 from tests.models import CASES
 from whyformer.errors import BadInput
-from whyformer.evaluate.checks.plain import to_plain
+from whyformer.result import to_plain
 
 
 class Counted:
@@ -75,7 +75,7 @@ def test_what_is_in_the_cache_is_not_done_again(tmp_path: Path, found: wf.CheckU
 
 
 def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whyformer.evaluate.checks import jain_wallace as module
+    from whyformer.checks import jain_wallace as module
 
     done: list[int] = []
     one = module._one
@@ -103,7 +103,7 @@ def test_a_stopped_check_up_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
 
 
 def test_random_weights_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from whyformer.evaluate.checks import randomisation as module
+    from whyformer.checks import randomisation as module
 
     asked: list[int] = []
     agreement = module._agreement

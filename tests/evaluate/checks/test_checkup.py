@@ -16,10 +16,10 @@ from tests import folders
 from tests.evaluate.checks.quick import EVERYTHING, QUICK, TEXTS
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
+from whyformer.checks.check import CHECKS, RESULTS
+from whyformer.checks.result import Finding
 from whyformer.errors import BadInput, UnknownName
-from whyformer.evaluate.checks.check import CHECKS, RESULTS
-from whyformer.evaluate.checks.finding import Finding
-from whyformer.evaluate.checks.plain import from_plain, to_plain
+from whyformer.result import from_plain, to_plain
 
 
 def test_every_check_has_its_result_and_says_something(found: wf.CheckUp) -> None:

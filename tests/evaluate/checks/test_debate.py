@@ -15,15 +15,14 @@ from tests.methods.properties import model_of, on_the_left, padded
 from tests.models import CASES
 from tests.models.case import seeded
 from tests.references.checks import attention_debate as twin
+from whyformer.checks.attention_rows import outputs_with, rows_of
+from whyformer.checks.distances import jsd, kendall, probabilities, rank_agreement, tvd
+from whyformer.checks.exam import Exam
+from whyformer.checks.importances import gradient_x_input, leave_one_out
+from whyformer.checks.jain_wallace import adversarial_attention, jain_wallace, permuted
+from whyformer.checks.serrano_smith import ORDERS, importance, serrano_smith
+from whyformer.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.errors import BadInput
-from whyformer.evaluate.checks.adversary import adversarial_attention
-from whyformer.evaluate.checks.divergence import jsd, kendall, probabilities, rank_agreement, tvd
-from whyformer.evaluate.checks.exam import Exam
-from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out
-from whyformer.evaluate.checks.jain_wallace import jain_wallace, permuted
-from whyformer.evaluate.checks.rows import outputs_with, rows_of
-from whyformer.evaluate.checks.serrano_smith import ORDERS, importance, serrano_smith
-from whyformer.evaluate.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.explainer import Explainer
 
 FILLER = 0

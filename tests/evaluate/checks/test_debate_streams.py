@@ -15,15 +15,15 @@ from tests.methods.properties import model_of
 from tests.models import CASES, run
 from tests.references.checks import attention_debate as twin
 from tests.references.windows import window_tokens
+from whyformer.checks.attention_rows import LayerRows, outputs_with, rows_of
+from whyformer.checks.distances import jsd
+from whyformer.checks.exam import Exam
+from whyformer.checks.importances import gradient_x_input, leave_one_out
+from whyformer.checks.jain_wallace import jain_wallace, permuted
+from whyformer.checks.serrano_smith import importance, serrano_smith, without
+from whyformer.checks.watched import IN_SHARES
+from whyformer.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.errors import NotOffered
-from whyformer.evaluate.checks.divergence import jsd
-from whyformer.evaluate.checks.exam import Exam
-from whyformer.evaluate.checks.importances import gradient_x_input, leave_one_out
-from whyformer.evaluate.checks.jain_wallace import jain_wallace, permuted
-from whyformer.evaluate.checks.output import IN_SHARES
-from whyformer.evaluate.checks.rows import LayerRows, outputs_with, rows_of
-from whyformer.evaluate.checks.serrano_smith import importance, serrano_smith, without
-from whyformer.evaluate.checks.wiegreffe_pinter import wiegreffe_pinter
 from whyformer.explainer import Explainer
 from whyformer.views.checks import checkup_page
 

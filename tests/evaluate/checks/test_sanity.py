@@ -17,15 +17,14 @@ from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from whyformer import registry
 from whyformer.borrow import memory_of
+from whyformer.checks.capture_audit import capture_audit
+from whyformer.checks.class_dependence import class_dependence
+from whyformer.checks.exam import Exam
+from whyformer.checks.invariance import _amount, _shifted, invariance
+from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
+from whyformer.checks.sinks import sinks
+from whyformer.checks.stability import stability
 from whyformer.errors import BadInput
-from whyformer.evaluate.checks.capture_audit import capture_audit
-from whyformer.evaluate.checks.class_dependence import class_dependence
-from whyformer.evaluate.checks.exam import Exam
-from whyformer.evaluate.checks.invariance import _amount, _shifted, invariance
-from whyformer.evaluate.checks.randomisation import randomisation
-from whyformer.evaluate.checks.randomised import Redrawn, parts_of
-from whyformer.evaluate.checks.sinks import sinks
-from whyformer.evaluate.checks.stability import stability
 from whyformer.explainer import Explainer
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
@@ -146,7 +145,7 @@ def test_weights_come_back_bit_by_bit(dtype: torch.dtype) -> None:
 def test_weights_come_back_after_an_error(
     error: type[BaseException], when: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whyformer.evaluate.checks import randomisation as module
+    from whyformer.checks import randomisation as module
 
     calls = iter(range(100))
 
@@ -202,7 +201,7 @@ def test_parameters_that_share_memory_and_weights_of_inference_mode() -> None:
 
 
 def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    from whyformer.evaluate.checks import randomised
+    from whyformer.checks import randomisation as randomised
 
     model = odd_model()
     before, write, writes = bits(model), randomised._write, iter(range(1000))

@@ -23,9 +23,8 @@ from whyformer.capture.blocks.block import Anatomy, Block, Places
 from whyformer.capture.blocks.output_projection import HELP, Projected, project
 from whyformer.capture.blocks.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
 from whyformer.capture.blocks.tape import Call, Stretch, Tape, ancestors, changes_in_place, descendants, stretch
-from whyformer.capture.called import name_of
-from whyformer.capture.capture import Forward, sites_of, unclaimed
-from whyformer.capture.intercept import Function
+from whyformer.capture.intercept import Function, name_of
+from whyformer.capture.record import Forward, sites_of, unclaimed
 from whyformer.capture.roles import Observe
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered

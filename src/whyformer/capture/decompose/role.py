@@ -16,12 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.called import name_of
-from whyformer.capture.decompose.call import Call
 from whyformer.capture.decompose.rules import RULES
-from whyformer.capture.decompose.shares import Shares, diagonal, settled
-from whyformer.capture.intercept import open_body
-from whyformer.capture.paths import current_path
+from whyformer.capture.decompose.shares import Call, Shares, diagonal, settled
+from whyformer.capture.intercept import current_path, name_of, open_body
 from whyformer.errors import NotOffered
 
 Watch = Callable[[str, Tensor, Shares], None]

@@ -1,16 +1,361 @@
-"""Which function of torch is answered by which rule, while a model is being decomposed.
-
-What is linear acts on every share alike. What is not is made so with the values the model really has: a normalisation
-divides by the true deviation, a nonlinearity multiplies by its slope from the origin f(z)/z, attention weights and
-gates are constants. A function without a rule is an error only where its result is needed.
-"""
+"""The rules of a decomposition, by torch function: linear maps, products, and functions that bend."""
 
 from __future__ import annotations
 
-from whyformer.capture.decompose.bends import activation, layer_norm, rms_norm, unrelated, weighs
-from whyformer.capture.decompose.call import Rule
-from whyformer.capture.decompose.linear import add, divide, linear_in_all, multiply, negative, same
-from whyformer.capture.decompose.products import addmm, linear, linear_in_one, matrix_product, sdpa
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whyformer.capture.decompose.shares import MIXED, OWN, STRANGER, Call, Found, Rule, Shares, expanded, per_source
+from whyformer.capture.functions import attention_weights, repeat_heads
+
+# How shares pass through what is not linear, made so with the values the model really has.
+
+
+def activation(call: Call) -> Shares:
+    """f(z) = (f(z)/z)·z: every share is multiplied by the slope from the origin (zero-origin rule)."""
+    ((leaf, shares),) = list(call.shares.items())[:1]
+    value, out = call.leaves[leaf].to(call.dtype), call.out.to(call.dtype)
+    slope = torch.where(value == 0, 0.0, out / torch.where(value == 0, 1.0, value))
+    if shares.lost or len(call.shares) > 1:
+        return Shares(call.sources, call.shape, None, gate=True, lost=shares.lost or f"{call.name}()")
+    whole = call.settle(shares)
+    return Shares(
+        shares.sources,
+        call.shape,
+        lambda first, end: whole.part(first, end) * slope,
+        stage=whole.stage,
+        gate=True,
+    )
+
+
+def layer_norm(call: Call) -> Shares:
+    """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias."""
+    x, shape, weight, bias, eps = call.arguments("input", "normalized_shape", "weight", "bias", "eps")
+    dims = tuple(range(-len(shape), 0))
+    value = x.to(call.dtype)
+    scale = (value.var(dims, unbiased=False, keepdim=True) + (1e-5 if eps is None else eps)).rsqrt()
+    return _normed(call, x, lambda v: v - v.mean(dims, keepdim=True), scale, weight, bias)
+
+
+def rms_norm(call: Call) -> Shares:
+    x, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")
+    dims = tuple(range(-len(shape), 0))
+    value = x.to(call.dtype)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    scale = (value.square().mean(dims, keepdim=True) + eps).rsqrt()
+    return _normed(call, x, lambda v: v, scale, weight, None)
+
+
+def _normed(
+    call: Call,
+    x: Tensor,
+    center: Callable[[Tensor], Tensor],
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> Shares:
+    shares = call.of_operand(x)
+    if shares is None or shares.lost:
+        return call.lost(shares.lost if shares is not None else "")
+    factor = scale if weight is None else scale * weight.to(scale.dtype)
+    shape = call.shape
+    offset = None if shares.offset is None else center(shares.offset) * factor
+    if bias is not None:
+        offset = (bias.to(scale.dtype) + (0 if offset is None else offset)).expand(shape)
+    stage = OWN if shares.stage == OWN else ""
+    found = Shares(
+        shares.sources, shape, lambda first, end: center(shares.part(first, end)) * factor, offset, stage=stage
+    )
+    return call.settle(found)
+
+
+def unrelated(call: Call) -> None:
+    """A new tensor that only has the shape or dtype of a hidden state."""
+    return
+
+
+def weighs(call: Call) -> Found:
+    """What only weighs or selects (attention, a deviation, a maximum): may multiply or divide, never be added."""
+    return call.all_lost(f"the result of {call.name}(), used as if it were a hidden state")
+
+
+# How shares pass through what is linear: views, sums, scalings. Every share goes through it alike.
+
+
+def linear_in_all(call: Call) -> Found:
+    """A function that is linear in all its data together: views, slices, sums, joins.
+
+    Operands without shares beside those that have some (members of a cat) are constants: they go to the offset.
+    """
+    if why := next((s.lost for s in call.shares.values() if s.lost), ""):
+        return call.all_lost(why)
+    data = _data_leaves(call)
+    tracked = sorted(call.shares)
+    constants = [i for i in data if i not in call.shares and isinstance(call.leaves[i], (Tensor, float, int))]
+    nothing = {i: _zero(call.leaves[i]) for i in constants}
+    if any(call.is_stranger(call.leaves[i]) for i in constants):
+        return call.all_lost(STRANGER)
+    gate = all(s.gate for s in call.shares.values())
+    results = call.out if isinstance(call.out, (tuple, list)) else (call.out,)
+    has_offset = bool(constants) or any(s.offset is not None for s in call.shares.values())
+    offsets: Any = None
+    if has_offset:
+        zero = {i: _zero(call.leaves[i]) for i in tracked if call.shares[i].offset is None}
+        given = {i: call.shares[i].offset for i in tracked if call.shares[i].offset is not None}
+        offsets = call.again(zero | given)
+        offsets = offsets if isinstance(offsets, (tuple, list)) else (offsets,)
+
+    def nth(number: int) -> Shares:
+        def compute(first: int, end: int) -> Tensor:
+            def one(*parts: Tensor) -> Tensor:
+                result = call.again(nothing | dict(zip(tracked, parts, strict=True)))
+                return result[number] if isinstance(result, (tuple, list)) else result
+
+            return per_source(one, [call.shares[i].part(first, end) for i in tracked])
+
+        offset = offsets[number] if has_offset else None
+        return call.settle_own(
+            Shares(call.sources, tuple(results[number].shape), compute, offset, stage=call.stage, gate=gate)
+        )
+
+    found = [nth(n) if isinstance(r, Tensor) and r.is_floating_point() else None for n, r in enumerate(results)]
+    only = found[0]
+    return found if isinstance(call.out, (tuple, list)) or only is None else only
+
+
+def _data_leaves(call: Call) -> list[int]:
+    """Which operands a function of several is linear in; of the others only tensors with shares are data."""
+    if call.name in {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}:
+        return [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
+    if call.name == "masked_fill":
+        return [0, 2]
+    if call.name == "where":
+        return [1, 2]
+    return list(call.shares)
+
+
+def _zero(leaf: Any) -> Any:
+    return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)(0)
+
+
+def same(call: Call) -> Shares:
+    """Casts, copies, dropout of a model that is not in training."""
+    return next(iter(call.shares.values()))
+
+
+def add(call: Call) -> Shares:
+    """a ± b: shares add up, a constant is a bias.
+
+    Where two streams meet, biases are shared out: those of an MLP over its own shares, before it joins the residual,
+    those that came with an attention (b_V·W_O + b_O) over the sum, as the authors do.
+    """
+    left, right, alpha = call.arguments("input", "other", "alpha")
+    if call.name in {"__rsub__", "rsub"}:
+        left, right = right, left
+    minus = call.name in {"sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_", "__isub__"}
+    factor = (1 if alpha is None else alpha) * (-1 if minus else 1)
+    a, b = (call.of_operand(side) for side in (left, right))
+    shape = call.shape
+    if lost_at := next((s.lost for s in (a, b) if s is not None and s.lost), ""):
+        return call.lost(lost_at)
+    if a is not None and b is not None:
+        a, b = (s if s.stage == MIXED else call.settle(s) for s in (a, b))
+
+    def compute(first: int, end: int) -> Tensor:
+        if b is None:
+            assert a is not None
+            return expanded(a.part(first, end), shape)
+        y = factor * expanded(b.part(first, end), shape)
+        return y if a is None else expanded(a.part(first, end), shape) + y
+
+    x, y = left if a is None else a.offset, right if b is None else b.offset
+    offset = None
+    if x is not None or y is not None:
+        total = torch.zeros(shape, dtype=call.dtype, device=call.out.device)
+        offset = total + (0 if x is None else x) + factor * (0 if y is None else y)
+    summed = Shares(call.sources, shape, compute, offset, stage=call.stage, gate=_is_gate(a, b))
+    if a is None or b is None:
+        return call.lost(STRANGER) if call.is_stranger(left if a is None else right) else call.settle_own(summed)
+    summed = call.settle(summed)
+    summed.stage = OWN if a.stage == b.stage == OWN else ""
+    summed.keep = summed.size <= call.holdable  # a residual stream is read by each part of the next layer
+    return summed
+
+
+def _is_gate(a: Shares | None, b: Shares | None) -> bool:
+    return (a is None or a.gate) and (b is None or b.gate)
+
+
+def negative(call: Call) -> Shares:
+    return _scaled(call, same(call), -1)
+
+
+def multiply(call: Call) -> Shares:
+    """Products. With a constant: scaled. Of two streams: a gate (a nonlinearity's result) counts as a constant.
+
+    NOTE[DIFF] DecompX has no products of hidden states. In a gated MLP f(g)·u the decomposed u is multiplied by the
+    value of f(g), as f(z) is by its slope; without a nonlinearity on exactly one side each side gets half. That makes
+    activations written out in Python, z·½(1 + tanh(…)), come out as slope times z too.
+    """
+    left, right = call.arguments("input", "other")
+    a, b = call.of_operand(left), call.of_operand(right)
+    if a is None or b is None:
+        known, factor = (a, right) if b is None else (b, left)
+        assert known is not None
+        return _scaled(call, known, factor, gate=known.gate)
+    for weighs_a, weighs_b in ((bool(a.lost), bool(b.lost)), (a.gate, b.gate)):
+        if weighs_a != weighs_b:
+            return _scaled(call, call.settle(b), left) if weighs_a else _scaled(call, call.settle(a), right)
+    if a.lost:
+        return call.lost(a.lost)
+    x, y = _scaled(call, a, right / 2), _scaled(call, b, left / 2)
+    offset = x.offset if y.offset is None else y.offset if x.offset is None else x.offset + y.offset
+    return Shares(
+        call.sources,
+        x.shape,
+        lambda first, end: x.part(first, end) + y.part(first, end),
+        offset,
+        stage=call.stage,
+        gate=a.gate and b.gate,
+    )
+
+
+def divide(call: Call) -> Shares:
+    """a / b, with the divisor as a constant."""
+    left, right, _ = call.arguments("input", "other", "rounding_mode")
+    if call.name in {"__rtruediv__", "__rdiv__"}:
+        left, right = right, left
+    a = call.of_operand(left)
+    if a is None:  # a constant over a hidden state: nothing but another gate
+        return call.lost("a division by a hidden state")
+    return _scaled(call, a, 1 / right, gate=a.gate)
+
+
+def _scaled(call: Call, shares: Shares, factor: Any, gate: bool = False) -> Shares:
+    shape, dtype = call.shape, call.dtype
+    factor = factor.to(dtype) if isinstance(factor, Tensor) else factor
+    offset = None if shares.offset is None else (shares.offset * factor).expand(shape)
+    if shares.lost:
+        return call.lost(shares.lost)
+    return Shares(
+        shares.sources,
+        shape,
+        lambda first, end: expanded(shares.part(first, end), shape) * factor,
+        offset,
+        stage=shares.stage,
+        gate=gate,
+    )
+
+
+# How shares pass through matrix products: projections, and attention with its weights as constants.
+
+
+def linear(call: Call) -> Shares:
+    x, weight, bias = call.arguments("input", "weight", "bias")
+    shares = call.of_operand(x)
+    if shares is None or call.of_operand(weight) is not None:
+        return call.lost()
+    return _projected(call, shares, lambda v: F.linear(v, weight.to(v.dtype)), bias)
+
+
+def addmm(call: Call) -> Shares:
+    bias, x, weight = call.arguments("input", "mat1", "mat2")
+    shares = call.of_operand(x)
+    if shares is None or len(call.shares) > 1 or any(isinstance(leaf, (int, float)) for leaf in call.leaves):
+        return call.lost()
+    return _projected(call, shares, lambda v: v @ weight.to(v.dtype), bias)
+
+
+def _projected(call: Call, shares: Shares, project: Callable[[Tensor], Tensor], bias: Tensor | None) -> Shares:
+    if shares.lost:
+        return call.lost(shares.lost)
+    offset = None if shares.offset is None else project(shares.offset)
+    if bias is not None:
+        offset = (bias.to(call.dtype) + (0 if offset is None else offset)).expand(call.out.shape)
+    found = Shares(
+        shares.sources,
+        call.shape,
+        lambda first, end: project(shares.part(first, end)),
+        offset,
+        stage=shares.stage,
+    )
+    return call.settle_own(found)
+
+
+def matrix_product(call: Call) -> Shares:
+    """Attention times values: the weights count as constants. Queries times keys: not split, and never needed."""
+    names = ("input", "mat2") if call.name == "bmm" else ("input", "other")
+    left, right = call.arguments(*names)
+    a, b = call.of_operand(left), call.of_operand(right)
+    if a is not None and b is not None:
+        fixed_a, fixed_b = a.gate or bool(a.lost), b.gate or bool(b.lost)
+        if fixed_a == fixed_b:
+            return call.lost("a product of two hidden states")
+        a, b = (None, b) if fixed_a else (a, None)
+    if b is None:
+        assert a is not None
+        return _projected(call, a, lambda v: v @ right.to(v.dtype), None)
+    shares, weights = b, left
+    if shares.lost:
+        return call.lost(shares.lost)
+    found = Shares(
+        shares.sources,
+        call.shape,
+        lambda first, end: mixed(weights, shares.part(first, end)),
+        None if shares.offset is None else weights.to(shares.offset.dtype) @ shares.offset,
+        stage=MIXED,
+    )
+    return call.hold(found)
+
+
+def mixed(weights: Tensor, values: Tensor) -> Tensor:
+    """weights (…, Q, K) times values (sources, …, K, D), with the sources folded into the width: one product."""
+    sources, width = values.shape[0], values.shape[-1]
+    folded = values.movedim(0, -2).flatten(-2)
+    out = weights.to(values.dtype) @ folded
+    return out.unflatten(-1, (sources, width)).movedim(-2, 0)
+
+
+def sdpa(call: Call) -> Shares:
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    query, key, value, mask, _, causal, scale, gqa = call.arguments(*names)
+    shares = call.of_operand(value)
+    if shares is None or shares.lost:
+        return call.lost(shares.lost if shares is not None else "an attention whose values are no hidden states")
+    weights = attention_weights(query, repeat_heads(query, key) if gqa else key, mask, bool(causal), scale)
+
+    def mix(v: Tensor) -> Tensor:
+        return mixed(weights, repeat_heads(query, v) if gqa else v)
+
+    found = Shares(
+        shares.sources,
+        call.shape,
+        lambda first, end: mix(shares.part(first, end)),
+        None if shares.offset is None else mix(shares.offset[None])[0],
+        stage=MIXED,
+    )
+    return call.hold(found)
+
+
+def linear_in_one(call: Call) -> Found:
+    """A function that is linear in each operand (einsum): what only weighs counts as a constant."""
+    split = {i: s for i, s in call.shares.items() if not s.lost and not s.gate}
+    weighed = len(call.shares) > len(split)
+    if len(split) != 1:
+        return call.lost("a product of two hidden states")
+    call.shares = split
+    found = linear_in_all(call)
+    if weighed and isinstance(found, Shares):
+        found.stage = MIXED
+        return call.hold(found)
+    return found
+
+
+# Which function of torch is answered by which rule, while a model is being decomposed.
 
 
 def _names(rule: Rule, *names: str) -> dict[str, Rule]:

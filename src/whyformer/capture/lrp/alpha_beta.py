@@ -1,17 +1,4 @@
-"""Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
-
-Inside ``with rules:`` every function of the model gets a backward that shares out the relevance of its result among its
-operands, by the rules of Chefer et al. (CVPR 2021). Autograd does the rest: relevances of a tensor that is used
-several times add up, views and indices carry theirs back to where it belongs.
-
-* linear layer, product with a constant: positive part only, z = W⁺x⁺ + W⁻x⁻, bias ignored;
-* product of two tensors (attention with values, queries with keys, a gate): x·∂z/∂x·(R/z), half to each;
-* sum of two tensors: in proportion, then rescaled side by side;
-* softmax, normalisation, activation, multiplication by a constant: R passes as it is.
-
-The rules divide by sums that come close to zero, which blows up rounding errors by orders of magnitude; so this pass
-runs in double precision, whatever the precision of the model.
-"""
+"""Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance."""
 
 from __future__ import annotations
 
@@ -21,16 +8,266 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.attend import attention_weights, repeat_heads
+from whyformer.capture.functions import LINEAR, attention_weights, repeat_heads
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.lrp.alpha_beta_rules import RULES
-from whyformer.capture.lrp.elementwise import Elementwise, carrying, out_of_place, plain_name
-from whyformer.capture.lrp.linear_functions import LINEAR
-from whyformer.capture.lrp.shares import Totals
+from whyformer.capture.lrp.changed_gradients import CONSTANT
+from whyformer.capture.lrp.elementwise import ACTIVATIONS, Elementwise, carrying, out_of_place, plain_name
 from whyformer.capture.site import OpenSite
 from whyformer.errors import AmbiguousLayout
 
+# How one operation shares out the relevance R of its result: autograd functions whose backward is that share.
+
+
+TINY = 1e-9
+Totals = Callable[[Tensor], Tensor]  # sums per input, shaped to broadcast against what was summed
+
+
+def divided(relevance: Tensor, z: Tensor) -> Tensor:
+    # NOTE[DIFF] the authors add 1e-9 whatever the sign of z, which can make the denominator smaller.
+    return torch.where(z == 0, 0.0, relevance / (z + TINY * z.sign()))
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shown: Tensor) -> Tensor:
+        ctx.shape = x.shape
+        return shown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Any) -> Any:
+        return relevances[0].sum_to_size(ctx.shape), None
+
+
+class _Proportional(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operation: Any, shown: Tensor, *factors: Tensor) -> Tensor:
+        ctx.operation = operation
+        ctx.save_for_backward(*factors)
+        return shown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Any) -> Any:
+        with torch.enable_grad():
+            factors = [f.detach().requires_grad_() for f in ctx.saved_tensors]
+            z = ctx.operation(*factors)
+        slopes = torch.autograd.grad(z, factors, divided(relevances[0], z.detach()))
+        return None, None, *(f.detach() * s / len(factors) for f, s in zip(factors, slopes, strict=True))
+
+
+class _PositivePart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, operation: Any, shown: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.operation = operation
+        ctx.save_for_backward(x, weight)
+        return shown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        weight = weight.to(x.dtype)
+        with torch.enable_grad():
+            above, below = x.detach().clamp(min=0).requires_grad_(), x.detach().clamp(max=0).requires_grad_()
+            z = ctx.operation(above, weight.clamp(min=0)) + ctx.operation(below, weight.clamp(max=0))
+        up, down = torch.autograd.grad(z, (above, below), divided(relevances[0], z.detach()))
+        return None, None, above.detach() * up + below.detach() * down, None
+
+
+class _Split(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, totals: Any) -> Tensor:
+        ctx.totals, ctx.carry = totals, (a.requires_grad, b.requires_grad)
+        ctx.save_for_backward(a, b)
+        return a + b
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Any) -> Any:
+        a, b = ctx.saved_tensors
+        (relevance,) = relevances
+        slope = divided(relevance, a + b)
+        # A mask of -inf has no relevance where nothing passes.
+        shares = [torch.where(slope == 0, 0.0, term * slope) for term in (a, b)]
+        sums = [ctx.totals(share) for share in shares]
+        whole = ctx.totals(relevance) / (sums[0].abs() + sums[1].abs() + TINY)
+        back = [
+            (share * divided(total.abs() * whole, total)).sum_to_size(term.shape) if carries else None
+            for share, total, term, carries in zip(shares, sums, (a, b), ctx.carry, strict=True)
+        ]
+        return *back, None
+
+
+def whole(x: Tensor, shown: Tensor) -> Tensor:
+    """All relevance to ``x``: softmax, normalisation, activation, a constant factor."""
+    return _Whole.apply(x, shown)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def proportional(operation: Callable[..., Tensor], shown: Tensor, *factors: Tensor) -> Tensor:
+    """x·∂z/∂x·(R/z), divided by the number of factors."""
+    return _Proportional.apply(operation, shown, *factors)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def positive_part(operation: Callable[[Tensor, Tensor], Tensor], shown: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """All relevance to ``x``, through what raised the result: z = W⁺x⁺ + W⁻x⁻ (bias ignored)."""
+    return _PositivePart.apply(operation, shown, x, weight)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def split(a: Tensor, b: Tensor, totals: Totals) -> Tensor:
+    """a + b: each entry in proportion, then the two sides rescaled to share |Σa| : |Σb|.
+
+    NOTE[DIFF] the authors' sums run over the whole tensor, batch included; ``totals`` sums each input by itself.
+    """
+    return _Split.apply(a, b, totals)  # type: ignore[no-untyped-call, no-any-return]
+
+
+# The alpha-beta rules, one per torch function: (mode, function, arguments) → result.
+
+
 Function = Callable[..., Any]
+Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def passes(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """All relevance to the first operand that carries any."""
+    return whole(carrying((*args, *kwargs.values()))[0], rules.plain(func, args, kwargs))
+
+
+def power(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
+    rule = nothing if isinstance(exponent, (int, float)) and exponent < 0 else passes
+    return rule(rules, func, args, kwargs)
+
+
+def nothing(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What only normalises carries no relevance."""
+    return rules.plain(func, args, kwargs)
+
+
+def cast(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Floats stay in this pass's precision."""
+    out = func(*args, **kwargs)
+    return args[0].to(out.device, rules.dtype) if out.is_floating_point() else out
+
+
+def reduction(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    x = carrying(args)[0]
+    rest, named = args[1:], rules.lifted_named(kwargs)
+    return proportional(lambda t: func(t, *rest, **named), rules.plain(func, args, kwargs), x)
+
+
+def linear(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """linear(x, W, b), conv(x, W, b, …)."""
+    names = ("input", "weight", "bias")
+    call = dict(zip(names, args, strict=False)) | kwargs
+    x, weight = call.pop("input"), call.pop("weight")
+    call.pop("bias", None)
+    return _weighted(
+        rules, lambda t, w: func(t, w, None, *args[3:], **call), rules.plain(func, args, kwargs), x, weight
+    )
+
+
+def addmm(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """addmm(b, x, W)."""
+    call = dict(zip(("input", "mat1", "mat2"), args, strict=False)) | kwargs
+    return _weighted(rules, torch.mm, rules.plain(func, args, kwargs), call["mat1"], call["mat2"])
+
+
+def product(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """matmul(a, b), bmm, mm."""
+    left, right = (*args, *kwargs.values())[:2]
+    return _weighted(rules, func, rules.plain(func, args, kwargs), left, right)
+
+
+def baddbmm(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = {"beta": 1, "alpha": 1} | dict(zip(("input", "batch1", "batch2"), args, strict=False)) | kwargs
+    both = product(rules, torch.bmm, (call["batch1"], call["batch2"]), {})
+    return _sum(rules, whole(both, both.detach() * call["alpha"]), call["input"] * call["beta"])
+
+
+def einsum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    equation, *operands = args
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = list(operands[0])
+    shown = rules.plain(func, (equation, *operands), kwargs)
+    if len(operands) == 2:
+        return _weighted(rules, lambda a, b: func(equation, a, b), shown, *operands)
+    if len(carrying(operands)) < len(operands):
+        rules.unruled.add("einsum of three")
+        return func(equation, *rules.lifted(operands))
+    return proportional(lambda *factors: func(equation, *factors), shown, *operands)
+
+
+def _weighted(rules: AlphaBeta, operation: Function, shown: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """A bilinear operation: of two tensors, or of one with weights."""
+    if left.requires_grad and right.requires_grad:
+        return proportional(operation, shown, left, right)
+    if left.requires_grad:
+        return positive_part(operation, shown, left, right)
+    return positive_part(lambda t, w: operation(w, t), shown, right, left)
+
+
+def elementwise_product(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    shown = rules.plain(func, args, kwargs)
+    factors = carrying((left, right))
+    if len(factors) == 1:
+        return whole(factors[0], shown)
+    a, b = rules.elementwise.of(left), rules.elementwise.of(right)
+    if a.origin is b.origin:  # a piece of an activation that is written out
+        return whole(right if a.curved and not b.curved else left, shown)
+    # NOTE[DIFF] the paper's models have no gated MLPs; here gate and gated get half each, as factors of any product.
+    return proportional(torch.mul, shown, left, right)
+
+
+def quotient(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """All relevance to the numerator."""
+    shown = rules.plain(func, args, kwargs)
+    return whole(args[0], shown) if args[0].requires_grad else shown
+
+
+def addition(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    sign = (-1 if plain_name(func.__name__)[0] == "sub" else 1) * kwargs.get("alpha", 1)
+    if not isinstance(right, Tensor) or not isinstance(left, Tensor):
+        return passes(rules, func, args, kwargs)
+    return _sum(rules, left, right if sign == 1 else _signed(right, sign))
+
+
+def _signed(x: Tensor, sign: float) -> Tensor:
+    return whole(x, x.detach() * sign) if x.requires_grad else x * sign
+
+
+def _sum(rules: AlphaBeta, left: Tensor, right: Tensor) -> Tensor:
+    a, b = rules.lifted((left, right))
+    for x, constant in ((a, b), (b, a)):
+        if not constant.requires_grad and constant.ndim < 2:  # a bias: ignored, as in a linear layer
+            return whole(x, (x + constant).detach())
+    return split(a, b, rules.totals(torch.broadcast_shapes(a.shape, b.shape)))
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(ACTIVATIONS, passes),
+    **dict.fromkeys(
+        "softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize neg negative".split(), passes
+    ),
+    **dict.fromkeys("clamp clamp_min clamp_max clip nan_to_num rsub __rsub__".split(), passes),
+    **dict.fromkeys(CONSTANT, nothing),
+    **dict.fromkeys("to type type_as float double half bfloat16".split(), cast),
+    **dict.fromkeys("sum mean cumsum avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d".split(), reduction),
+    **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
+    **dict.fromkeys("matmul __matmul__ bmm mm".split(), product),
+    "addmm": addmm,
+    "baddbmm": baddbmm,
+    "einsum": einsum,
+    "pow": power,
+    "mul": elementwise_product,
+    "div": quotient,
+    "add": addition,
+    "sub": addition,
+}
+
+
+# Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
+
+
 OPAQUE = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "mark_attention", "__get__"})
 
 

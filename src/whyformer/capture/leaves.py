@@ -1,0 +1,232 @@
+"""The input as the leaf of a graph, and the vectors that enter a model's first block or a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from whyformer.capture.intercept import Intercept
+from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import PROJECTIONS, Source
+from whyformer.errors import AmbiguousLayout, NotOffered
+
+# What each attention reads: the tensor that its values were projected from, alive and in the graph.
+
+
+PRODUCTS = frozenset({"matmul", "__matmul__"})  # x @ weight
+
+
+class AttentionInputs(Intercept):
+    """Keeps the input of every attention: the output of the norm before it, where there is one.
+
+    The model's own kernels run; outside ``torch.no_grad`` the kept tensors can be differentiated with respect to.
+    """
+
+    explicit = False
+
+    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.inputs: list[tuple[str, Tensor | None]] = []  # per site: path, and what it read
+        self._read: dict[Source, Tensor] = {}  # by projections since the last site
+
+    def at_site(self, site: OpenSite) -> None:
+        if not site.parallel:
+            # Values, not keys: where positions are added to the keys alone (DETR) these are two tensors, and the
+            # gradient of the keys adds up to nothing over the positions.
+            sources = [self._trail.at(site.value).source, site.sources[1]]
+            read = [self._read[source] for source in sources if source is not None and source in self._read]
+            self.inputs.append((site.path, read[0] if read else None))
+            self._read = {}
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.__name__
+        if name in PROJECTIONS or name in PRODUCTS:
+            operand = args[1] if name == "addmm" else (args[0] if args else None)
+            if isinstance(operand, Tensor):
+                self._read[Source.of(operand)] = operand
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+# The input as the leaf of a graph, and the vectors that enter a model's first block.
+
+
+ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "mark_attention"})
+
+
+def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return tensor.detach().to(dtype or tensor.dtype, copy=True).requires_grad_()
+
+
+class LookupLeaves(TorchFunctionMode):
+    """Every embedding that is looked up is replaced by ``leaf(embedding)``: the categorical columns of a table.
+
+    Positions are looked up, too: where the input holds no ids, running numbers (0, 1, 2, …) are taken for those.
+    """
+
+    def __init__(self, leaf: Callable[[Tensor], Tensor], tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.leaf = leaf
+        self.ids = any(not t.is_floating_point() and "mask" not in name for name, t in tensors.items())
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.__name__ != "embedding" or out.requires_grad:
+            return out
+        indices = args[0] if args else (kwargs or {})["input"]
+        if not self.ids and _is_running(indices):
+            return out
+        return self.leaf(out).clone()  # a leaf itself must not be written into, and some models do that
+
+
+def _is_running(indices: Tensor) -> bool:
+    """0, 1, 2, … along the last axis, in every row."""
+    return torch.equal(indices, torch.arange(indices.shape[-1], device=indices.device).expand_as(indices))
+
+
+class BeforeAttention(TorchFunctionMode):
+    """Keep every tensor with one vector per position that the model makes before its first attention."""
+
+    def __init__(self, batch: int, positions: int) -> None:
+        super().__init__()
+        self.shapes = ((batch, positions), (positions, batch))
+        self.vectors: list[Tensor] = []
+        self.over = False
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func.__name__
+        self.over |= name in ATTENTION or (name == "softmax" and out.ndim > 2)
+        if not self.over and isinstance(out, Tensor):
+            self.add(out)
+        return out
+
+    def add(self, *tensors: Tensor) -> None:
+        self.vectors += [t for t in tensors if t.ndim == 3 and tuple(t.shape[:2]) in self.shapes and t.requires_grad]
+
+
+@dataclass
+class Traced:
+    """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept."""
+
+    value_B: Tensor
+    leaves: list[Tensor]
+    seen: BeforeAttention
+
+    def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        if not self.value_B.requires_grad:
+            raise NotOffered(
+                "the explained output does not depend on the input by way of anything differentiable. If the model "
+                "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
+            )
+        try:
+            found = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
+        except torch.utils.checkpoint.CheckpointError as error:
+            raise NotOffered(
+                "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "
+                "follow. Turn it off for explaining: model.gradient_checkpointing_disable()."
+            ) from error
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+
+    def tokens(self) -> Tensor:
+        """The vectors that enter the first block: the last ones before any attention that nothing goes around.
+
+        On a model with residuals that is the block's input. A model without them can be cut further on, which is as
+        good.
+        """
+        if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
+            raise AmbiguousLayout(
+                f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."
+            )
+        for candidate in reversed(self.seen.vectors):
+            if _is_a_gate(candidate, self.value_B, self.leaves):
+                return candidate
+        raise NotOffered(
+            "the vectors that enter the first block were not found: no tensor with one vector per position carries all "
+            "of the input. Use at='input', or an attention method."
+        )
+
+    def batch_first(self, tokens: Tensor) -> Tensor:
+        """Tokens in the model's own order → (B, N, D)."""
+        return tokens if tuple(tokens.shape[:2]) == self.seen.shapes[0] else tokens.transpose(0, 1)
+
+
+def _is_a_gate(gate: Tensor, output: Tensor, leaves: list[Tensor]) -> bool:
+    """Do the leaves behind ``gate`` reach the output through it alone? Others (TabTransformer's numbers, which go
+    straight to its head) do not matter."""
+    ends = {id(leaf) for leaf in leaves}
+    entrance: Any = gate if gate.grad_fn is None else gate.grad_fn
+    behind = {id(gate)} & ends if gate.grad_fn is None else _ends(entrance, None, ends)
+    return bool(behind) and not behind & _ends(output.grad_fn, entrance, ends)
+
+
+def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
+    """Which of ``ends`` (leaves, by id) can be reached from a node of the graph without entering ``closed``."""
+    found: set[int] = set()
+    seen, waiting = {start}, [start]
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and leaf is not closed and id(leaf) in ends:
+            found.add(id(leaf))
+        following = {n for n, _ in node.next_functions if n is not None and n is not closed} - seen
+        seen |= following
+        waiting += following
+    return found
+
+
+# The vectors that enter a model's first block: look at them in a later pass, or put others in their place.
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """Which of the tensors that depend on the input, counted as the model makes them, enters the first block."""
+
+    number: int
+    sequence_first: bool
+
+    @classmethod
+    def of(cls, trace: Traced, given: int) -> Entrance | None:
+        """Found in a traced pass; None where it is the input itself. ``given``: leaves that no function made."""
+        tokens = trace.tokens()
+        number = next(i for i, t in enumerate(trace.seen.vectors) if t is tokens) - given
+        first = tuple(tokens.shape[:2]) != trace.seen.shapes[0]
+        return None if number < 0 else cls(number, first)
+
+
+class Enter(TorchFunctionMode):
+    """Runs inside ``with``: keeps the vectors (B, N, D) in ``seen``, or replaces them by ``vectors_BND``.
+
+    The input has to be a leaf that requires a gradient, as it was in the traced pass: that is how its descendants are
+    told from everything else.
+    """
+
+    def __init__(self, entrance: Entrance, batch: int, positions: int, vectors_BND: Tensor | None = None) -> None:
+        super().__init__()
+        self.entrance, self.vectors_BND = entrance, vectors_BND
+        self.seen: Tensor | None = None
+        self._before = BeforeAttention(batch, positions)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        counted = len(self._before.vectors)
+        out = self._before.__torch_function__(func, types, args, kwargs)
+        if len(self._before.vectors) == counted or counted != self.entrance.number:
+            return out
+        self.seen = out.transpose(0, 1) if self.entrance.sequence_first else out
+        self._before.over = True  # nothing after it is counted
+        if self.vectors_BND is None:
+            return out
+        return self.vectors_BND.transpose(0, 1) if self.entrance.sequence_first else self.vectors_BND

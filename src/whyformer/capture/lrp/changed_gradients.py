@@ -1,0 +1,246 @@
+"""LRP as a changed gradient: the rules of AttnLRP and CP-LRP, one per torch function, and the mode applying them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from whyformer.capture.functions import LINEAR
+from whyformer.capture.intercept import open_body
+from whyformer.capture.lrp.elementwise import ACTIVATIONS, Elementwise, carrying, out_of_place, plain_name
+
+# The rules of AttnLRP and CP-LRP, one per torch function: (mode, function, arguments) → result.
+
+
+Function = Callable[..., Any]
+Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]
+TINY = 1e-10
+CONSTANT = frozenset("rsqrt sqrt reciprocal __rdiv__ norm linalg_vector_norm std var std_mean var_mean".split())
+
+
+class _Scaled(torch.autograd.Function):
+    """The tensor itself; its gradient times a factor (a number, or a tensor of its shape)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shown: Tensor, factor: Any) -> Tensor:
+        ctx.factor = factor
+        return shown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * ctx.factor, None, None
+
+
+class _ShownAs(torch.autograd.Function):
+    """The value of one tensor with the gradient of another, its stand-in."""
+
+    @staticmethod
+    def forward(ctx: Any, stand_in: Tensor, shown: Tensor) -> Tensor:
+        return shown.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """``x`` with its gradient times ``factor``."""
+    return x if factor == 1 else _Scaled.apply(x, x, factor)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _plain(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    with torch.no_grad():
+        return func(*args, **kwargs)
+
+
+def activation(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """f(x)/x in place of f'(x): the identity rule, R_in = R_out."""
+    if func.__name__ in {"pow", "__pow__", "float_power"} and _is_negative(args, kwargs):
+        return _plain(func, args, kwargs)
+    x = carrying((*args, *kwargs.values()))[0]
+    out = _plain(func, args, kwargs)
+    wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+    # NOTE[DIFF] the published stabiliser is +1e-10 whatever the sign; here it moves away from zero on both sides.
+    ratio = torch.where(wide == 0, 0.0, out.to(wide.dtype) / (wide + TINY * wide.sign()))
+    return _Scaled.apply(x, out, ratio.to(x.dtype))  # type: ignore[no-untyped-call]
+
+
+def _is_negative(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    exponent = args[1] if len(args) > 1 else kwargs["exponent"]
+    return isinstance(exponent, (int, float)) and exponent < 0
+
+
+def constant(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What only normalises carries no relevance."""
+    return _plain(func, args, kwargs)
+
+
+def layer_norm(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """(x - mean)/std with std a constant; the bias takes its share and loses it."""
+    names = ("input", "normalized_shape", "weight", "bias", "eps")
+    call = {"weight": None, "bias": None, "eps": 1e-5} | dict(zip(names, args, strict=False)) | kwargs
+    x, dims = _wide(call["input"]), tuple(range(-len(tuple(call["normalized_shape"])), 0))
+    spread = (x.detach().var(dims, correction=0, keepdim=True) + call["eps"]).rsqrt()
+    return _norm(func, args, kwargs, (x - x.mean(dims, keepdim=True)) * spread, call["weight"])
+
+
+def rms_norm(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """x/rms with rms a constant."""
+    names = ("input", "normalized_shape", "weight", "eps")
+    call = {"weight": None, "eps": None} | dict(zip(names, args, strict=False)) | kwargs
+    x, dims = _wide(call["input"]), tuple(range(-len(tuple(call["normalized_shape"])), 0))
+    eps = torch.finfo(x.dtype).eps if call["eps"] is None else call["eps"]
+    spread = (x.detach().square().mean(dims, keepdim=True) + eps).rsqrt()
+    return _norm(func, args, kwargs, x * spread, call["weight"])
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _norm(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], scaled_x: Tensor, weight: Any) -> Any:
+    stand_in = scaled_x if weight is None else scaled_x * weight
+    out = _plain(func, args, kwargs)
+    return _ShownAs.apply(stand_in.to(out.dtype), out)  # type: ignore[no-untyped-call]
+
+
+def product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """R/n to each of the n factors that carry relevance."""
+    first = 1 if func.__name__ == "baddbmm" else 0  # its first operand is added, not multiplied
+    factors = carrying((*args[first:], *(v for k, v in kwargs.items() if first == 0 or k != "input")))
+
+    def share(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(share(v) for v in value)
+        return scaled(value, 1 / len(factors)) if any(value is f for f in factors) else value
+
+    return func(*(share(a) for a in args), **{k: share(v) for k, v in kwargs.items()})
+
+
+def elementwise_product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A gate shares with what it gates (CP-LRP: is a constant); a written-out activation is one activation."""
+    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    if len(carrying((left, right))) < 2:
+        return func(*args, **kwargs)
+    a, b = rules.elementwise.of(left), rules.elementwise.of(right)
+    if a.origin is b.origin:  # f(x) = g(x)·h(x): with g by its own rule and h constant, the gradient is f(x)/x
+        return func(left.detach(), right) if a.curved and not b.curved else func(left, right.detach())
+    if rules.attention_is_constant and a.curved != b.curved:
+        return func(left.detach(), right) if a.curved else func(left, right.detach())
+    return func(scaled(left, 0.5), scaled(right, 0.5))
+
+
+def quotient(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The denominator is a constant."""
+    left, right = args[0], args[1] if len(args) > 1 else kwargs["other"]
+    rounding = {k: v for k, v in kwargs.items() if k != "other"}
+    return func(left, right.detach() if isinstance(right, Tensor) else right, **rounding)
+
+
+def softmax(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its gradient is its rule, a Taylor expansion: R_i = x_i (R_i - s_i ΣR).
+
+    CP-LRP takes a map over positions as a constant; class probabilities, with two axes, are none.
+    """
+    x = args[0] if args else kwargs["input"]
+    constant_map = rules.attention_is_constant and x.ndim > 2
+    return _plain(func, args, kwargs).detach() if constant_map else func(*args, **kwargs)
+
+
+def attention(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """softmax(QKᵀ)V in one call: the rules of its two products, taken together, on torch's own kernel."""
+    call = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
+    query, key, value = call.pop("query"), call.pop("key"), call.pop("value")
+    if rules.attention_is_constant:
+        query, key = query.detach(), key.detach()
+    pair = 1 / max(1, len(carrying((query, key))))
+    outer = 0.5 if carrying((query, key)) and carrying((value,)) else 1.0
+    query, key, value = scaled(query, pair * outer), scaled(key, pair * outer), scaled(value, outer)
+    return func(query, key, value, *args[3:], **call)
+
+
+def see_through(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """nn.MultiheadAttention hides its body from function modes: run the same body with the rules on."""
+    with rules:
+        return open_body(F.multi_head_attention_forward)(*args, **kwargs)
+
+
+def glu(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = {"dim": -1} | dict(zip(("input", "dim"), args, strict=False)) | kwargs
+    with rules:
+        value, gate = call["input"].chunk(2, call["dim"])
+        return value * gate.sigmoid()
+
+
+def normalize(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    defaults = {"p": 2.0, "dim": 1, "eps": 1e-12}
+    call = defaults | dict(zip(("input", *defaults), args, strict=False)) | kwargs
+    length = call["input"].detach().norm(call["p"], call["dim"], keepdim=True).clamp_min(call["eps"])
+    return call["input"] / length
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(ACTIVATIONS, activation),
+    **dict.fromkeys(CONSTANT, constant),
+    **dict.fromkeys("matmul __matmul__ __rmatmul__ bmm mm baddbmm einsum".split(), product),
+    "mul": elementwise_product,
+    "div": quotient,
+    "layer_norm": layer_norm,
+    "rms_norm": rms_norm,
+    "normalize": normalize,
+    "softmax": softmax,
+    "mark_attention": softmax,
+    "scaled_dot_product_attention": attention,
+    "multi_head_attention_forward": see_through,
+    "glu": glu,
+}
+
+
+# Relevance by changed gradients: AttnLRP and CP-LRP as rules that touch only the backward pass.
+
+
+class GradientRules(TorchFunctionMode):
+    """Run a model inside ``with rules:`` and differentiate: input × gradient is AttnLRP, or CP-LRP.
+
+    ``attention_is_constant``: CP-LRP. Only tensors that require a gradient carry relevance, so the parameters must be
+    frozen and the input must be a leaf.
+    """
+
+    def __init__(self, attention_is_constant: bool) -> None:
+        super().__init__()
+        self.attention_is_constant = attention_is_constant
+        self.unruled: set[str] = set()
+        self.elementwise = Elementwise()
+
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name, in_place = plain_name(func.__name__)
+        operands = carrying((*args, *kwargs.values()))
+        if not operands:
+            return func(*args, **kwargs)
+        rule = RULES.get(name)
+        if rule is None:
+            out = func(*args, **kwargs)
+            if name not in LINEAR and carrying((out,)):
+                self.unruled.add(name)
+        elif in_place or kwargs.get("inplace"):
+            out = self._in_place(rule, out_of_place(name) if in_place else func, args, kwargs)
+        else:
+            out = rule(self, func, args, kwargs)
+        if isinstance(out, Tensor):
+            self.elementwise.follow(name, operands, out)
+        return out
+
+    def _in_place(self, rule: Rule, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """The rule on a copy, whose result is then written where the model expects it."""
+        before = args[0].clone()
+        self.elementwise.follow("clone", [args[0]], before)
+        out: Tensor = rule(self, func, (before, *args[1:]), {k: v for k, v in kwargs.items() if k != "inplace"})
+        return args[0].copy_(out)

@@ -1,0 +1,160 @@
+"""Find the weights that make queries, keys and values at each site, and those that read its result.
+
+Nothing is known about the model: the projections it computes are remembered, and at a site each head's queries, keys
+and values are looked for among their columns. Packed weights (GPT-2's c_attn), grouped key heads (Llama) and
+interleaved layouts (GPT-NeoX) all come out as one first column per head. Rotated queries are recognised by their norms,
+which a rotation keeps, and by position 0, which is not rotated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.functions import repeat_heads
+from whyformer.capture.intercept import Function
+from whyformer.capture.roles import Observe
+from whyformer.capture.site import OpenSite
+from whyformer.capture.trail import Note, Trail
+
+TOLERANCE = 1e-3  # relative; a wrong column is off by about 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """Columns of a weight, one slice per head: (H, in, D) for q, k, v; (H, D, out) for o."""
+
+    weight_HXY: Tensor
+    rotated: bool = False
+
+
+@dataclass
+class SiteWeights:
+    """The four weights of one site, None where they were not found."""
+
+    path: str
+    heads: int
+    query: Found | None = None
+    key: Found | None = None
+    value: Found | None = None
+    output: Found | None = None
+
+
+@dataclass(frozen=True)
+class _Projection:
+    weight_XY: Tensor  # in, out
+    operand_NX: Tensor
+    result_NY: Tensor
+
+
+class ProjectionFinder(Observe):
+    """Run one input inside of it; ``found`` then has the weights of each site."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__(1, names)
+        self.found: list[SiteWeights] = []
+        self._recent: list[_Projection] = []
+        self._pairs = Trail()
+        self._operands: dict[int, tuple[Tensor, Tensor]] = {}  # queries and keys behind a map, by number
+        self._result_HND: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        name = func.__name__
+        if name in {"linear", "addmm"} and isinstance(out, Tensor):
+            operand = args[1] if name == "addmm" else args[0]
+            weight = args[2] if name == "addmm" else args[1].t()
+            self._projected(operand, weight, out)
+        elif name != "__get__" and isinstance(out, Tensor) and self._pairs.get(out) is None:
+            first = next((a for a in args if isinstance(a, Tensor)), None)
+            note = None if first is None else self._pairs.get(first)
+            if note is not None:
+                self._pairs.put(out, note)
+        return out
+
+    def _projected(self, operand: Tensor, weight: Tensor, out: Tensor) -> None:
+        projection = _Projection(weight, operand.reshape(-1, operand.shape[-1]), out.reshape(-1, out.shape[-1]))
+        if self._result_HND is not None and self.found[-1].output is None:
+            starts = columns_of(self._result_HND, projection.operand_NX)
+            if starts is not None:
+                width = self._result_HND.shape[-1]
+                rows = torch.stack([weight[s : s + width] for s in starts])
+                self.found[-1].output = Found(rows)
+                self._result_HND = None
+        self._recent.append(projection)
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        names = dict(zip(("query", "key"), args, strict=False)) | kwargs
+        self._operands[len(self.sites)] = (names["query"], repeat_heads(names["query"], names["key"]))
+        return super()._sdpa(func, args, kwargs)
+
+    def _product(self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, how: Any) -> Any:
+        before = len(self.sites)
+        out = super()._product(product, left, right, how)
+        if isinstance(out, Tensor) and len(self.sites) == before and left.ndim == right.ndim == 4:
+            number = -1 - len(self._operands)
+            self._operands[number] = (left, right.transpose(-2, -1))
+            self._pairs.put(out, Note((), softmax=number))
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        note = self._pairs.get(site.attention)
+        number = len(self.sites) if note is None or note.softmax is None else note.softmax
+        query, key = self._operands.get(number, (None, None))
+        value_HND = site.value_BHKD[0]
+        self.found.append(
+            SiteWeights(
+                site.path,
+                site.layout.heads,
+                query=self._find(None if query is None or query.ndim != 4 else query[0]),
+                key=self._find(None if key is None or key.ndim != 4 else key[0]),
+                value=self._find(value_HND),
+            )
+        )
+        self._result_HND = site.attention_BHQK[0] @ value_HND
+        self._recent, self._operands = [], {}
+
+    def _find(self, heads_HND: Tensor | None) -> Found | None:
+        if heads_HND is None:
+            return None
+        width = heads_HND.shape[-1]
+        for rotated in (False, True):
+            for projection in reversed(self._recent):
+                starts = columns_of(heads_HND, projection.result_NY, rotated)
+                if starts is not None:
+                    return Found(torch.stack([projection.weight_XY[:, s : s + width] for s in starts]), rotated)
+        return None
+
+
+def columns_of(heads_HND: Tensor, block_NY: Tensor, rotated: bool = False) -> list[int] | None:
+    """The first column of each head in a block of columns, up to one common factor; None where it is not there."""
+    positions, width = heads_HND.shape[1:]
+    if block_NY.shape[0] != positions or block_NY.shape[1] % width or positions < 3:
+        return None
+    blocks_XND = block_NY.float().reshape(positions, -1, width).transpose(0, 1)
+    wanted = heads_HND.float()
+    if rotated:
+        first = _misfit(wanted[:, 0], blocks_XND[:, 0])
+        misfit = torch.maximum(first, _misfit(wanted.norm(dim=-1), blocks_XND.norm(dim=-1)))
+    else:
+        misfit = _misfit(wanted.flatten(1), blocks_XND.flatten(1))
+    best = misfit.min(1)
+    if bool((best.values > TOLERANCE).any()):
+        return None
+    return [int(i) * width for i in best.indices]
+
+
+def _misfit(wanted_HF: Tensor, blocks_XF: Tensor) -> Tensor:
+    """(H, X) relative distance between each head and its best multiple of each block."""
+    inner = wanted_HF @ blocks_XF.t()
+    energy = blocks_XF.square().sum(1)
+    factor = inner / energy.clamp(min=1e-12)
+    away = wanted_HF[:, None] - factor[..., None] * blocks_XF[None]
+    misfit: Tensor = away.norm(dim=-1) / wanted_HF.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+    return misfit

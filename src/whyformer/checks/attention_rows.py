@@ -1,0 +1,232 @@
+"""The attention rows of one input that a check changes: which layers, heads and queries, and which keys they weigh.
+
+V variant · R query row · K key of that row · P position. Special tokens keep their weights; what the ordinary tokens
+share among themselves is changed. With several streams, positions are those of all streams laid end to end; inside
+windows (Swin), they are the tokens of the layer's stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import Impose
+from whyformer.checks.watched import said_of
+from whyformer.engines.attention.maps import chosen_layers
+from whyformer.errors import AmbiguousLayout, NotOffered, one_of
+from whyformer.run import Run
+from whyformer.study.streams import slices
+from whyformer.study.windows import Windows
+
+ROWS = ("readout", "all")
+HIDDEN = 1e-30  # Swin hides what is far away by -100, which leaves e^-100 = 4e-44 of a weight
+Choice = str | int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """The rows of one attention call."""
+
+    layer: int  # number of the call
+    heads: tuple[int, ...]
+    rows: tuple[int, ...]  # query rows of the call; those of windows are numbered through
+    own_HRK: Tensor  # the model's own weights
+    free_RK: Tensor  # keys whose weights may change: real, ordinary, and not hidden from the row
+    read_R: Tensor  # how much each row feeds the head; sums to 1
+    keys_RK: Tensor  # the position that each key is
+    positions: int  # how many there are
+    said: Callable[[Tensor], Tensor]  # what the output says (output.py)
+    asks: tuple[str, str] = ("", "")  # the streams of queries and keys
+    patches_PN: Tensor | None = field(default=None, repr=False)  # the share of each patch in a position, for windows
+
+    @property
+    def share_HRK(self) -> Tensor:
+        """The model's own distribution over the free keys; uniform where none of them has any weight."""
+        inside = self.own_HRK * self.free_RK
+        total = inside.sum(-1, keepdim=True)
+        return torch.where(total > 0, inside / total.clamp(min=torch.finfo(total.dtype).tiny), self.even_HRK)
+
+    @property
+    def even_HRK(self) -> Tensor:
+        """The same share for every free key."""
+        even = self.free_RK / self.free_RK.sum(-1, keepdim=True).clamp(min=1)
+        return even.expand(self.own_HRK.shape)
+
+    def full(self, share_VHRK: Tensor) -> Tensor:
+        """Distributions over the free keys → whole rows: their sum is what it was, the other keys keep theirs."""
+        mass = (self.own_HRK * self.free_RK).sum(-1, keepdim=True)
+        return self.own_HRK * ~self.free_RK + mass * share_VHRK
+
+    def shown(self, rows_VHRK: Tensor) -> Tensor:
+        """(V, P) what a reader would be shown: heads averaged, the rows that feed the head, ordinary tokens."""
+        read_VRK = self.read_R[:, None] * rows_VHRK.mean(1)
+        read = self.summed(read_VRK) * self.free_P
+        return read / read.sum(-1, keepdim=True).clamp(min=torch.finfo(read.dtype).tiny)
+
+    @property
+    def free_P(self) -> Tensor:
+        """Positions whose weight may change in some row."""
+        return self.summed(self.free_RK[None].to(self.own_HRK.dtype))[0] > 0
+
+    def summed(self, values_VRK: Tensor) -> Tensor:
+        """(V, P) values of keys added up over the rows, by the position they are at."""
+        empty = values_VRK.new_zeros(len(values_VRK), self.positions)
+        return empty.index_add(1, self.keys_RK.flatten(), values_VRK.flatten(1))
+
+    def over_units(self, shown_VP: Tensor) -> Tensor:
+        """(V, N) over the positions of the input: a token that was merged of patches is shared out to them."""
+        return shown_VP if self.patches_PN is None else shown_VP @ self.patches_PN.to(shown_VP.dtype)
+
+    def write(self, attention_BHQK: Tensor, rows_VHRK: Tensor, first: int) -> Tensor:
+        """The attention of all copies with the rows of these heads in it; ``first``: number of its first head."""
+        here = [(i, h - first) for i, h in enumerate(self.heads) if 0 <= h - first < attention_BHQK.shape[1]]
+        if not here:
+            return attention_BHQK
+        given, at = (torch.tensor(list(t), device=rows_VHRK.device) for t in zip(*here, strict=True))
+        queries = torch.tensor(self.rows, device=rows_VHRK.device)
+        changed = _rows_together(attention_BHQK, len(rows_VHRK)).clone()
+        changed[:, at[:, None], queries] = rows_VHRK[:, given].to(changed.dtype)
+        return _rows_apart(changed, attention_BHQK)
+
+    def of(self, values_XHQK: Tensor) -> Tensor:
+        """(H, R, K) these heads and rows of something recorded with the attention of one input."""
+        return _rows_together(values_XHQK.float(), 1)[0][list(self.heads)][:, list(self.rows)]
+
+
+def _rows_together(attention_XHQK: Tensor, copies: int) -> Tensor:
+    """(V·W, H, Q, K), windows beside each other in the batch → (V, H, W·Q, K)."""
+    windows = attention_XHQK.unflatten(0, (copies, -1))
+    return windows.transpose(1, 2).flatten(2, 3)
+
+
+def _rows_apart(attention_VHRK: Tensor, like_XHQK: Tensor) -> Tensor:
+    """The inverse of :func:`_rows_together`."""
+    windows = attention_VHRK.unflatten(2, (-1, like_XHQK.shape[2]))
+    return windows.transpose(1, 2).reshape(like_XHQK.shape)
+
+
+def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str = "readout") -> list[LayerRows]:
+    """The rows to change. ``layers``: "last", "all", a number or list; ``heads``: "all", a number or list;
+    ``rows``: "readout", those that feed the head in the last layer, or "all". With several streams, layers are counted
+    for each pair of streams (who asks whom), and the readout rows are those of the streams that feed the head.
+    """
+    one_of("rows", rows, ROWS)
+    if run.subject.mixes_rows:
+        raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
+    run.record(several=True)  # refuses what cannot be read
+    said, place = said_of(run), _windowed if run.windowed else _plain
+    every = [
+        place(run, calls[number], asks, heads, rows, said)
+        for asks, calls in _calls(run).items()
+        for number in chosen_layers("mean" if layers == "all" else layers, len(calls))
+    ]
+    found = [f for f in every if f is not None]
+    if max((int(f.free_RK.sum(-1).max()) for f in found), default=0) < 2:
+        raise NotOffered("fewer than two ordinary units share attention here: there is nothing to change.")
+    return found
+
+
+def _calls(run: Run) -> dict[tuple[str, str], list[int]]:
+    """Numbers of the attention calls, by who asks whom."""
+    stream = run.subject.stream
+    if not run.several:
+        return {(stream, stream): list(range(len(run.record(several=True).sites)))}
+    shown = tuple(run.stream_sizes)
+    pairs = {(s, t): run.schedule.between(s, t) for s in shown for t in shown}
+    return {pair: calls for pair, calls in pairs.items() if calls}
+
+
+def _plain(
+    run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
+) -> LayerRows | None:
+    """The rows of one call over a whole stream; None where a stream that does not feed the head asks, or too few keys
+    could change."""
+    site = run.record(several=True).sites[call]
+    own = site.attention_BHQK[0].float()
+    where = slices(run.stream_sizes) if run.several else {asks[0]: slice(0, run.length)}
+    queries, keys = where[asks[0]], where[asks[1]]
+    whole = queries.stop - queries.start
+    first, count = site.first_query if own.shape[1] != whole else 0, own.shape[1]
+    weight = (run.readout_BN if rows == "readout" else run.keep_BN)[0, queries][first : first + count].float()
+    asked = weight.nonzero()[:, 0]
+    if not len(asked):
+        return None
+    chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
+    own = own[list(chosen)][:, asked]
+    free = (run.keep_BN[0] & ~run.special_BN[0])[keys] & (own > 0).any(0)
+    if run.several and int(free.sum(-1).max()) < 2:  # object queries that look at each other
+        return None
+    place = torch.arange(keys.start, keys.stop, device=own.device).expand(free.shape)
+    read, everything = weight[asked] / weight[asked].sum(), run.keep_BN.shape[1]
+    return LayerRows(
+        call, tuple(chosen), tuple(asked.tolist()), own, free, read, place, everything, said, asks
+    )  # fmt: skip
+
+
+def _windowed(
+    run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
+) -> LayerRows:
+    """The rows of one call inside windows. The head pools all tokens, so all of them are read."""
+    site, windows = run.record(several=True).sites[call], run.windows
+    tokens_WN = windows.placements[call].tokens_WN.to(site.attention_BHQK.device)
+    stage = windows.placements[call].stage
+    chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
+    own = _rows_together(site.attention_BHQK.float(), 1)[0][list(chosen)]
+    asked = (tokens_WN.flatten() >= 0).nonzero()[:, 0]  # the others are padding
+    keys = tokens_WN.repeat_interleave(tokens_WN.shape[1], 0)[asked]
+    own = own[:, asked]
+    return LayerRows(
+        call,
+        tuple(chosen),
+        tuple(asked.tolist()),
+        own,
+        (keys >= 0) & (own > HIDDEN).any(0),
+        torch.full((len(asked),), 1 / len(asked), device=own.device),
+        keys.clamp(min=0),
+        windows.sizes[stage],
+        said,
+        asks,
+        _patches(windows, stage).to(own.device),
+    )
+
+
+def _patches(windows: Windows, stage: int) -> Tensor:
+    """(P, N) the patches of the image that each token of a stage was made of; rows sum to 1."""
+    return windows.merged(torch.eye(windows.sizes[0])[None], 0, stage)[0]
+
+
+def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -> Tensor:
+    """(V, C) logits of V copies of the input, each with its own rows (V, H, R, K) imposed at the places."""
+    by_layer = {place.layer: (place, rows) for place, rows in zip(places, maps, strict=True)}
+
+    def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
+        if layer not in by_layer:
+            return attention_BHQK
+        place, rows = by_layer[layer]
+        return place.write(attention_BHQK, rows, first)
+
+    size = len(maps[0])
+    copies = run.batch.select([0] * size)
+    run.forwards_B[0] += size
+    try:
+        with Impose(size, module_names(run.subject.model), run.study.batch_axes, rewrite=rewrite):
+            return run.head.logits(copies)
+    except AmbiguousLayout:
+        if size == 1:
+            raise
+    # Batch and heads could not be told apart at this batch size; one copy at a time leaves no doubt.
+    run.forwards_B[0] -= size
+    return torch.cat([logits_with(run, places, [m[i : i + 1] for m in maps]) for i in range(size)])
+
+
+@torch.no_grad()
+def outputs_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -> Tensor:
+    """(V, C) what the output says, in batches."""
+    size = len(maps[0])
+    parts = [range(i, min(i + run.batch_size, size)) for i in range(0, size, run.batch_size)]
+    said = places[0].said
+    return torch.cat([said(logits_with(run, places, [m[p.start : p.stop] for m in maps])) for p in parts])

@@ -1,0 +1,198 @@
+"""Exam: a model with some inputs and the method under examination; checks ask it for runs and explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whyformer.checks.cache import Kept
+from whyformer.engines.perturbation.game import Part, folder_of, weights_digest
+from whyformer.errors import BadInput, NotOffered
+from whyformer.explainer import BATCH_SIZE, Explainer
+from whyformer.inputs.base import Batch
+from whyformer.inputs.choose import are_tensors, is_single
+from whyformer.inputs.table_schema import Table
+from whyformer.inputs.text import TextSubject
+from whyformer.progress import tracker
+from whyformer.registry import Method, get_method
+from whyformer.run import Run
+from whyformer.study import Study, hidden_padding, study_of
+from whyformer.types import Explanation, Target
+
+Array = np.ndarray[Any, Any]
+
+
+class Exam:
+    """Inputs of a model and the method that explains them."""
+
+    def __init__(
+        self,
+        explainer: Explainer,
+        inputs: Any,
+        *,
+        method: str | None = None,
+        options: dict[str, Any] | None = None,
+        target: Any = None,
+        seed: int = 0,
+        batch_size: int | None = None,
+        progress: bool | None = None,
+        cache: str | Path | None = None,
+    ) -> None:
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
+        self.explainer, self.inputs, self.seed = explainer, inputs, seed
+        self.step, self.options, self.target = batch_size or BATCH_SIZE, options or {}, target
+        self.wanted = method
+        self.raw: list[Any] | None = None  # as the user gave them; None: tensors
+        if not isinstance(explainer.processor, Table) and not are_tensors(inputs):
+            self.raw = [inputs] if is_single(inputs) else list(inputs)
+            self.inputs = self.raw
+        self.subject, batch, _ = explainer.prepare(self.inputs)
+        if isinstance(explainer.processor, Table):  # rows in any form are read once
+            self.inputs = dict(batch.tensors)
+        if isinstance(target, list) and len(target) != batch.size:
+            raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
+        with self.borrowing():
+            self.batch: Batch = self._expanded(hidden_padding(self.subject, batch))
+            self.uneven = self.subject.uneven(self.batch)
+            one = self.subject.alone(self.batch.select([0])) if self.uneven else self.batch
+            self.study: Study = study_of(self.subject, one)[0]
+        self.size = self.batch.size
+        self.track = one_bar(tracker(progress))
+        folder = folder_of(cache)
+        self.kept = Kept(folder, () if folder is None else self._about())
+
+    def _expanded(self, given: Batch) -> Batch:
+        """One row per explanation: where an input gives several (detections, tokens of an answer), each is checked."""
+        batch, targets = self.subject.expanded(given, self.target)
+        if batch is given:
+            return given
+        if any("written" in facts for facts in batch.encodings):
+            raise NotOffered(
+                "answers of different lengths cannot be told apart here, since the decoder takes no mask: pass the "
+                "tensors of one prefix (decoder_input_ids)."
+            )
+        positions: Sequence[int | None] = batch.positions or [None] * batch.size
+        self.target = [Target(int(t), position=p) for t, p in zip(targets, positions, strict=True)]
+        self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
+        return replace(batch, groups=())
+
+    def _about(self) -> Iterator[Part]:
+        """All that findings depend on, besides the options of the checks."""
+        yield weights_digest(self.explainer.model)
+        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.subject.classes))
+        yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
+        yield repr(self.batch.positions)
+        for name, tensor in self.batch.tensors.items():
+            yield name
+            yield tensor
+
+    @contextmanager
+    def borrowing(self) -> Iterator[None]:
+        """The model's lock, the model ready to be looked into."""
+        with self.explainer.borrowed():
+            yield
+
+    # One input alone: no neighbours, no padding at its end
+
+    def alone(self, row: int) -> Batch:
+        one = self.batch.select([row])
+        if self.uneven:
+            return self.subject.alone(one)
+        keep = one.keep_BN
+        if not isinstance(self.subject, TextSubject) or keep is None or self.subject.several:
+            return one
+        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
+        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
+        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
+
+    def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
+        """One input, to be looked into. Log-odds order units as the probability does, and do not saturate.
+
+        own_answer: what the model says now, whatever is explained.
+        """
+        target = [self.target[row]] if isinstance(self.target, list) else self.target
+        one = self.alone(row)
+        return Run(
+            self.subject,
+            one,
+            study_of(self.subject, one)[0] if self.uneven else self.study,
+            target=None if own_answer else target,
+            scalar=self.subject.scalar(scalar),
+            seed=self.seed,
+            batch_size=self.step,
+        )
+
+    # Explanations by the method under examination
+
+    def explain(
+        self, inputs: Any = None, *, explainer: Explainer | None = None, target: Any = None, **how: Any
+    ) -> list[Explanation]:
+        """One explanation per input, by the method under examination unless ``method`` says otherwise."""
+        asked = {"method": self.wanted, "seed": self.seed, "batch_size": self.step, "progress": False}
+        asked |= {"target": self.target if target is None else target}
+        if "method" not in how:
+            asked |= self.options
+        found = (explainer or self.explainer).explain(self.inputs if inputs is None else inputs, **(asked | how))
+        if any(not isinstance(e, Explanation) for e in found):
+            raise NotOffered("other inputs give several explanations each (detections, generated tokens) here.")
+        return list(found)
+
+    @cached_property
+    def explanations(self) -> list[Explanation]:
+        found = self.kept(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
+        return list(found)
+
+    @property
+    def method(self) -> Method:
+        return get_method(self.explanations[0].method)
+
+    @property
+    def targets(self) -> list[Any]:
+        """What the explanations explained: named, so that it stays the same where predictions change."""
+        return [e.target for e in self.explanations]
+
+    def scores(self, explanations: list[Explanation]) -> list[Array]:
+        """The scores of units that are not special; of all where there are no others."""
+        return [ordinary(e) for e in explanations]
+
+
+def one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[Any], str], Any]:
+    """A tracker that shows the outermost of bars inside each other: terminals draw one at a time."""
+    busy = False
+
+    def tracked(steps: Sequence[Any], label: str) -> Any:
+        return steps if busy else shown(steps, label)
+
+    def shown(steps: Sequence[Any], label: str) -> Any:
+        bar = track(steps, label)
+        return steps if bar is steps else held(bar)
+
+    def held(bar: Any) -> Iterator[Any]:
+        nonlocal busy
+        busy = True
+        try:
+            yield from bar
+        finally:
+            busy = False
+
+    return tracked
+
+
+def ordinary(explanation: Explanation) -> Array:
+    chosen = ~np.array(explanation.units.special, bool)
+    scores = explanation.scores.astype(float)
+    return scores[chosen] if chosen.any() else scores
+
+
+def title_of(explanation: Explanation) -> str:
+    """The input in one short line."""
+    from whyformer.views.explained import title_of as line
+
+    return line(explanation)

@@ -1,0 +1,210 @@
+"""Does the map change with what cannot matter: batch mates, padding, a shift of the input that the model takes back?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.checks.distances import mean_known, rank_agreement
+from whyformer.checks.exam import Exam
+from whyformer.checks.result import Finding
+from whyformer.inputs.text import TextSubject
+from whyformer.types import Explanation
+
+COMPANY = 1e-3  # relative difference that rounding explains
+SHIFT = 1e-2
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Largest differences between maps, relative to the largest score."""
+
+    method: str
+    company: float  # alone, and beside others (with padding, for texts)
+    company_output: float  # how far the model's own output moved there, in units of the explained value
+    shift: float  # NaN: the input is no single tensor of numbers or ids
+    shift_spearman: float
+
+    def findings(self) -> tuple[Finding, ...]:
+        changed = self.company > COMPANY
+        numbers = {"difference": self.company, "output": self.company_output}
+        if changed and self.company_output > COMPANY:
+            text = (
+                f"Beside other inputs the model itself says something else (the explained value moves by "
+                f"{self.company_output:.2g}), so its map does, too: explain inputs alone, or pad on the other side."
+            )
+            return (Finding("warning", "invariance", "Padding and neighbours", text, numbers), *self._shift())
+        text = (
+            f"Beside other inputs the map is not what it is alone (up to {self.company:.1%} of the largest score): "
+            "padding or batch mates leak into it."
+            if changed
+            else "Beside other inputs, with padding, the map is what it is alone."
+        )
+        level = "warning" if changed else "ok"
+        return (Finding(level, "invariance", "Padding and neighbours", text, numbers), *self._shift())
+
+    def _shift(self) -> tuple[Finding, ...]:
+        if math.isnan(self.shift):
+            return ()
+        numbers = {"difference": self.shift, "spearman": self.shift_spearman}
+        moved = self.shift > SHIFT
+        text = (
+            "A constant added to the input, which the model's first step takes away again, changes the map (Spearman "
+            f"{self.shift_spearman:.2f} with the original): the map depends on where zero happens to be."
+            if moved
+            else "A constant added to the input, which the model's first step takes away again, leaves the map alone."
+        )
+        return (Finding("warning" if moved else "ok", "invariance", "Shifted input", text, numbers),)
+
+
+def invariance(exam: Exam) -> Invariance:
+    """Explain each input alone and among others; shift the input by a constant that the model takes back.
+
+    The shifted model says the same at the shifted input, so an explanation of what it says should stay (input
+    invariance, Kindermans et al. 2019, arXiv:1711.00867). Texts are shifted at their word embeddings.
+
+    Misleads when: a method measures against a fixed reference point on purpose (zero, black); it then fails this check
+    by design, and its result is only as good as that point.
+    """
+    alone = [exam.explain(one, target=[target])[0] for one, target in zip(_each(exam), exam.targets, strict=True)]
+    together = _together(exam)
+    company = max(_difference(a, b) for a, b in zip(alone, together, strict=True))
+    output = max(abs(a.value - b.value) for a, b in zip(alone, together, strict=True))
+    shifted = _shifted(exam)
+    if shifted is None or _moved(exam.explanations, shifted):
+        return Invariance(exam.method.name, company, output, math.nan, math.nan)
+    pairs = list(zip(exam.explanations, shifted, strict=True))
+    return Invariance(
+        exam.method.name,
+        company,
+        output,
+        max(_difference(a, b) for a, b in pairs),
+        mean_known([rank_agreement(a.scores, b.scores) for a, b in pairs]),
+    )
+
+
+def _moved(before: list[Explanation], after: list[Explanation]) -> bool:
+    """Was the shift not taken back? Then the model said something else, and its map may differ."""
+    return any(abs(a.value - b.value) > 1e-2 * max(1.0, abs(a.value)) for a, b in zip(before, after, strict=True))
+
+
+def _difference(a: Explanation, b: Explanation) -> float:
+    if a.scores.shape != b.scores.shape:
+        return math.inf
+    return float(np.abs(a.scores - b.scores).max() / max(1e-12, float(np.abs(a.scores).max())))
+
+
+def _each(exam: Exam) -> list[Any]:
+    if exam.raw is not None:
+        return [[raw] for raw in exam.raw]
+    return [_named(exam, [row]) for row in range(exam.size)]
+
+
+def _named(exam: Exam, rows: list[int]) -> dict[str, Tensor]:
+    """Some inputs as the user's own tensors."""
+    return dict(exam.batch.select(rows).tensors)
+
+
+def _together(exam: Exam) -> list[Explanation]:
+    """All inputs in one batch, with a longer neighbour (texts) or a repeated one."""
+    if exam.raw is not None:
+        last = exam.raw[-1]
+        mate = f"{max(exam.raw, key=len)} {last}" if all(isinstance(r, str) for r in exam.raw) else last
+        found = exam.explain([*exam.raw, mate], target=[*exam.targets, 0], batch_size=exam.size + 1)
+        return found[: exam.size]
+    rows = [*range(exam.size), 0]
+    targets = [*exam.targets, exam.targets[0]]
+    tensors = _named(exam, rows)
+    masks = [name for name in tensors if name.endswith("mask") and "padding" not in name]
+    if isinstance(exam.subject, TextSubject) and masks:
+        width, main = tensors[exam.subject.main].shape[1], exam.subject.main
+        pad = getattr(exam.subject.config, "pad_token_id", None) or 0
+        tensors = {
+            k: _padded(v, pad if k == main else 0) if v.shape[1:2] == (width,) else v for k, v in tensors.items()
+        }
+    return exam.explain(tensors, target=targets, batch_size=len(rows))[: exam.size]
+
+
+def _padded(tensor: Tensor, filler: int, extra: int = 3) -> Tensor:
+    return torch.nn.functional.pad(tensor, (0, extra), value=filler)
+
+
+def _shifted(exam: Exam) -> list[Explanation] | None:
+    """Explanations of the shifted input by the model that takes the shift back; None where there is none."""
+    subject, targets = exam.subject, exam.targets  # explained before anything is moved
+    if subject.several or subject.mixes_rows:
+        return None
+    model = exam.explainer.model
+    if isinstance(subject, TextSubject):
+        table = subject.table()
+        if table is None:
+            return None
+        amount = _amount(table.weight.detach(), exam.seed)
+        with _taken_back(model, table, amount), ShiftEmbedding(table, lambda ids: amount):
+            return exam.explain(target=targets)
+    main = exam.batch.tensors.get(subject.main)
+    if main is None or not main.is_floating_point():
+        return None
+    amount = _amount(main, exam.seed)
+    with _subtracted(model, amount):
+        return exam.explain({**exam.batch.tensors, subject.main: main + amount}, target=targets)
+
+
+def _amount(numbers: Tensor, seed: int) -> Tensor:
+    """What is added to every row: a vector as long as the rows are; norm layers would swallow a single number."""
+    noise = torch.randn(numbers.shape[1:], generator=torch.Generator().manual_seed(seed)).to(numbers)
+    return noise * numbers.float().std().to(numbers)
+
+
+@contextmanager
+def _subtracted(model: nn.Module, amount: Tensor) -> Iterator[None]:
+    """The model takes ``amount`` away from whichever argument has rows of its shape, before anything else."""
+
+    def less(value: Any) -> Any:
+        fits = isinstance(value, Tensor) and value.is_floating_point() and value.shape[1:] == amount.shape
+        return value - amount if fits else value
+
+    def back(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tuple(less(a) for a in args), {k: less(v) for k, v in kwargs.items()}
+
+    handle = model.register_forward_pre_hook(back, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _taken_back(model: nn.Module, table: nn.Embedding, amount: Tensor) -> Iterator[None]:
+    """While the model runs, what its table hands on is moved back; lookups beside the model stay moved."""
+    running = False
+
+    def start(*_: Any) -> None:
+        nonlocal running
+        running = True
+
+    def end(*_: Any) -> None:
+        nonlocal running
+        running = False
+
+    def back(module: nn.Module, args: Any, out: Tensor) -> Tensor | None:
+        return out - amount if running else None
+
+    handles = [
+        model.register_forward_pre_hook(start),
+        model.register_forward_hook(end, always_call=True),
+        table.register_forward_hook(back),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

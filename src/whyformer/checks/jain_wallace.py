@@ -1,0 +1,342 @@
+"""Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.checks.attention_rows import Choice, LayerRows, logits_with, outputs_with, rows_of
+from whyformer.checks.distances import Array, decisions, jsd, kendall, mean_known, tvd
+from whyformer.checks.exam import Exam, title_of
+from whyformer.checks.importances import gradient_x_input, leave_one_out, mixing
+from whyformer.checks.result import Finding
+from whyformer.checks.watched import column_of
+from whyformer.errors import BadInput
+from whyformer.run import Run
+from whyformer.types import Explanation
+
+# Adversarial attention: the most different map with the same output (Jain & Wallace 2019, section 4.2.2).
+
+
+START = 3.0  # standard deviation of the first logits around a uniform map, as the authors have it
+PENALTY = 500.0
+MARGIN = 0.01  # |Δp| that the search allows itself; what is reported may have up to ε
+PATIENCE = 30  # steps without a better map after which the search ends
+GAIN = 1e-3  # JSD that counts as better
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """What the search found; where nothing differs and keeps the output, the model's own attention."""
+
+    jsd: float  # of the shown maps, mean over layers: 0 to ln 2
+    change: float  # |Δp|, total variation distance of the outputs
+    shown: tuple[Tensor, ...]  # per place (P,)
+    probability_C: Tensor
+
+
+def adversarial_attention(
+    run: Run,
+    places: Sequence[LayerRows],
+    before_C: Tensor,
+    *,
+    candidates: int = 5,
+    steps: int = 100,
+    lr: float = 0.1,
+    epsilon: float = 0.05,
+    seed: int = 0,
+    track: Callable[[Sequence[Any], str], Any] | None = None,
+) -> Adversarial:
+    """maximise mean_k JSD(a_k, a) + mean_kl JSD(a_k, a_l) - 500·max(0, |Δp_k| - 0.01) over K maps by Adam.
+
+    The value is the largest JSD among all maps met on the way with |Δp| ≤ ``epsilon`` and the same decision; the
+    model's own attention is one of them, so it is never negative.
+
+    NOTE[DIFF]: the authors look at the last step only, and take 500 steps at a learning rate of 0.01.
+    """
+    if candidates < 1 or steps < 1 or not 0 < epsilon <= 1:
+        raise BadInput(
+            f"candidates={candidates}, steps={steps}, epsilon={epsilon}: at least one candidate and one step, epsilon "
+            "above 0 and at most 1."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    own = [place.shown(place.own_HRK[None])[0] for place in places]
+    thetas = [_start(place, candidates, generator) for place in places]
+    optimizer = torch.optim.Adam(thetas, lr=lr, amsgrad=True)
+    best = Adversarial(0.0, 0.0, tuple(own), before_C)
+    since = 0
+    for _ in range(steps) if track is None else track(range(steps), "adversarial attention"):
+        with torch.enable_grad():
+            rows = [
+                place.full(theta.masked_fill(~place.free_RK, -torch.inf).softmax(-1).nan_to_num(0.0))
+                for place, theta in zip(places, thetas, strict=True)
+            ]
+            output = places[0].said(logits_with(run, places, rows))
+            shown = [place.shown(r) for place, r in zip(places, rows, strict=True)]
+            apart = torch.stack([jsd(s, o) for s, o in zip(shown, own, strict=True)]).mean(0)
+            change = tvd(output, before_C)
+            objective = apart.sum() + _diversity(shown) - PENALTY * (change - MARGIN).clamp(min=0).sum()
+            grads = torch.autograd.grad(objective, thetas)
+        run.backwards_B[0] += candidates
+        allowed = (change <= epsilon) & (decisions(output) == decisions(before_C))
+        value = torch.where(allowed, apart, -1.0).detach()
+        top = int(value.argmax())
+        since = 0 if float(value[top]) > best.jsd + GAIN else since + 1
+        if float(value[top]) > best.jsd:
+            picked = tuple(s[top].detach() for s in shown)
+            best = Adversarial(float(value[top]), float(change[top].detach()), picked, output[top].detach())
+        if since >= PATIENCE and best.jsd > 0:
+            break
+        for theta, grad in zip(thetas, grads, strict=True):
+            theta.grad = -grad
+        optimizer.step()
+    return best
+
+
+def _start(place: LayerRows, candidates: int, generator: torch.Generator) -> Tensor:
+    shape = (candidates, *place.own_HRK.shape)
+    return (START * torch.randn(shape, generator=generator)).to(place.own_HRK.device).requires_grad_()
+
+
+def _diversity(shown: Sequence[Tensor]) -> Tensor:
+    """Candidates are pushed away from each other, too: the mean JSD of pairs."""
+    count = len(shown[0])
+    pairs = [jsd(s[:, None], s[None]).sum() / max(1, count * (count - 1)) for s in shown]
+    return torch.stack(pairs).mean()
+
+
+# Attention is not explanation? The three experiments of Jain & Wallace 2019 (arXiv:1902.10186), inside this model.
+
+
+SIGNIFICANT = 0.05
+LOW_AGREEMENT = 0.3  # Kendall's τ below which the rankings are called different
+SMALL_CHANGE = 0.05
+FAR = 0.2  # JSD in nats from which two maps tell different stories
+
+
+@dataclass(frozen=True)
+class AttentionTest:
+    """The experiments on one input."""
+
+    title: str
+    units: int
+    tau_gradient: float  # Kendall's τ of attention with |gradient × input|
+    p_gradient: float
+    tau_loo: float  # with leave-one-out
+    p_loo: float
+    tau_between: float  # of |gradient × input| with leave-one-out: how far the other two agree
+    max_attention: float
+    median_change: float  # |Δp| over the permutations
+    mixing: float  # share of the readout's new vector that attention brings from other positions
+    jsd: float
+    change: float
+    original: Explanation  # the shown attention, with the output as its value
+    adversarial: Explanation | None
+
+
+@dataclass(frozen=True)
+class JainWallace:
+    """All inputs."""
+
+    inputs: tuple[AttentionTest, ...]
+    layers: str
+    heads: str
+    rows: str
+    permutations: int
+    candidates: int
+    epsilon: float
+
+    @property
+    def where(self) -> str:
+        return f"layer {self.layers}, heads {self.heads}, rows {self.rows}"
+
+    def mean(self, name: str) -> float:
+        return mean_known([getattr(i, name) for i in self.inputs])
+
+    def significant(self, name: str) -> float:
+        """Share of inputs whose correlation (``"gradient"``, ``"loo"``) is positive with p < 0.05."""
+        known = [(getattr(i, f"tau_{name}"), getattr(i, f"p_{name}")) for i in self.inputs]
+        known = [(tau, p) for tau, p in known if not math.isnan(p)]
+        return mean_known([float(p < SIGNIFICANT and tau > 0) for tau, p in known])
+
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(f for f in (self._correlation(), self._permutation(), self._adversary()) if f is not None)
+
+    def _correlation(self) -> Finding | None:
+        gradient, loo, between = self.mean("tau_gradient"), self.mean("tau_loo"), self.mean("tau_between")
+        known = [t for t in (gradient, loo) if not math.isnan(t)]
+        if not known:
+            return None
+        low = max(known) < LOW_AGREEMENT
+        numbers = {
+            "tau_gradient": gradient,
+            "tau_loo": loo,
+            "tau_gradient_with_loo": between,
+            "significant_gradient": self.significant("gradient"),
+            "significant_loo": self.significant("loo"),
+        }
+        text = (
+            f"Attention ranks the units {'differently from' if low else 'partly like'} what the output depends on: "
+            f"Kendall's τ is {_signed(gradient)} with gradient × input and {_signed(loo)} with leave-one-out "
+            f"({_signed(between)} between those two)."
+        )
+        return Finding("warning" if low else "ok", "jain_wallace", "Attention and importance", text, numbers)
+
+    def _permutation(self) -> Finding:
+        change, largest, mixing = self.mean("median_change"), self.mean("max_attention"), self.mean("mixing")
+        numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
+        small = change < SMALL_CHANGE
+        text = (
+            f"Shuffling the attention weights of ordinary tokens changes the output by {change:.3f} (median |Δp| of "
+            f"{self.permutations} shuffles)"
+        )
+        text += (
+            f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
+        )
+        if not math.isnan(mixing):
+            text += f"Attention brings {mixing:.0%} of the vector that is read there; the residual has the rest."
+        return Finding("warning" if small else "ok", "jain_wallace", "Shuffled attention", text.strip(), numbers)
+
+    def _adversary(self) -> Finding:
+        far, change = self.mean("jsd"), self.mean("change")
+        numbers = {"jsd": far, "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
+        if far >= FAR:
+            text = (
+                f"Another attention map that points elsewhere (JSD {far:.2f} of at most 0.69) gives the same output "
+                f"(|Δp| = {change:.3f}): this map is one of many that go with this answer."
+            )
+            return Finding("warning", "jain_wallace", "Adversarial attention", text, numbers)
+        text = (
+            f"No very different attention map with the same output was found (JSD {far:.2f} of at most 0.69, "
+            f"|Δp| ≤ {self.epsilon:g})."
+        )
+        return Finding("ok", "jain_wallace", "Adversarial attention", text, numbers)
+
+
+def jain_wallace(
+    exam: Exam,
+    *,
+    layers: Choice = "last",
+    heads: Choice = "all",
+    rows: str = "readout",
+    permutations: int = 100,
+    candidates: int = 5,
+    steps: int = 100,
+    epsilon: float = 0.05,
+) -> JainWallace:
+    """Does attention agree with importance, does shuffling it matter, and does another map give the same output?
+
+    τ: Kendall's rank correlation of the shown attention (mean over heads and chosen layers, readout row) with
+    |gradient × input|, attention held constant in the graph, and with leave-one-out. Permutation: median |Δp| when the
+    weights of ordinary tokens are shuffled, each head by itself. Adversary: the largest JSD under |Δp| ≤ ``epsilon``
+    (adversary.py).
+
+    Misleads when: the layer that is changed carries little (the mixing ratio says how much). That a single map can be
+    exchanged says that it is not the only explanation, not that it is none (Wiegreffe & Pinter 2019); their answer is
+    in the check ``wiegreffe_pinter``.
+    """
+    if permutations < 1:
+        raise BadInput(f"permutations={permutations}: at least one.")
+    shown = exam.explain(method="raw_attention", scalar="probability")
+    settings = (permutations, candidates, steps, epsilon)
+
+    def one(row: int) -> AttentionTest:
+        run = exam.run(row)
+        return _one(exam, run, rows_of(run, layers, heads, rows), shown[row], *settings)
+
+    key = ("jain_wallace", layers, heads, rows, *settings)
+    with exam.borrowing():
+        found = [
+            exam.kept(AttentionTest, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "attention is not explanation")
+        ]
+    return JainWallace(tuple(found), str(layers), str(heads), rows, permutations, candidates, epsilon)
+
+
+def _one(
+    exam: Exam,
+    run: Run,
+    places: list[LayerRows],
+    shown: Explanation,
+    permutations: int,
+    candidates: int,
+    steps: int,
+    epsilon: float,
+) -> AttentionTest:
+    own_N = over_units(places, [place.shown(place.own_HRK[None])[0] for place in places])
+    units = run.keep_BN[0].nonzero()[:, 0]
+    words = (~run.special_BN[0][units]).cpu().numpy()
+    before = outputs_with(run, places, [p.own_HRK[None] for p in places])
+    merged = places[-1].patches_PN  # tokens of the last chosen stage are what is ranked there
+    attention = own_N[units].cpu().numpy()
+    if merged is not None:
+        attention, words = ((merged > 0).to(own_N) @ own_N).cpu().numpy(), np.ones(len(merged), bool)
+    slopes, losses = gradient_x_input(run, merged), leave_one_out(run, merged)
+    tau_gradient, p_gradient = kendall(attention[words], slopes[words])
+    tau_loo, p_loo = kendall(attention[words], losses[words])
+    shuffled = outputs_with(run, places, permuted(places, permutations, exam.seed))
+    adversary = adversarial_attention(
+        run, places, before[0], candidates=candidates, steps=steps, epsilon=epsilon, seed=exam.seed, track=exam.track
+    )
+    target = column_of(run)
+    scalar = "share" if run.subject.compares else shown.scalar
+    own_map = {"scores": _map(own_N, units), "value": float(before[0, target]), "method": "attention", "scalar": scalar}
+    original = shown.replace(**own_map)
+    found = over_units(places, list(adversary.shown))
+    return AttentionTest(
+        title_of(shown),
+        int(words.sum()),
+        tau_gradient,
+        p_gradient,
+        tau_loo,
+        p_loo,
+        kendall(slopes[words], losses[words])[0],
+        float(attention.max()),
+        float(tvd(shuffled, before).median()),
+        mean_known([mixing(run, place) for place in places]),
+        adversary.jsd,
+        adversary.change,
+        original,
+        original.replace(
+            scores=_map(found, units),
+            value=float(adversary.probability_C[target]),
+            method="adversarial attention",
+        ),
+    )
+
+
+def over_units(places: list[LayerRows], shown: list[Tensor]) -> Tensor:
+    """(N,) the mean of shown maps (P,), laid over the positions of the input."""
+    return torch.stack([place.over_units(one[None])[0] for place, one in zip(places, shown, strict=True)]).mean(0)
+
+
+def _map(shown_N: Tensor, units: Tensor) -> Array:
+    """What is drawn: the distribution over ordinary units. Special tokens keep their weights; they have none here."""
+    scores: Array = shown_N[units].cpu().numpy().astype(np.float32)
+    return scores
+
+
+def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:
+    """Per layer (V, H, R, K): the weights of the free keys shuffled, every row of every head by itself."""
+    generator = torch.Generator().manual_seed(seed)
+    result = []
+    for place in places:
+        rows = place.own_HRK.repeat(count, 1, 1, 1)
+        for r, free in enumerate(place.free_RK):
+            keys = free.nonzero()[:, 0]
+            noise = torch.rand((count, len(place.heads), len(keys)), generator=generator).to(rows.device)
+            own = place.own_HRK[:, r, keys].expand(count, -1, -1)
+            rows[:, :, r, keys] = own.gather(2, noise.argsort(-1))
+        result.append(rows)
+    return result
+
+
+def _signed(value: float) -> str:
+    return "not known" if math.isnan(value) else f"{value:+.2f}"

@@ -1,0 +1,301 @@
+"""Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import memory_of
+from whyformer.checks.distances import mean_known, rank_agreement
+from whyformer.checks.exam import Exam
+from whyformer.checks.result import Finding
+from whyformer.engines.perturbation.variants import Coalitions
+from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
+from whyformer.output import Head
+
+# Weights drawn anew, part by part, inside the model itself, and put back.
+
+
+BY = ("block", "module")
+NUMBERED = re.compile(r"^(.*?\.\d+)(\.|$)")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Parameters that are drawn together."""
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "block") -> list[Part]:
+    """All parameters, from the output down to the input: in the reverse order of the modules' calls.
+
+    ``by``: "block", everything inside one numbered block (``layer.3``) together, or "module", each module with
+    parameters of its own. Modules that hold parameters beside other modules (CLS and position tokens) count too;
+    those that were never called come last.
+    """
+    one_of("by", by, BY)
+    order: list[str] = []
+    names = {id(m): name for name, m in model.named_modules()}
+    handles = [
+        module.register_forward_hook(lambda m, *_: order.append(names[id(m)]))
+        for module in model.modules()
+        if module._parameters
+    ]
+    try:
+        with torch.no_grad():
+            forward(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    last_call = {name: i for i, name in enumerate(order)}
+    groups: dict[str, list[str]] = {}
+    rank: dict[str, int] = {}
+    for name, _ in model.named_parameters():  # shared parameters are named once
+        module = name.rpartition(".")[0]
+        match = NUMBERED.match(module) if by == "block" else None
+        part = match.group(1) if match else module or "the model itself"
+        groups.setdefault(part, []).append(name)
+        rank[part] = max(rank.get(part, -1), last_call.get(module, -1))
+    ordered = sorted(groups, key=lambda part: -rank[part])
+    return [Part(part, tuple(groups[part])) for part in ordered]
+
+
+class Redrawn:
+    """Draws parts of a model anew, and puts them back: ``with Redrawn(model) as drawn: drawn.draw(part, seed=1)``.
+
+    There is no second model. Of every tensor that is random at the moment the original is held, on the CPU: one part's
+    where parts go one by one, all of them at the end of a cascade. At the end, also after an exception or Ctrl-C, every
+    bit is what it was, and so is what is remembered about the model (study/study.py). Hold the model's lock meanwhile.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            if not parameter.is_floating_point():
+                raise NotOffered(f"{name} is quantised: its weights cannot be drawn anew. Load the model in float32.")
+            if parameter.is_meta:
+                raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be drawn anew and put back.")
+        self.model = model
+        self._parameters = dict(model.named_parameters())
+        self._originals: dict[str, Tensor] = {}
+
+    def __enter__(self) -> Redrawn:
+        self._facts = dict(memory_of(self.model).facts)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.restore()
+        facts = memory_of(self.model).facts
+        facts.clear()
+        facts.update(self._facts)
+
+    @property
+    def held(self) -> int:
+        """Bytes of original weights that are kept aside now."""
+        return sum(t.numel() * t.element_size() for t in self._originals.values())
+
+    def draw(self, part: Part, seed: int) -> None:
+        """Normal numbers with each parameter's own mean and spread: nothing that was learned but these two is left.
+
+        Drawn again, a part has nothing to do with what it was drawn as before.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        for name in part.parameters:
+            parameter = self._parameters[name]
+            if name not in self._originals:
+                self._originals[name] = parameter.detach().to("cpu", copy=True)
+            _write(parameter, self._drawn(name, generator))
+
+    def _drawn(self, name: str, generator: torch.Generator) -> Tensor:
+        values = self._originals[name].float()
+        mean = values.mean()
+        spread = values.std() if values.numel() > 1 else values.abs().mean()
+        drawn = mean + spread * torch.randn(values.shape, generator=generator)
+        table = self.model.get_submodule(name.rpartition(".")[0])
+        if isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            drawn[table.padding_idx] = values[table.padding_idx]
+        return drawn
+
+    def restore(self) -> None:
+        """Every changed tensor as it came; the last one first, in case two of them share their memory."""
+        stopped: KeyboardInterrupt | None = None
+        while self._originals:
+            try:
+                name = next(reversed(self._originals))
+                _write(self._parameters[name], self._originals[name])
+                del self._originals[name]
+            except KeyboardInterrupt as interrupt:  # not before everything is back
+                stopped = interrupt
+        if stopped is not None:
+            raise stopped
+
+
+def _write(parameter: Tensor, values: Tensor) -> None:
+    # Weights that were made in inference mode can be written in it only. Leaving that mode switches gradients on.
+    with torch.inference_mode(parameter.is_inference()), torch.no_grad():
+        parameter.copy_(values.to(parameter))
+
+
+# Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?
+
+
+NAME = "randomisation"
+MORE = 3.0  # how many times more a trained model makes of its input than the median of its random copies, at least
+SAME = 0.5  # mean Spearman from which the map of a randomised model is nearly the same
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Maps with some parts randomised, against the original: means over inputs; NaN where no map could be made."""
+
+    part: str
+    cascading: float  # this part and all above it: Spearman
+    cascading_abs: float  # of absolute scores
+    independent: float  # this part alone
+    independent_abs: float
+
+
+@dataclass(frozen=True)
+class Randomisation:
+    """The cascade from the output down to the input, and what the model makes of its input beside its copies."""
+
+    method: str
+    stages: tuple[Stage, ...]
+    spearman: float  # mean over fully randomised copies and inputs
+    spearman_abs: float
+    evidence: float  # mean over inputs of |s(x) - s(x with every unit replaced)|, s the log-odds of the answer
+    random_evidence: tuple[float, ...]  # of fully randomised copies
+
+    @property
+    def final(self) -> float:
+        """Agreement when everything is random: the higher of both ways to compare."""
+        return max((v for v in (self.spearman, self.spearman_abs) if not math.isnan(v)), default=math.nan)
+
+    @property
+    def untrained(self) -> bool:
+        """The model makes hardly more of the input than a copy with random weights does."""
+        return self.evidence <= MORE * float(np.median(self.random_evidence))
+
+    def findings(self) -> tuple[Finding, ...]:
+        numbers = {"spearman": self.spearman, "spearman_abs": self.spearman_abs}
+        same = self.final >= SAME
+        if math.isnan(self.final):
+            text = "No map could be made of the randomised model, so nothing can be said."
+            found = [Finding("note", "randomisation", "Random weights", text, numbers)]
+        else:
+            text = f"With all weights random, {self.method} gives " + (
+                f"nearly the same map (Spearman {self.final:.2f}): it does not show what the model has learned."
+                if same
+                else f"another map (Spearman {self.final:.2f}): it depends on what the model has learned."
+            )
+            found = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
+        if self.untrained:
+            text = (
+                "The model makes hardly more of these inputs than copies with random weights do (log-odds against an "
+                f"empty input {self.evidence:.3g}, median of the copies {np.median(self.random_evidence):.3g}): it "
+                "looks untrained, or these inputs mean nothing to it."
+            )
+            numbers = {"evidence": self.evidence, "random_evidence": mean_known(self.random_evidence)}
+            found.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
+        return tuple(found)
+
+
+def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int = 9) -> Randomisation:
+    """Draw the weights anew from the output down, block by block, and see whether the map changes with them.
+
+    Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
+    units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
+    its own, in the model itself, which gets them back (randomised.py). ``by``: "block" or "module". ``copies``: fully
+    randomised models over which the verdict is averaged; ``beside``: how many of them, not all explained, the model
+    itself is compared with.
+
+    Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
+    failure; and a method can pass without being faithful.
+    """
+    if not 1 <= copies <= beside:
+        raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
+    original = exam.scores(exam.explanations)
+    evidence = exam.kept(float, (NAME, "evidence"), lambda: _evidence(exam))
+
+    def agreement(*key: object) -> tuple[float, float]:
+        return exam.kept(tuple[float, float], (NAME, by, *key), lambda: _agreement(exam, original))
+
+    with exam.borrowing(), Redrawn(exam.explainer.model) as drawn:
+        parts = parts_of(drawn.model, lambda _: _logits(exam), by)
+        seeds = [_seed(exam.seed, number) for number in range(len(parts))]
+        alone = []
+        for number in exam.track(range(len(parts)), "randomising"):
+            drawn.draw(parts[number], seeds[number])
+            alone.append(agreement("alone", number))
+            drawn.restore()
+        together = []
+        for number in exam.track(range(len(parts)), "randomising from the output down"):
+            drawn.draw(parts[number], seeds[number])
+            together.append(agreement("together", number))
+        kept, chance = together[-1:], []
+        for other in exam.track(range(beside), "randomised copies"):
+            if other:
+                _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
+            chance.append(exam.kept(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
+            if 0 < other < copies:
+                kept.append(agreement("copy", other))
+    stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
+    means = mean_known([plain for plain, _ in kept]), mean_known([absolute for _, absolute in kept])
+    return Randomisation(exam.method.name, stages, *means, evidence, tuple(chance))
+
+
+def _seed(seed: int, number: int) -> int:
+    """A seed for every part: equal shapes must not get equal numbers."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _draw_all(drawn: Redrawn, parts: list[Part], seed: int) -> None:
+    for number, part in enumerate(parts):
+        drawn.draw(part, _seed(seed, number))
+
+
+def _agreement(exam: Exam, original: list[Any]) -> tuple[float, float]:
+    """Mean Spearman of the model as it is now with the original maps, with and without the sign."""
+    try:
+        found = exam.scores(exam.explain(target=exam.targets))
+    except (NotOffered, NonFinite):  # random weights can overflow, or leave nothing to explain
+        return math.nan, math.nan
+    pairs = list(zip(original, found, strict=True))
+    return (
+        mean_known([rank_agreement(a, b) for a, b in pairs]),
+        mean_known([rank_agreement(np.abs(a), np.abs(b)) for a, b in pairs]),
+    )
+
+
+@torch.no_grad()
+def _logits(exam: Exam) -> torch.Tensor:
+    steps = range(0, exam.size, exam.step)
+    chunks = [exam.batch.select(range(i, min(i + exam.step, exam.size))) for i in steps]
+    return torch.cat([Head(exam.subject, chunk).logits(chunk).float() for chunk in chunks])
+
+
+def _evidence(exam: Exam) -> float:
+    """Mean over inputs of how far the log-odds of the answer are from those of the input with every unit replaced.
+
+    A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
+    """
+    found = []
+    with exam.borrowing():
+        for row in range(exam.size):
+            run = exam.run(row, own_answer=True)
+            units = [i for i, special in enumerate(run.units[0].special) if not special]
+            try:
+                game = Coalitions(run, 0, [units], run.subject.replacements[0])
+                empty = float(game.scores(np.array([[False]]))[0])
+            except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
+                empty = 0.0
+            found.append(abs(float(run.value_B[0]) - empty))
+    return mean_known(found)

@@ -1,0 +1,190 @@
+"""Is attention interpretable? Erase weights until the decision flips (Serrano & Smith 2019, arXiv:1906.03731)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.checks.attention_rows import Choice, LayerRows, outputs_with, rows_of
+from whyformer.checks.distances import decisions, jsd, mean_known
+from whyformer.checks.exam import Exam, title_of
+from whyformer.checks.result import Finding
+from whyformer.checks.watched import require_decision
+from whyformer.errors import BadInput, NotOffered
+from whyformer.run import Run
+
+ORDERS = ("attention", "gradient", "gradient × attention", "random")
+OFTEN = 0.5  # share of inputs whose decision must flip by some order before orders are compared
+BEHIND = 0.1  # share of the weights by which attention may lag behind the best order
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """One input."""
+
+    title: str
+    units: int
+    erased: dict[str, float]  # per order: share of the weights erased when the decision flipped; 1 where it never did
+    flipped: dict[str, float]  # per order: did it flip (for random: the share of draws)
+    top_jsd: float  # of the outputs, when the highest weight alone is erased
+    random_jsd: float  # when a random one is
+    top_flips: bool
+    random_flips: bool
+
+
+@dataclass(frozen=True)
+class SerranoSmith:
+    """All inputs."""
+
+    inputs: tuple[Erasure, ...]
+    layers: str
+    heads: str
+    rows: str
+
+    def erased(self, order: str) -> float:
+        return mean_known([i.erased[order] for i in self.inputs])
+
+    @property
+    def ever_flips(self) -> bool:
+        return any(share > 0 for i in self.inputs for share in i.flipped.values())
+
+    def findings(self) -> tuple[Finding, ...]:
+        shares = {order: self.erased(order) for order in ORDERS}
+        numbers = {f"erased_{order}": share for order, share in shares.items()}
+        numbers["top_jsd"] = mean_known([i.top_jsd for i in self.inputs])
+        numbers["random_jsd"] = mean_known([i.random_jsd for i in self.inputs])
+        numbers["top_flips"] = float(np.mean([i.top_flips for i in self.inputs]))
+        numbers["random_flips"] = float(np.mean([i.random_flips for i in self.inputs]))
+        title = "Erased attention"
+        flips = max(mean_known([i.flipped[order] for i in self.inputs]) for order in ORDERS)
+        numbers["flipped"] = flips
+        if flips < OFTEN:
+            where = f"on {flips:.0%} of the inputs at most" if flips else "on none of the inputs"
+            text = (
+                f"Erasing the attention weights of ordinary tokens changes the decision {where}, in whatever order: in "
+                "these rows attention rarely decides (layers='all' looks at all layers)."
+            )
+            return (Finding("warning", "serrano_smith", title, text, numbers),)
+        best = min(shares, key=lambda order: shares[order])
+        listed = ", ".join(f"{order} {share:.0%}" for order, share in shares.items())
+        behind = shares["attention"] > shares[best] + BEHIND
+        text = (
+            f"Share of the weights that must be erased until the decision flips, by the order they go in: {listed}. "
+            + (
+                f"Attention does not name the decisive weights first; {best} does better."
+                if behind
+                else "The order of attention is about as good as any."
+            )
+        )
+        return (Finding("warning" if behind else "ok", "serrano_smith", title, text, numbers),)
+
+
+def serrano_smith(
+    exam: Exam,
+    *,
+    layers: Choice = "last",
+    heads: Choice = "all",
+    rows: str = "readout",
+    draws: int = 3,
+    points: int = 40,
+) -> SerranoSmith:
+    """How many attention weights must go until the decision flips, by attention, by gradient, by both, or by chance?
+
+    A weight is a key position, erased in all chosen heads and rows: set to 0 and the row renormalised. Only ordinary
+    tokens are erased. ``draws``: random orders that are averaged. ``points``: how often the decision is looked at;
+    after every weight where there are no more of them.
+
+    Misleads when: the residual carries the decision by itself; then no order flips it.
+    """
+    if draws < 1 or points < 1:
+        raise BadInput(f"draws={draws}, points={points}: at least one of each.")
+
+    def one(row: int) -> Erasure:
+        run = exam.run(row)
+        require_decision(run)
+        return _one(exam, row, rows_of(run, layers, heads, rows), run, draws, points)
+
+    key = ("serrano_smith", layers, heads, rows, draws, points)
+    with exam.borrowing():
+        found = tuple(
+            exam.kept(Erasure, (*key, row), partial(one, row))
+            for row in exam.track(range(exam.size), "erasing attention")
+        )
+    return SerranoSmith(found, str(layers), str(heads), rows)
+
+
+def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, points: int) -> Erasure:
+    if len({place.positions for place in places}) > 1:
+        raise NotOffered("layers of different stages have different tokens: name layers of one stage, e.g. 'last'.")
+    keys = torch.stack([place.free_P for place in places]).any(0).nonzero()[:, 0]
+    before = outputs_with(run, places, [p.own_HRK[None] for p in places])[0]
+    attention, gradient, product = importance(run, places)
+    random = np.random.default_rng(exam.seed)
+    orders = {
+        "attention": [_descending(attention, keys)],
+        "gradient": [_descending(gradient, keys)],
+        "gradient × attention": [_descending(product, keys)],
+        "random": [keys[torch.from_numpy(random.permutation(len(keys))).to(keys.device)] for _ in range(draws)],
+    }
+    erased, flipped = {}, {}
+    for name, lists in orders.items():
+        shares = [_until_flip(run, places, order, before, points) for order in lists]
+        erased[name] = float(np.mean([1.0 if math.isnan(s) else s for s in shares]))
+        flipped[name] = float(np.mean([not math.isnan(s) for s in shares]))
+    alone = torch.stack([orders["attention"][0][:1], orders["random"][0][:1]])
+    single = outputs_with(run, places, [without(place, alone) for place in places])
+    changes = jsd(single, before)
+    flips = decisions(single) != decisions(before)
+    return Erasure(
+        title_of(exam.explanations[row]),
+        len(keys),
+        erased,
+        flipped,
+        float(changes[0]),
+        float(changes[1]),
+        bool(flips[0]),
+        bool(flips[1]),
+    )
+
+
+def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
+    """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
+    sites = run.record(grad=True, several=True).sites
+    totals = [torch.zeros(places[0].positions, device=places[0].own_HRK.device) for _ in range(3)]
+    for place in places:
+        grad = sites[place.layer].attention_grad_BHQK
+        assert grad is not None
+        slope = place.of(grad)
+        found = (place.own_HRK, slope, slope * place.own_HRK)
+        totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, found, strict=True)]
+    return totals[0], totals[1], totals[2]
+
+
+def _descending(values_K: Tensor, keys: Tensor) -> Tensor:
+    return keys[values_K[keys].argsort(descending=True, stable=True)]
+
+
+def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tensor, points: int) -> float:
+    """Share of the keys that were erased when the decision first changed; NaN where it never did."""
+    counts = np.unique(np.ceil(np.linspace(0, len(order), min(points, len(order)) + 1)[1:]).astype(int)).tolist()
+    gone = [order[:count] for count in counts]
+    filled = torch.stack([torch.cat([g, g[:1].expand(len(order) - len(g))]) for g in gone])
+    outputs = outputs_with(run, places, [without(place, filled) for place in places])
+    flips = (decisions(outputs) != decisions(before_C)).nonzero()[:, 0]
+    return counts[int(flips[0])] / len(order) if len(flips) else float("nan")
+
+
+def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
+    """(V, H, R, K) rows with the keys of each variant erased and the rest renormalised; nothing left stays nothing."""
+    rows = place.own_HRK.repeat(len(gone_VM), 1, 1, 1)
+    stays_VP = torch.ones(len(gone_VM), place.positions, dtype=torch.bool, device=rows.device)
+    stays_VP.scatter_(1, gone_VM, False)
+    total = rows.sum(-1, keepdim=True)
+    left = rows * stays_VP[:, place.keys_RK][:, None]
+    remaining = left.sum(-1, keepdim=True)
+    return torch.where(remaining > 0, left * total / remaining.clamp(min=torch.finfo(left.dtype).tiny), 0.0)

@@ -1,0 +1,78 @@
+"""Which place an option names."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode
+
+from whyformer.capture.leaves import Entrance
+from whyformer.engines.gradient.input_space import OnePlace, Place, lifted
+from whyformer.engines.gradient.multi_stream import stream_place
+from whyformer.errors import NotOffered, one_of
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.table import TableSubject
+from whyformer.inputs.text import TextSubject
+from whyformer.memory import SavedBytes
+from whyformer.run import Run
+
+PLACES = (None, "input", "word_embeddings", "embeddings", "tokens")
+SAME = {"word_embeddings": "input", "tokens": "embeddings"}  # other names of the same places
+
+
+def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
+    """The place ``at`` names, by one forward pass; ``gradient``: and one backward pass.
+
+    "input": the word embeddings of a text, the pixels of an image, the floats of a table; with several streams, those
+    of all of them at once. "embeddings": the vectors that enter the first block, positions and types included. None:
+    the input, except where that is neither one tensor nor several streams (tables with categories), or its steps are
+    not the model's positions (raw audio, video).
+    """
+    one_of("at", at, PLACES)
+    wanted = None if at is None else SAME.get(at, at)
+    if run.several and wanted == "embeddings":
+        raise NotOffered(
+            "at='embeddings' is the entrance to the first block, and each stream of this model has one of its own. Use "
+            "at='input': the word embeddings, pixels and vectors of all streams together."
+        )
+    if run.several or (run.subject.several and wanted != "embeddings"):
+        return stream_place(run, gradient)
+    with SavedBytes(run.subject.model) as saved:
+        trace = run.traced(BaseTorchFunctionMode())
+    chosen = wanted or ("embeddings" if _has_several_inputs(run, trace.leaves) else "input")
+    text = isinstance(run.subject, TextSubject)
+    if chosen == "input" and not text and len(trace.leaves) > 1:
+        raise NotOffered(
+            "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
+            "at='embeddings'."
+        )
+    given = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
+    entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
+    inputs = trace.leaves[0] if entrance is None else trace.tokens()
+    plain = not isinstance(run.subject, (TextSubject, ImageSubject, TableSubject))
+    if entrance is None and plain and _no_steps(run, inputs):
+        raise NotOffered(
+            f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
+            f"{run.length} positions of its own making: which belongs to which is not known. Use at='embeddings', or "
+            "an attention method."
+        )
+    found = run.differentiated(trace, [inputs])[0] if gradient else None
+    if entrance is not None:
+        inputs, found = trace.batch_first(inputs), None if found is None else trace.batch_first(found)
+    point_bytes = max(1, saved.total // run.batch.size)
+    return OnePlace(run, inputs.detach(), entrance, point_bytes, None if found is None else lifted(found))
+
+
+def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
+    """The input is no single tensor, or its entries are not the units (raw audio, video)."""
+    if isinstance(run.subject, TextSubject):
+        return run.study.extra > 0
+    if isinstance(run.subject, ImageSubject):
+        return False
+    if isinstance(run.subject, TableSubject) and run.subject.table.categorical:
+        return True
+    return len(leaves) > 1 or leaves[0].ndim < 2 or _no_steps(run, leaves[0])
+
+
+def _no_steps(run: Run, leaf: Tensor) -> bool:
+    """Its second axis does not hold the positions that the model attends over: sound, or the frames of a video."""
+    return leaf.ndim > 3 or (leaf.ndim > 1 and leaf.shape[1] > run.length)

@@ -1,0 +1,208 @@
+"""Feature maps of a vision transformer: what a layer knows about each patch, laid out on the image."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.intercept import module_names
+from whyformer.capture.leaves import AttentionInputs, as_leaf
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.detection import PaddedImage
+from whyformer.inputs.image import ImageSubject
+from whyformer.run import Run
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """One layer's features of the patches, row by row; special tokens are left out.
+
+    own_B: rows and columns of each picture, where a batch of different sizes was padded at the right and bottom.
+    """
+
+    name: str
+    grid: tuple[int, int]
+    values_BPD: Tensor
+    gradient_BPD: Tensor | None  # of the explained values
+    own_B: tuple[tuple[int, int], ...] = ()
+
+    def maps(self, row: int) -> Tensor:
+        """(D, rows, columns) of one picture, without its padding."""
+        return self.laid_out(self.values_BPD[row], row)
+
+    def laid_out(self, values_PD: Tensor, row: int) -> Tensor:
+        """(D, rows, columns) numbers of the patches of one picture, without its padding."""
+        rows, columns = self.own_B[row] if self.own_B else self.grid
+        return values_PD.T.unflatten(1, self.grid)[:, :rows, :columns]
+
+
+def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> FeatureMap:
+    """The features that enter attention ``layer`` (None: the last one), or the output of the module of that name.
+
+    One forward pass; ``grad``: and one backward pass.
+    """
+    if not isinstance(run.subject, ImageSubject):
+        raise NotOffered(
+            f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
+            "input_x_gradient or occlusion."
+        )
+    kept: list[Any] = []
+    names = module_names(run.subject.model)
+    intercept = AttentionInputs(run.batch.size, names, run.study.batch_axes)
+    pixels = run.batch.tensors[run.subject.main]
+    batch = run.batch.with_tensors(**{run.subject.main: as_leaf(pixels) if grad else pixels})
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(grad))
+        if isinstance(layer, str):
+            stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: kept.append(out)).remove)
+        with intercept:
+            logits = run.head.logits(batch)
+        values_B = run.scalars(logits)
+        run.forwards_B += 1
+        name, tensor, number = _chosen(run, intercept, kept, layer)
+        gradient = None
+        if grad:
+            (found,) = torch.autograd.grad(values_B.sum(), tensor, allow_unused=True)
+            run.backwards_B += 1
+            gradient = torch.zeros_like(tensor) if found is None else found
+    arrange = _Arrangement(run, tensor, number)
+    features = FeatureMap(
+        name,
+        arrange.grid,
+        arrange.patches(tensor),
+        None if gradient is None else arrange.patches(gradient),
+        arrange.own_grids(),
+    )
+    if features.gradient_BPD is not None:
+        _require_gradient(features, intercept)
+    return features
+
+
+def _module(run: Run, name: str) -> torch.nn.Module:
+    modules = dict(run.subject.model.named_modules())
+    if name not in modules:
+        raise UnknownName("layer", name, modules, "Or give the number of an attention layer.")
+    return modules[name]
+
+
+def _chosen(
+    run: Run, intercept: AttentionInputs, kept: list[Any], layer: int | str | None
+) -> tuple[str, Tensor, int | None]:
+    """Name, tensor, and the number of the attention it enters (None for the output of a module)."""
+    if isinstance(layer, str):
+        out = kept[-1] if kept else None
+        tensor = out if isinstance(out, Tensor) else next((t for t in _members(out) if isinstance(t, Tensor)), None)
+        if tensor is None:
+            raise BadInput(f"layer={layer!r}: this module put out no tensor while the model ran.")
+        return layer, tensor, None
+    count = len(intercept.inputs)
+    if not count:
+        raise NotOffered("no attention was captured, so there is no last block: name a module, layer='path.of.module'.")
+    number = count - 1 if layer is None else layer
+    if not isinstance(number, int) or not -count <= number < count:
+        raise BadInput(f"layer={layer!r}: the model has {count} attention layers, numbered 0 to {count - 1}.")
+    path, found = intercept.inputs[number]
+    if found is None:
+        raise NotOffered(
+            f"what the attention {path} reads could not be followed to its source. Name a module instead: "
+            "layer='path.of.module'."
+        )
+    return f"the input of {path}", found, number % count
+
+
+def _members(out: Any) -> list[Any]:
+    if isinstance(out, (tuple, list)):
+        return list(out)
+    return list(out.values()) if isinstance(out, dict) else []
+
+
+def _require_gradient(features: FeatureMap, intercept: AttentionInputs) -> None:
+    assert features.gradient_BPD is not None
+    if features.gradient_BPD.any():
+        return
+    paths = [path for path, _ in intercept.inputs]
+    right = f" The last place where they still matter is layer=None, the input of {paths[-1]}." if paths else ""
+    raise BadInput(
+        f"at {features.name} the patches carry no gradient: only the tokens that feed the head do, so a map of the "
+        f"patches would be empty.{right}"
+    )
+
+
+class _Arrangement:
+    """How a tensor of features lies on the image: windows, special tokens and channel order seen through."""
+
+    def __init__(self, run: Run, tensor: Tensor, number: int | None) -> None:
+        self.run, self.batch, self.number = run, run.batch.size, number
+        self.windowed = number is not None and run.windowed
+        self.channels_first = tensor.ndim == 4 and tensor.shape[1] != tensor.shape[2]
+        if tensor.ndim == 4 and len(set(tensor.shape[1:])) == 1:
+            raise BadInput(f"which axis of features of shape {tuple(tensor.shape)} holds the channels is not clear.")
+        rows = self._rows(tensor).shape[1]
+        units = run.units[0]
+        own = np.asarray(units.special)
+        height, width = run.batch.tensors[run.subject.main].shape[-2:]
+        self.size: tuple[int, int] = (height, width)
+        self.seen = self._seen_grid(rows)
+        if not run.several and rows == len(units) and units.grid is not None:
+            self.kept, self.grid = torch.tensor(~own), units.grid
+        else:
+            self.kept = torch.ones(rows, dtype=torch.bool)
+            self.grid = self.seen or _grid_of(rows, height, width)
+
+    def _seen_grid(self, count: int) -> tuple[int, int] | None:
+        """Rows and columns that a detector attends to, padding included, where these are its features."""
+        part, view = self.run.subject.part("image", self.run.batch)
+        known = self.run.several and self.run.stream_sizes.get("image") == count
+        return part.shape(view, count) if known and isinstance(part, PaddedImage) else None
+
+    def own_grids(self) -> tuple[tuple[int, int], ...]:
+        """Of each picture, where some are padded."""
+        sizes = [units.image_size or self.size for units in self.run.units]
+        if all(size == self.size for size in sizes):
+            return ()
+        if self.seen is not None:
+            return tuple(units.grid or self.grid for units in self.run.units)
+        (rows, columns), (height, width) = self.grid, self.size
+        return tuple((math.ceil(high * rows / height), math.ceil(wide * columns / width)) for high, wide in sizes)
+
+    def _rows(self, tensor: Tensor) -> Tensor:
+        """(B, positions, D), special tokens included."""
+        if self.windowed:
+            return self._from_windows(tensor)
+        if tensor.ndim == 4:
+            return tensor.flatten(2).transpose(1, 2) if self.channels_first else tensor.flatten(1, 2)
+        if tensor.ndim == 3 and len(tensor) != self.batch and tensor.shape[1] == self.batch:
+            return tensor.transpose(0, 1)
+        if tensor.ndim == 2 and len(tensor) > self.batch and len(tensor) % self.batch == 0:
+            return tensor.unflatten(0, (self.batch, -1))
+        if tensor.ndim != 3 or len(tensor) != self.batch:
+            raise BadInput(f"features of shape {tuple(tensor.shape)} are no vectors per patch of {self.batch} images.")
+        return tensor
+
+    def _from_windows(self, tensor: Tensor) -> Tensor:
+        assert self.number is not None
+        windows = self.run.windows
+        placement = windows.placements[self.number]
+        places = placement.tokens_WN.flatten().to(tensor.device)
+        flat = tensor.reshape(self.batch, len(places), -1)
+        result = flat.new_zeros(self.batch, windows.sizes[placement.stage], flat.shape[-1])
+        result[:, places[places >= 0]] = flat[:, places >= 0]
+        return result
+
+    def patches(self, tensor: Tensor) -> Tensor:
+        rows = self._rows(tensor.detach())
+        rows = rows[:, self.kept.to(rows.device)]
+        return rows.to(torch.promote_types(rows.dtype, torch.float32))
+
+
+def _grid_of(count: int, height: int, width: int) -> tuple[int, int]:
+    rows = max(1, round(math.sqrt(count * height / width)))
+    if count % rows:
+        raise BadInput(f"{count} features are no grid over a {height}×{width} image. Choose another layer.")
+    return rows, count // rows

@@ -1,0 +1,229 @@
+"""The space in which input gradients are taken: word embeddings, pixels, floats, or what enters the first block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.leaves import Enter, Entrance, LookupLeaves, as_leaf
+from whyformer.engines.gradient.patch_grid import smoothed
+from whyformer.errors import BadInput, NotOffered, one_of
+from whyformer.inputs.base import Batch
+from whyformer.inputs.image import ImageSubject, patch_masks
+from whyformer.inputs.text import TextSubject
+from whyformer.run import Run
+from whyformer.targets import scalar_of
+
+NORMS = ("l2", "l1", "sum", "max")
+
+
+class Place(ABC):
+    """One place of a batch: its numbers there, their gradient, and what the model makes of other numbers.
+
+    inputs: (B, …) the numbers. point_bytes: what the graph of one point keeps for its backward pass. gradient: (B, …)
+    of the explained values at ``inputs``, where it was asked for.
+    """
+
+    def __init__(self, run: Run, inputs: Tensor, point_bytes: int, gradient: Tensor | None = None) -> None:
+        self.run, self.inputs, self.point_bytes, self.gradient = run, inputs, point_bytes, gradient
+
+    @abstractmethod
+    def logits(self, batch: Batch, points: Tensor) -> Tensor:
+        """(B, C) with other numbers at this place."""
+
+    @abstractmethod
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        """(B, N) the sum (or the largest entry) of a (B, …) tensor over each unit."""
+
+    @abstractmethod
+    def kept(self, row: int) -> Tensor:
+        """True at the real numbers of one input, in the shape of its first axes."""
+
+    @abstractmethod
+    def spread(self, row: int) -> Tensor:
+        """How far the kept numbers of one input lie apart: the range of pixels or of a row of floats, the standard
+        deviation of vectors."""
+
+    @abstractmethod
+    def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
+        """A map of pixels without the patch grid: a Gaussian of that many patches; 0 leaves it as it is."""
+
+    @abstractmethod
+    def check_smoothing(self, patch_smoothing: float) -> None:
+        """Asked before long work."""
+
+    @abstractmethod
+    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
+        """Per input, what a result keeps beside its scores."""
+
+    # Passes
+
+    def gradient_at(self, points: Tensor, rows: Sequence[int]) -> Tensor:
+        """Gradient of the explained value at ``points``, one per entry of ``rows``, the inputs they stand for."""
+        if self.run.batch.company:
+            return torch.cat([self._beside_others(p, row) for p, row in zip(points, rows, strict=True)])
+        run, leaf = self.run, points.detach().requires_grad_()
+        batch = run.batch.select(list(rows))
+        with torch.enable_grad():
+            values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
+            (gradient,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+        np.add.at(run.forwards_B, list(rows), 1)
+        np.add.at(run.backwards_B, list(rows), 1)
+        return torch.zeros_like(leaf) if gradient is None else gradient.detach()
+
+    def _beside_others(self, point: Tensor, row: int) -> Tensor:
+        """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""
+        run, leaf = self.run, point.detach()[None].requires_grad_()
+        with torch.enable_grad():
+            points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
+            values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            (gradient,) = torch.autograd.grad(values[row], leaf, allow_unused=True)
+        run.forwards_B[row] += 1
+        run.backwards_B[row] += 1
+        return torch.zeros_like(leaf) if gradient is None else gradient.detach()
+
+    def values(self, points: Tensor) -> Tensor:
+        """(B,) explained values with other numbers at this place."""
+        with torch.no_grad():
+            logits = self.logits(self.run.batch, points)
+        self.run.forwards_B += 1
+        return self.values_of(logits)
+
+    def values_of(self, logits: Tensor) -> Tensor:
+        return scalar_of(logits.detach().float(), self.run.targets, self.run.scalar)
+
+    def in_batches(self, points: Sequence[Any], label: str, memory_mb: float) -> Iterator[Sequence[Any]]:
+        """Points in batches whose graphs stay within the budget."""
+        if memory_mb <= 0:
+            raise BadInput(f"memory_mb={memory_mb!r}: megabytes for the graphs of a batch, more than 0.")
+        size = max(1, min(self.run.batch_size, int(memory_mb * 2**20 / self.point_bytes)))
+        yield from self.run.track([points[i : i + size] for i in range(0, len(points), size)], label)
+
+    # Units
+
+    def norm(self, gradient: Tensor, norm: str) -> Tensor:
+        """(B, N) one number per unit from a gradient: "l2", "l1", "max" (of absolute values) or "sum" (signed)."""
+        one_of("norm", norm, NORMS)
+        if norm == "l2":
+            return self.per_unit(gradient**2).sqrt()
+        if norm == "sum":
+            return self.per_unit(gradient)
+        return self.per_unit(gradient.abs(), largest=norm == "max")
+
+
+def lifted(tensor: Tensor) -> Tensor:
+    """Half precision is lifted to float32."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+# One tensor of numbers: word embeddings, pixels or floats; or the vectors that enter the first block.
+
+
+class OnePlace(Place):
+    """``entrance``: which vectors enter the first block; None: the input itself."""
+
+    def __init__(
+        self, run: Run, inputs: Tensor, entrance: Entrance | None, point_bytes: int, gradient: Tensor | None = None
+    ) -> None:
+        super().__init__(run, inputs, point_bytes, gradient)
+        self.entrance = entrance
+
+    # Passes
+
+    def logits(self, batch: Batch, points: Tensor) -> Tensor:
+        if self.entrance is not None:
+            return self._entered(batch, points)[0]
+        if isinstance(self.run.subject, TextSubject):
+            with self.run.swapped(batch, lambda _: points):
+                return self.run.head.logits(batch)
+        return self.run.head.logits(batch.with_tensors(**{self.run.subject.main: points}))
+
+    def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The numbers at this place and the explained values when the model reads ``batch`` instead."""
+        numbers: list[Tensor] = []
+        if self.entrance is not None:
+            logits, vectors = self._entered(batch, None)
+            numbers.append(vectors)
+        elif isinstance(self.run.subject, TextSubject):
+            with torch.no_grad(), self.run.swapped(batch, partial(_kept, numbers)):
+                logits = self.run.head.logits(batch)
+        else:
+            numbers.append(batch.tensors[self.run.subject.main])
+            with torch.no_grad():
+                logits = self.run.head.logits(batch)
+        self.run.forwards_B += 1
+        return numbers[0].detach(), self.values_of(logits)
+
+    def _entered(self, batch: Batch, points: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits, and the vectors that would have entered, with ``points`` in their place."""
+        assert self.entrance is not None
+        enter = Enter(self.entrance, batch.size, self.inputs.shape[1], points)
+        graph = torch.enable_grad()  # descendants of the input are known by their requiring a gradient
+        if isinstance(self.run.subject, TextSubject):
+            with graph, self.run.swapped(batch, as_leaf), enter:
+                logits = self.run.head.logits(batch)
+        else:
+            floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point()}
+            with graph, LookupLeaves(as_leaf, batch.tensors), enter:
+                logits = self.run.head.logits(batch.with_tensors(**floats))
+        if enter.seen is None:
+            raise NotOffered("the vectors that enter the first block were not met again. Use at='input'.")
+        return logits, enter.seen
+
+    # Units
+
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        if self.entrance is not None:
+            scores = detail.amax(2) if largest else detail.sum(2)
+        elif not largest:
+            scores = self.run.per_unit(detail)
+        elif isinstance(self.run.subject, ImageSubject):
+            inside = [patch_masks(units, detail[:1]) for units in self.run.units]
+            flat = detail.amax(1)
+            scores = torch.stack([torch.where(m, p, 0.0).amax((1, 2)) for m, p in zip(inside, flat, strict=True)])
+        else:
+            scores = self.run.per_unit(detail.flatten(2).amax(2, keepdim=True) if detail.ndim > 2 else detail)
+        return scores * self.run.keep_BN
+
+    def kept(self, row: int) -> Tensor:
+        """Everything, where positions are no tokens."""
+        numbers = self.inputs[row]
+        if isinstance(self.run.subject, ImageSubject) and self.entrance is None:
+            return torch.ones_like(numbers, dtype=torch.bool)
+        keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
+        if keep_BN is None and numbers.ndim == 2 and len(numbers) == self.run.length:  # steps of floats, with a mask
+            keep_BN = self.run.keep_BN
+        return torch.ones_like(numbers, dtype=torch.bool) if keep_BN is None else keep_BN[row]
+
+    def spread(self, row: int) -> Tensor:
+        numbers = self.inputs[row].double()
+        own = numbers[self.kept(row)]
+        return (own.std(correction=0) if numbers.ndim == 2 else own.max() - own.min()).cpu()
+
+    def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
+        self.check_smoothing(patch_smoothing)
+        grid = self.run.units[0].grid
+        if not patch_smoothing or grid is None:
+            return detail
+        height, width = detail.shape[-2:]
+        return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
+
+    def check_smoothing(self, patch_smoothing: float) -> None:
+        if patch_smoothing < 0:
+            raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
+        if patch_smoothing and (self.entrance is not None or not isinstance(self.run.subject, ImageSubject)):
+            raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
+
+    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
+        return [n.cpu().numpy() for n in numbers.float()]
+
+
+def _kept(numbers: list[Tensor], embedding: Tensor) -> Tensor:
+    numbers.append(embedding)
+    return embedding

@@ -1,0 +1,224 @@
+"""Several streams at once: the numbers of all their entries side by side, as one row per input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.embeddings import SwapEmbeddings
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.engines.gradient.input_space import Place, lifted
+from whyformer.engines.gradient.patch_grid import smoothed
+from whyformer.engines.gradient.stream_inputs import (
+    Baseline,
+    Entry,
+    Frames,
+    Pixels,
+    TokenPixels,
+    Vectors,
+    Words,
+    require_taken,
+)
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.audio import AudioSubject
+from whyformer.inputs.base import Batch
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.image_text import PairSubject
+from whyformer.inputs.image_tokens import require_pixels
+from whyformer.inputs.streams import VectorSubject
+from whyformer.inputs.text import TextSubject
+from whyformer.memory import SavedBytes
+from whyformer.run import Run
+from whyformer.study.streams import slices
+
+
+class StreamPlace(Place):
+    """``inputs`` is (B, F): the numbers of every entry, flattened, one entry after the other."""
+
+    def __init__(
+        self, run: Run, entries: Sequence[Entry], numbers: Sequence[Tensor], point_bytes: int, gradient: Tensor | None
+    ) -> None:
+        super().__init__(run, torch.cat([n.detach().flatten(1) for n in numbers], 1), point_bytes, gradient)
+        self.entries = entries
+        self.shapes = [n.shape[1:] for n in numbers]
+        self.dtypes = [n.dtype for n in numbers]
+
+    def split(self, points: Tensor) -> list[Tensor]:
+        """(B, F) → the numbers of each entry in their own shape."""
+        parts = points.split([shape.numel() for shape in self.shapes], 1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    # Passes
+
+    def logits(self, batch: Batch, points: Tensor) -> Tensor:
+        floats, swaps = {}, []
+        for entry, numbers, dtype in zip(self.entries, self.split(points), self.dtypes, strict=True):
+            if isinstance(entry, Words):
+                swaps.append(entry.swap(batch, partial(_instead, numbers.to(dtype))))
+            else:
+                floats[entry.name] = numbers.to(dtype)
+        with SwapEmbeddings(swaps):
+            return self.run.head.logits(batch.with_tensors(**floats))
+
+    def start(self, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]) -> Tensor:
+        """(B, F) where a path to the inputs starts: ``baseline`` in the streams that have it, else their default."""
+        each = self._baselines(baseline)
+        words = [e for e in self.entries if isinstance(e, Words)]
+        if keep_special and not words:
+            raise NotOffered("keep_special is for tokens of a text; this model reads none.")
+        parts = []
+        for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True):
+            free: Callable[[int], Tensor | bool] = (
+                partial(entry.open, keep_special=keep_special) if isinstance(entry, Words) else _everywhere
+            )
+            parts.append(entry.start(numbers, each[entry.stream], free).flatten(1))
+        return torch.cat(parts, 1)
+
+    def _baselines(self, baseline: Baseline | Mapping[str, Baseline]) -> dict[str, Baseline]:
+        streams = [entry.stream for entry in self.entries]
+        if isinstance(baseline, (Tensor, np.ndarray, float)):
+            raise BadInput(
+                "one tensor cannot be the baseline of several streams: give one for each, "
+                f"baseline={{{', '.join(f'{s!r}: …' for s in streams)}}}; streams left out take their default."
+            )
+        if isinstance(baseline, Mapping):
+            for stream, own in baseline.items():
+                if stream not in streams:
+                    raise UnknownName("stream", stream, streams)
+                if not isinstance(own, (Tensor, np.ndarray, float)) and own is not None:
+                    require_taken([e for e in self.entries if e.stream == stream], own)
+            return {stream: baseline.get(stream) for stream in streams}
+        if baseline is not None:
+            require_taken(self.entries, baseline)
+        return {e.stream: baseline if e.takes(baseline) else None for e in self.entries}
+
+    # Units
+
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        scores = detail.new_zeros(self.run.keep_BN.shape)
+        for entry, numbers in zip(self.entries, self.split(detail), strict=True):
+            for row in range(len(scores)):
+                own = scores[row, entry.positions]
+                own[self.run.keep_BN[row, entry.positions]] += entry.per_unit(row, numbers[row], largest)
+        return scores
+
+    def kept(self, row: int) -> Tensor:
+        return torch.cat([
+            entry.kept(row, numbers[row]).expand_as(numbers[row]).flatten()
+            for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True)
+        ])  # fmt: skip
+
+    def spread(self, row: int) -> Tensor:
+        """One number for each kept one: every stream has its own scale."""
+        spreads = []
+        for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True):
+            own = numbers[row].double()[entry.kept(row, numbers[row]).expand_as(numbers[row])]
+            if len(own):
+                spreads.append((own.std(correction=0) if entry.vectors else own.max() - own.min()).expand_as(own))
+        return torch.cat(spreads).cpu()
+
+    def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
+        self.check_smoothing(patch_smoothing)
+        if not patch_smoothing:
+            return detail
+        parts = self.split(detail)
+        for i, entry in enumerate(self.entries):
+            if isinstance(entry, Pixels):
+                rows, columns = self.run.units[0].grid or (1, 1)
+                height, width = self.run.units[0].image_size or parts[i].shape[-2:]
+                parts[i] = smoothed(parts[i], (patch_smoothing * height / rows, patch_smoothing * width / columns))
+        return torch.cat([part.flatten(1) for part in parts], 1)
+
+    def check_smoothing(self, patch_smoothing: float) -> None:
+        if patch_smoothing < 0:
+            raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
+        if patch_smoothing and not any(isinstance(e, Pixels) for e in self.entries):
+            raise NotOffered("patch_smoothing is for the pixels of a stream of patches: leave it at 0 here.")
+
+    def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
+        return None  # several tensors, of different shapes
+
+
+def stream_place(run: Run, gradient: bool) -> StreamPlace:
+    """All entries of a batch, by one forward pass; ``gradient``: and one backward pass."""
+    entries = entries_of(run)
+    leaves: dict[int, Tensor] = {}
+
+    def leaf(number: int, tensor: Tensor) -> Tensor:
+        leaves[number] = as_leaf(tensor)
+        return leaves[number].clone()  # a leaf itself must not be written into, and some models do that
+
+    given = {i: entry.given(run.batch) for i, entry in enumerate(entries)}
+    floats = {entries[i].name: leaf(i, tensor) for i, tensor in given.items() if tensor is not None}
+    looked_up = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, Words)]
+    swaps = [entry.swap(run.batch, partial(leaf, i)) for i, entry in looked_up]
+    with SavedBytes(run.subject.model) as saved, torch.enable_grad():
+        with SwapEmbeddings(swaps):
+            logits = run.head.logits(run.batch.with_tensors(**floats))
+        values_B = run.scalars(logits)
+    run.forwards_B += 1
+    for (_, entry), swap in zip(looked_up, swaps, strict=True):
+        if swap.weight_used is None:
+            raise NotOffered(
+                f"the word embedding of the {entry.stream!r} stream was not found: its ids never pass torch's "
+                "embedding lookup. Use occlusion, or generic_attention."
+            )
+        entry.weight = swap.weight_used.detach()
+    numbers = [leaves[i] for i in range(len(entries))]
+    found = None
+    if gradient:
+        trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
+        found = torch.cat([lifted(g).flatten(1) for g in run.differentiated(trace, numbers)], 1)
+    return StreamPlace(run, entries, numbers, max(1, saved.total // run.batch.size), found)
+
+
+def entries_of(run: Run) -> list[Entry]:
+    """Of every stream that is given; positions that the model brings itself have none."""
+    entries: list[Entry] = []
+    layout = _layout(run)
+    for stream, positions in layout.items():
+        part, _ = run.subject.part(stream, run.batch)
+        if isinstance(part, AudioSubject):
+            entries.append(Frames(run, stream, part, positions))
+        elif isinstance(part, TextSubject):
+            entries.append(Words(run, stream, part, positions))
+            if isinstance(part, PairSubject) and part.image_token() is not None and "image" not in layout:
+                for units in run.units:
+                    require_pixels(part, units, "gradients at its pixels belong to none of them")
+                assert isinstance(part._image, ImageSubject)
+                entries.append(TokenPixels(run, part._image, positions))
+        elif isinstance(part, ImageSubject):
+            if any(units.grid is None for units in run.units):
+                raise NotOffered(
+                    "which positions of the model's attention are the patches of the image is not known here, so "
+                    "gradients at its pixels belong to no unit. Use occlusion."
+                )
+            entries.append(Pixels(run, stream, part, positions))
+        elif isinstance(part, VectorSubject):
+            entries.append(Vectors(run, stream, part, positions))
+    if not entries:
+        raise NotOffered("none of the model's streams is made of numbers or words. Use occlusion or generic_attention.")
+    return entries
+
+
+def _layout(run: Run) -> dict[str, slice]:
+    """Where each stream lies among all positions."""
+    if run.several:
+        return slices(run.stream_sizes)
+    tokens = run.batch.tensors[run.subject.main].shape[1]
+    rest = run.length - tokens
+    sizes = {"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest}
+    return slices(sizes)
+
+
+def _instead(numbers: Tensor, embedding: Tensor) -> Tensor:
+    return numbers.clone()  # some models write into what they looked up
+
+
+def _everywhere(row: int) -> bool:
+    return True

@@ -1,0 +1,142 @@
+"""Who joins and leaves in a game over the input: single units, words, or groups of patches; and their neighbourhood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, MissingExtra, NotOffered
+from whyformer.inputs.image import patch_index
+from whyformer.inputs.text import TextSubject
+from whyformer.run import Run
+
+BY = (None, "token", "patch", "column", "word", "superpixel")
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Players:
+    """The units of each player, where they are, and how many units there are in all."""
+
+    members: tuple[tuple[int, ...], ...]
+    places: Array  # (players, 1 or 2) position in a text, row and column in an image
+    units: int
+    fallback: str  # the algorithm for many
+
+    def per_unit(self, values: Array) -> Tensor:
+        """(U,) the values of the players, each split evenly among its units."""
+        scores = torch.zeros(self.units, dtype=torch.float64)
+        for members, value in zip(self.members, values, strict=True):
+            scores[list(members)] = float(value) / len(members)
+        return scores.float()
+
+    def tree(self) -> Array:
+        """Neighbours joined in pairs, in the format of scipy's linkage: (left, right, height, size) per join.
+
+        Places are halved again and again along their longer side, so every group is a stretch of text or a rectangle.
+        """
+        joins: list[tuple[float, float, float, float]] = []
+        count = len(self.members)
+
+        def join(players: Array) -> tuple[int, int]:
+            """Number and height of the node over some players."""
+            if len(players) == 1:
+                return int(players[0]), 0
+            spans = np.ptp(self.places[players], axis=0)
+            axis = int(spans.argmax())
+            order = players[np.lexsort((players, self.places[players, axis]))]
+            (left, low), (right, high) = join(order[: len(order) // 2]), join(order[len(order) // 2 :])
+            height = max(low, high) + 1
+            joins.append((left, right, height, len(players)))
+            return count + len(joins) - 1, height
+
+        join(np.arange(count))
+        return np.array(joins, dtype=float)
+
+
+def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
+    units = run.units[row]
+    free = np.array(run.subject.removable(units)) & ~_kept(run, row, keep_special)
+    members: list[tuple[int, ...]]
+    if by == "word":
+        members = _words(run, row, free)
+    elif by == "superpixel":
+        members = _superpixels(run, row, free, superpixels)
+    else:
+        members = [(int(i),) for i in np.flatnonzero(free)]
+    places = _places(run, row)
+    centres = np.array([places[list(m)].mean(0) for m in members]) if members else np.zeros((0, 1))
+    table = run.subject.stream == "table"
+    return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
+
+
+def _kept(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
+    """Units that are always there."""
+    special = np.array(run.units[row].special, dtype=bool)
+    if keep_special is True:
+        return special
+    none = np.zeros_like(special)
+    if keep_special is False:
+        return none
+    if not isinstance(run.subject, TextSubject) or run.study.extra:
+        raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
+    keep_BN = run.batch.keep_BN
+    assert keep_BN is not None
+    ids = run.batch.tensors[run.subject.main][row][keep_BN[row]].cpu().numpy()
+    return np.isin(ids, list(keep_special))
+
+
+def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:
+    word = run.units[row].word
+    if word is None:
+        raise NotOffered("which tokens make a word is not known here: pass text with its tokenizer, or leave by=None.")
+    groups: dict[Any, list[int]] = {}
+    for i in np.flatnonzero(free):
+        groups.setdefault(word[i] if word[i] >= 0 else ("alone", i), []).append(int(i))
+    return [tuple(g) for g in groups.values()]
+
+
+def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int, ...]]:
+    """Neighbouring patches of like colour, about ``wanted`` groups (Ward linkage over the grid)."""
+    units = run.units[row]
+    if units.grid is None:
+        raise NotOffered("superpixels are groups of image patches, and this input has none. Leave by=None.")
+    try:
+        from sklearn.cluster import AgglomerativeClustering
+        from sklearn.feature_extraction.image import grid_to_graph
+    except ImportError:
+        raise MissingExtra("scikit-learn", "eval", "by='superpixel'") from None
+    if not isinstance(wanted, int) or wanted < 2:
+        raise BadInput(f"superpixels={wanted!r}: a whole number of at least 2.")
+    rows, columns = units.grid
+    pixels = run.batch.tensors[run.subject.main][row].float().cpu()
+    high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
+    pixels = pixels[:, :high, :wide]
+    index = patch_index(units.grid, *pixels.shape[-2:]).flatten()
+    flat = pixels.flatten(1)
+    sums = torch.zeros(len(flat), rows * columns).index_add_(1, index, flat)
+    colours = (sums / torch.bincount(index, minlength=rows * columns)).T.numpy()
+    if wanted >= rows * columns:
+        labels = np.arange(rows * columns)
+    else:
+        graph = grid_to_graph(rows, columns)
+        labels = AgglomerativeClustering(n_clusters=wanted, connectivity=graph, linkage="ward").fit_predict(colours)
+    patches = np.flatnonzero(~np.array(units.special, dtype=bool))
+    groups = [tuple(int(i) for i in patches[labels == g] if free[i]) for g in range(labels.max() + 1)]
+    return [g for g in groups if g]
+
+
+def _places(run: Run, row: int) -> Array:
+    """(U, 1 or 2) where each unit is."""
+    units = run.units[row]
+    if units.grid is None:
+        return np.arange(len(units), dtype=float)[:, None]
+    places = np.zeros((len(units), 2))
+    patches = np.flatnonzero(~np.array(units.special, dtype=bool))
+    places[patches] = np.stack(np.divmod(np.arange(len(patches)), units.grid[1]), 1)
+    return places

@@ -1,0 +1,163 @@
+"""An entry: a method with its options, what it says of every input, and what that took."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whyformer.engines.perturbation.game import digest
+from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.evaluate.perturbed import Perturbed
+from whyformer.inputs.choose import are_tensors
+from whyformer.memory import peak_bytes
+from whyformer.registry import get_method, methods
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a method said of one input."""
+
+    scores: Array
+    value: float
+    base: float | None
+    scalar: str
+    signed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One method with its options, and its scores for every input; or why it has none."""
+
+    name: str
+    method: str
+    options: dict[str, Any] = field(default_factory=dict)
+    scored: tuple[Scored, ...] = ()
+    forwards: float = float("nan")
+    backwards: float = float("nan")
+    seconds: float = float("nan")  # per input
+    peak_bytes: int | None = None
+    failure: str = ""
+
+
+def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Entry]:
+    """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
+    if given is None:
+        return [Entry(name, name) for name, m in methods().items() if name != "random" and m.scope == "local"]
+    if isinstance(given, (str, Mapping)):
+        given = [given]
+    found = []
+    for one in given:
+        options = {} if isinstance(one, str) else {k: v for k, v in one.items() if k != "method"}
+        name = one if isinstance(one, str) else one.get("method")
+        if name is None:
+            raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
+        entry = get_method(name)
+        entry.checked(options)
+        found.append(Entry(named(entry.name, options), entry.name, options))
+    if len({e.name for e in found}) != len(found):
+        raise BadInput(f"a method is named twice: {', '.join(e.name for e in found)}.")
+    return found
+
+
+def named(method: str, options: Mapping[str, Any]) -> str:
+    """raw_attention(layers=mean)"""
+    inside = ", ".join(f"{k}={v}" for k, v in options.items())
+    return f"{method}({inside})" if inside else method
+
+
+def filled(entry: Entry, perturbed: Perturbed, scalar: str, memory: bool = True) -> Entry:
+    """The entry with its scores; a method that does not fit this model is kept with its reason."""
+    path = _path(entry, perturbed, scalar)
+    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": perturbed.seed, "progress": False}
+    explain: Any = partial(perturbed.explainer.explain, **how, **entry.options)
+    if path is not None and path.is_file():
+        known = _read(entry, path)
+        if memory and known.peak_bytes is None:
+            known = dataclasses.replace(known, peak_bytes=_peak(explain, perturbed))
+            _write(known, path)
+        return known
+    peak = _peak(explain, perturbed) if memory else None  # first: what is loaded only once does not count as time
+    try:
+        found = explain(perturbed.inputs, target=list(perturbed.targets), batch_size=perturbed.batch_size)
+    except WhyformerError as reason:
+        return dataclasses.replace(entry, failure=str(reason))
+    except Exception as error:  # one broken method must not lose the others
+        return dataclasses.replace(entry, failure=f"failed: {type(error).__name__}: {error}")
+    scored = tuple(Scored(e.scores, e.value, e.base, e.scalar, e.signed) for e in found)
+    done = dataclasses.replace(
+        entry,
+        scored=scored,
+        forwards=float(np.mean([e.cost.forwards for e in found])),
+        backwards=float(np.mean([e.cost.backwards for e in found])),
+        seconds=float(np.mean([e.cost.seconds for e in found])),
+        peak_bytes=peak,
+    )
+    if path is not None:
+        _write(done, path)
+    return done
+
+
+def _peak(explain: Any, perturbed: Perturbed) -> int | None:
+    """Measured on the longest input alone: counting tensors takes time that the others need not spend."""
+    number = int(np.argmax([len(u) for u in perturbed.units]))
+    one = one_input(perturbed.inputs, number)
+    try:
+        return peak_bytes(lambda: explain(one, target=[perturbed.targets[number]], batch_size=perturbed.batch_size))
+    except Exception:  # a measurement that some exotic tensor does not support loses no result
+        return None
+
+
+def one_input(inputs: Any, number: int) -> Any:
+    """One of the inputs, as a list, table or batch of one."""
+    if hasattr(inputs, "iloc"):
+        return inputs.iloc[[number]]
+    if not are_tensors(inputs):
+        return [inputs[number]]
+    if isinstance(inputs, Mapping):
+        return {k: _row(v, number) for k, v in inputs.items()}
+    return tuple(_row(v, number) for v in inputs) if isinstance(inputs, (tuple, list)) else _row(inputs, number)
+
+
+def _row(value: Any, number: int) -> Any:
+    return value[number : number + 1] if getattr(value, "ndim", 0) else value
+
+
+# On disk, so that a stopped comparison does not begin again
+
+
+def _path(entry: Entry, perturbed: Perturbed, scalar: str) -> Path | None:
+    if perturbed.folder is None:
+        return None
+    tensors = [x for pair in perturbed.batch.tensors.items() for x in pair]
+    targets = repr([(t.index, t.versus, t.position) for t in perturbed.targets])
+    options = repr(sorted(entry.options.items()))
+    name = digest(perturbed.weights, entry.method, options, perturbed.seed, scalar, targets, *tensors)
+    return perturbed.folder / f"{name}.scores.json"
+
+
+def _write(entry: Entry, path: Path) -> None:
+    data = dataclasses.asdict(entry) | {"options": {}}
+    for one in data["scored"]:
+        one["scores"] = one["scores"].tolist()
+    partly = path.with_suffix(".part")
+    partly.write_text(json.dumps(data), encoding="utf-8")
+    partly.replace(path)
+
+
+def _read(entry: Entry, path: Path) -> Entry:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        scored = tuple(Scored(**{**one, "scores": np.array(one["scores"], np.float32)}) for one in data["scored"])
+        costs = {k: data[k] for k in ("forwards", "backwards", "seconds", "peak_bytes")}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({error}): delete it.") from error
+    return dataclasses.replace(entry, scored=scored, **costs)

@@ -1,0 +1,415 @@
+"""Faithfulness: does the model's answer change as the scores say when parts of the input are taken away?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from whyformer.engines.perturbation.game import (
+    FRACTIONS,
+    VALUES,
+    area,
+    leave_one_out,
+    only_top,
+    random_sets,
+    without_bottom,
+    without_top,
+)
+from whyformer.errors import one_of
+from whyformer.evaluate.trial import Trial
+from whyformer.registry import metric
+
+Array = np.ndarray[Any, Any]
+
+
+def whole_then_without_top(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    return np.concatenate([np.ones((1, len(trial.scores_P)), dtype=bool), without_top(trial.scores_P, fractions)])
+
+
+@metric(
+    paper="Samek et al. 2017, arXiv:1509.06321",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="20 forwards",
+    masks=whole_then_without_top,
+    ceiling="remove",
+)
+def aopc(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+    """The mean fall of the prediction while parts are taken away from the highest score to the lowest.
+
+    1/(L+1) Σ_{k=0..L} (p(x) - p(x without the top k)), k = 0, 5, …, 100 % of the parts.
+
+    Misleads when: used alone on inputs whose prediction does not depend on any part; and the second half of the curve,
+    where hardly anything is left, counts as much as the first.
+    """
+    values = trial.game.values(whole_then_without_top(trial, fractions=fractions), value)
+    return float((values[0] - values[1:]).mean())
+
+
+# Completeness: do the scores add up to what is explained?
+
+
+def nothing_left(trial: Trial, **options: object) -> Array:
+    return np.zeros((1, len(trial.scores_P)), dtype=bool)
+
+
+@metric(
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="1 forward",
+    masks=nothing_left,
+)
+def completeness(trial: Trial) -> float:
+    """The gap between the sum of the scores and what they should add up to, relative to it.
+
+    |Σφ - (s(x) - s₀)| / |s(x) - s₀|; s₀ is the value at the method's own background where it has one, else that of the
+    input with all parts taken away. For signed methods only: attention is no share of a score. Low is good.
+
+    Misleads when: taken for faithfulness: any scores can be scaled to add up.
+    """
+    scored = trial.scored
+    if scored is None or not trial.signed:
+        return math.nan
+    base = scored.base
+    if base is None:
+        if scored.scalar not in VALUES:
+            return math.nan
+        base = trial.game.empty(scored.scalar)
+    whole = scored.value - base
+    return abs(float(scored.scores.sum()) - whole) / abs(whole) if whole else math.nan
+
+
+# Comprehensiveness: does the prediction fall when what was called important is taken away?
+
+
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+AVERAGES = ("code", "paper")
+
+
+def whole_and_without_bins(trial: Trial, *, bins: Sequence[float] = BINS, **options: object) -> Array:
+    return without_top(trial.scores_P, (0.0, *bins))
+
+
+def average(falls_F: Array, how: str) -> float:
+    """Over the bins: their mean (the authors' code), or their sum over one more (the paper counts k = 0 as well)."""
+    one_of("average", how, AVERAGES)
+    return float(falls_F.sum() / (len(falls_F) + (how == "paper")))
+
+
+@metric(
+    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="1 forward per bin",
+    masks=whole_and_without_bins,
+    ceiling="remove",
+)
+def comprehensiveness(
+    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+) -> float:
+    """How far the prediction falls when the parts with the highest scores are taken away.
+
+    mean over bins k of p(x) - p(x without the top k), k = 1, 5, 10, 20, 50 % of the parts, rounded up.
+    ``average_as="paper"`` divides by one bin more (k = 0), as the paper writes; the authors' code takes the plain mean.
+
+    Misleads when: what is left is no text or picture that the model has ever seen; then anything may fall.
+    """
+    values = trial.game.values(whole_and_without_bins(trial, bins=bins), value)
+    return average(values[0] - values[1:], average_as)
+
+
+# Deletion: the area under the curve while the most important parts go.
+
+
+def top_away(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    return without_top(trial.scores_P, fractions)
+
+
+@metric(
+    paper="Petsiuk, Das & Saenko 2018 (RISE), arXiv:1806.07421",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="20 forwards",
+    masks=top_away,
+    ceiling="remove",
+)
+def deletion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+    """Area under the prediction while parts are taken away from the highest score to the lowest.
+
+    Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. Low is good.
+
+    Misleads when: what is put in place (grey, mask) is itself evidence for or against the class.
+    """
+    # NOTE[DIFF] the authors take pixels away one row's worth at a time; here whole units (patches, tokens, columns).
+    return area(trial.game.values(top_away(trial, fractions=fractions), value), fractions)
+
+
+# Faithfulness correlation: do the summed scores of random sets follow what happens without them?
+
+
+def whole_then_random_sets(trial: Trial, *, sets: int = 50, share: float | None = None, **options: object) -> Array:
+    parts = len(trial.scores_P)
+    return np.concatenate([np.ones((1, parts), dtype=bool), ~random_sets(parts, sets, share, trial.seed)])
+
+
+@metric(
+    paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="50 forwards, the same for every method",
+    masks=whole_then_random_sets,
+)
+def faithfulness_correlation(
+    trial: Trial, *, sets: int = 50, share: float | None = None, value: str = "probability"
+) -> float:
+    """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
+
+    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, of a ``share`` of the parts as in the paper, or
+    (None) of any size, which are then the sets of infidelity, too. NaN where one side does not vary.
+
+    Misleads when: sets of any size are drawn and all scores are positive: larger sets then score more and matter more,
+    which is worth some correlation already. Compare with random.
+    """
+    # NOTE[DIFF] the paper draws sets of one size; share=0.2 does.
+    present = whole_then_random_sets(trial, sets=sets, share=share)
+    values = trial.game.values(present, value)
+    falls = values[0] - values[1:]
+    sums = (~present[1:]) @ np.asarray(trial.scores_P, dtype=float)
+    if np.ptp(sums) == 0 or np.ptp(falls) == 0:
+        return float("nan")
+    return float(np.corrcoef(sums, falls)[0, 1])
+
+
+# Infidelity: how far the scores are from predicting what a change of the input does.
+
+
+def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize: bool) -> float:
+    """E_I[(β·Iᵀφ - (f(x) - f(x - I)))²], β = 1 or the factor that fits best, E[ab]/E[a²]."""
+    foretold = changes_MP @ np.asarray(scores_P, dtype=float)
+    if normalize:
+        power = float((foretold**2).mean())
+        foretold = foretold * (float((foretold * falls_M).mean()) / power) if power else foretold
+    return float(((foretold - falls_M) ** 2).mean())
+
+
+@metric(
+    paper="Yeh et al. 2019, arXiv:1901.09392",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="50 forwards, the same for every method",
+    masks=whole_then_random_sets,
+)
+def infidelity(
+    trial: Trial, *, sets: int = 50, share: float | None = None, normalize: bool = True, value: str = "logit"
+) -> float:
+    """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
+
+    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a part that goes is 1, which fits scores that
+    share out the whole effect of a part (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
+    the factor that fits best, since attention has no unit; False takes the scores as they are. Low is good.
+
+    Misleads when: inputs with a large output range dominate the mean over inputs.
+    """
+    present = whole_then_random_sets(trial, sets=sets, share=share)
+    values = trial.game.values(present, value)
+    return squared_error(trial.scores_P, (~present[1:]).astype(float), values[0] - values[1:], normalize)
+
+
+# Insertion: the area under the curve while the most important parts come.
+
+
+def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    return only_top(trial.scores_P, fractions)
+
+
+@metric(
+    paper="Petsiuk, Das & Saenko 2018 (RISE), arXiv:1806.07421",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="20 forwards",
+    masks=top_kept,
+    ceiling="keep",
+)
+def insertion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+    """Area under the prediction while parts are put in from the highest score to the lowest, beginning with none.
+
+    Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. High is good.
+
+    Misleads when: the model is sure of an empty input already.
+    """
+    # NOTE[DIFF] the authors begin insertion with a blurred image and deletion ends in grey; here one replacement
+    # serves both, so that the variants are shared (replace="blur" gives the authors' insertion).
+    return area(trial.game.values(top_kept(trial, fractions=fractions), value), fractions)
+
+
+# Positive perturbation: how long the decision holds while the most important parts go.
+
+
+STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
+
+
+def top_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **options: object) -> Array:
+    return without_top(trial.scores_P, fractions)
+
+
+@metric(
+    paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="9 forwards",
+    masks=top_away_in_steps,
+    ceiling="remove",
+)
+def positive_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
+    """How long the decision holds while parts are taken away from the highest score to the lowest.
+
+    Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts; its mean over inputs is the area
+    under the accuracy curve. Low is good. Pass the true labels as ``target`` for accuracy against labels.
+
+    Misleads when: decisions flip at chance; a curve of probabilities (deletion) says more about few inputs.
+    """
+    return area(trial.game.stays(top_away_in_steps(trial, fractions=fractions)), fractions)
+
+
+# Negative perturbation: how long the decision holds while the least important parts go.
+
+
+def bottom_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **options: object) -> Array:
+    return without_bottom(trial.scores_P, fractions)
+
+
+@metric(
+    paper="Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="9 forwards",
+    masks=bottom_away_in_steps,
+    ceiling="keep",
+)
+def negative_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
+    """How long the decision holds while parts are taken away from the lowest score to the highest.
+
+    Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts. High is good.
+
+    Misleads when: the model says the target of an empty input anyway.
+    """
+    return area(trial.game.stays(bottom_away_in_steps(trial, fractions=fractions)), fractions)
+
+
+# Sufficiency: is what was called important enough for the prediction?
+
+
+def whole_and_bins_alone(trial: Trial, *, bins: Sequence[float] = BINS, **options: object) -> Array:
+    return only_top(trial.scores_P, (1.0, *bins))
+
+
+@metric(
+    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="1 forward per bin",
+    masks=whole_and_bins_alone,
+    ceiling="keep",
+)
+def sufficiency(
+    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+) -> float:
+    """How far the prediction falls when nothing but the parts with the highest scores is kept.
+
+    mean over bins k of p(x) - p(the top k alone), k = 1, 5, 10, 20, 50 % of the parts, rounded up. Low is good; below
+    zero, the model is surer of the few parts than of the whole.
+
+    Misleads when: the model says this class of an empty input anyway: then everything is sufficient.
+    """
+    values = trial.game.values(whole_and_bins_alone(trial, bins=bins), value)
+    return average(values[0] - values[1:], average_as)
+
+
+# Faithful truthfulness (FT): do the signs of the scores agree with what happens without each part?
+
+
+def each_left_out(trial: Trial, **options: object) -> Array:
+    return leave_one_out(len(trial.scores_P))
+
+
+def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
+    """(M, P) s_i d_i; a part that a signed method calls neutral costs |d_i|.
+
+    An unsigned method says "how much", never "against": all of its parts count as positive (the authors scale
+    attention to between 1e-7 and 1, so that none is neutral).
+    """
+    if not signed:
+        return np.broadcast_to(drops_P, np.shape(scores_MP)).astype(float)
+    signs = np.sign(scores_MP)
+    return np.where(signs == 0, -np.abs(drops_P), signs * drops_P)
+
+
+@metric(
+    paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="(parts + 1) forwards",
+    masks=each_left_out,
+    ceiling="leave_one_out",
+)
+def truthfulness(trial: Trial, *, value: str = "probability") -> float:
+    """Whether the sign of each score agrees with how the prediction changes without that part.
+
+    FT = Σ_i sign(w_i) d_i, d_i = p(x) - p(x without i); a neutral part (w_i = 0) counts as -|d_i|. Ranks play no role.
+
+    Misleads when: methods without signs are compared by it: they all say "positive" everywhere and get the same value.
+    """
+    return float(agreement(trial.scores_P, trial.game.drops(value), trial.signed).sum())
+
+
+# Ranked faithful truthfulness (RFT): truthfulness in which the first of a ranking counts most.
+
+
+def ranks(scores_MP: Array) -> Array:
+    """(M, P) rank by size, 1 = largest |w|; parts that tie share the worst rank."""
+    sizes = np.abs(np.asarray(scores_MP, dtype=float))
+    # The worst rank of a tie is the number of parts that are at least as large.
+    ascending = np.sort(sizes, axis=-1)
+    count = sizes.shape[-1]
+    smaller = np.stack([np.searchsorted(row, own, side="left") for row, own in zip(ascending, sizes, strict=True)])
+    return count - smaller
+
+
+def ranked(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
+    """(M,) RFT of many rankings of one input."""
+    return (agreement(scores_MP, drops_P, signed) / ranks(scores_MP)).sum(-1)
+
+
+@metric(
+    paper="Mylonas, Mollas & Tsoumakas 2022 (Optimus), arXiv:2209.10876",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="(parts + 1) forwards",
+    masks=each_left_out,
+    ceiling="leave_one_out",
+)
+def ranked_truthfulness(trial: Trial, *, value: str = "probability") -> float:
+    """Whether the parts whose absence changes the prediction most come first, with the right sign.
+
+    RFT = Σ_i sign(w_i) d_i / rank_i, rank 1 = largest |w_i|, parts that tie share the worst rank.
+
+    Misleads when: parts back each other up: it takes one part away at a time. Leave-one-out scores win it by
+    construction, so a method must not be both chosen and praised by it.
+    """
+    return float(ranked(np.asarray(trial.scores_P)[None], trial.game.drops(value), trial.signed)[0])

@@ -1,0 +1,240 @@
+"""How heads are scored: by gradient, ablation, confidence, LRP or generic relevance of the explained number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from whyformer.capture.intercept import module_names
+from whyformer.capture.lrp.changed_gradients import GradientRules
+from whyformer.capture.record import record, require_sites
+from whyformer.capture.roles import HeldAttention, Recorder
+from whyformer.engines.attention.maps import real
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads.visit import gated
+from whyformer.run import Run
+from whyformer.targets import resolve_targets, scalar_of
+from whyformer.types import Record, Site
+
+# The number that heads are judged by: the target's logit, or the loss at the true label.
+
+
+SCALARS = ("logit", "loss")
+
+
+def checked_labels(labels: Any, size: int) -> list[Any]:
+    """Labels as a list, one per input; arrays and tensors are taken apart."""
+    listed = labels.tolist() if callable(getattr(labels, "tolist", None)) else labels
+    if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
+        listed = [listed]
+    found = list(listed)
+    if len(found) != size:
+        raise BadInput(f"{len(found)} labels for {size} inputs: give one label per input.")
+    return found
+
+
+def label_indices(labels: list[Any], logits_BC: Tensor, run: Run) -> Tensor:
+    """(B,) class indices of labels given as names or numbers; for a single logit, 0 or 1."""
+    if logits_BC.shape[1] == 1:
+        if any(label not in (0, 1) for label in labels):
+            raise BadInput(f"the model has one logit, so labels are 0 or 1; got {sorted(set(map(str, labels)))[:5]}.")
+        return torch.tensor([int(label) for label in labels], device=logits_BC.device)
+    targets = resolve_targets(list(labels), logits_BC, run.head.labels(), run.head.positions, run.head.token_id)
+    return torch.tensor([t.index for t in targets], device=logits_BC.device)
+
+
+def loss_of(logits_BC: Tensor, label_B: Tensor) -> Tensor:
+    """(B,) cross-entropy; of a single logit, the binary one."""
+    logits_BC = logits_BC.float()
+    if logits_BC.shape[1] == 1:
+        return F.binary_cross_entropy_with_logits(logits_BC[:, 0], label_B.float(), reduction="none")
+    return F.cross_entropy(logits_BC, label_B, reduction="none")
+
+
+def prediction_of(logits_BC: Tensor) -> Tensor:
+    """(B,) predicted class; of a single logit, whether it is positive."""
+    if logits_BC.shape[1] == 1:
+        return (logits_BC[:, 0] > 0).long()
+    return logits_BC.argmax(1)
+
+
+def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[Any] | None) -> Tensor:
+    """(n,) loss at ``labels`` where they are given, else the explained logit.
+
+    ``rows`` are the run's inputs that the logits belong to (all of them by default); ``labels`` go with the rows.
+    """
+    if labels is not None:
+        return loss_of(logits_BC, label_indices(labels, logits_BC.detach(), run))
+    if rows is None:
+        return run.scalars(logits_BC)
+    return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.scalar)
+
+
+# Ablation: take a head away, or leave it alone in its layer, and see what the score loses.
+
+
+def ablation(
+    run: Run, open_LH: Tensor, heads: list[tuple[int, int]], labels: list[Any] | None, keep_one: bool
+) -> Tensor:
+    """(B, L, H) s(x) - s(x without the head), or the loss that taking it away adds; NaN where there is no head.
+
+    keep_one: take all other heads of the layer away instead ("all but one").
+    """
+    everyone = list(range(run.batch.size))
+    sign = -1 if labels is not None else 1
+    with torch.no_grad():
+        if labels is None:
+            whole = run.value_B
+        else:
+            whole = score_of(run, run.logits, None, labels)
+    result = torch.full((run.batch.size, *open_LH.shape), torch.nan)
+    variants = [(row, layer, head) for layer, head in heads for row in everyone]
+    step = max(run.batch_size, run.batch.size)
+    for start in run.track(range(0, len(variants), step), "ablating heads"):
+        chunk = variants[start : start + step]
+        rows = [row for row, _, _ in chunk]
+        gates = open_LH.repeat(len(chunk), 1, 1)
+        for i, (_, layer, head) in enumerate(chunk):
+            gates[i, layer, head] = 0
+            if keep_one:
+                gates[i, layer] = 1 - gates[i, layer]
+        own = None if labels is None else [labels[row] for row in rows]
+        with torch.no_grad():
+            score = score_of(run, gated(run, rows, gates), rows, own)
+        for (row, layer, head), value in zip(chunk, score.tolist(), strict=True):
+            result[row, layer, head] = sign * (float(whole[row]) - value)
+    return result
+
+
+# Gradient importance: what the score would lose, to first order, if a head were faded out.
+
+
+def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = Recorder) -> Record:
+    """Maps and gradients of the score, of models with one stream of tokens or several: a head is a head."""
+    recorder = role(run.batch.size, module_names(run.subject.model), run.study.batch_axes)
+    found = record(lambda: run.head.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
+    everyone = list(range(run.batch.size))
+    np.add.at(run.forwards_B, everyone, 1)
+    np.add.at(run.backwards_B, everyone, 1)
+    require_sites(found)
+    return found
+
+
+def row_products(site: Site) -> Tensor:
+    """(B, H, W·Q) Σ_k A ∘ ∂s/∂A: what each query row of each head adds to ∂s/∂ξ; W windows stay with their input."""
+    assert site.attention_grad_BHQK is not None
+    rows = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).sum(-1)
+    windows, heads, queries = site.windows, *rows.shape[1:]
+    return rows.view(-1, windows, heads, queries).transpose(1, 2).reshape(-1, heads, windows * queries)
+
+
+def table(layers: list[Tensor]) -> Tensor:
+    """(B, L, H) from one (B, H) per layer; NaN where a layer has fewer heads than the widest."""
+    widest = max(layer.shape[1] for layer in layers)
+    pad = [torch.nn.functional.pad(layer, (0, widest - layer.shape[1]), value=torch.nan) for layer in layers]
+    return torch.stack(pad, 1)
+
+
+def mask_gradient(found: Record) -> Tensor:
+    """(B, L, H) ∂s/∂ξ, signed: positive where more of the head would raise the score."""
+    return table([row_products(site).sum(-1) for site in found.sites])
+
+
+def token_sums(found: Record) -> Tensor:
+    """(B, L, H) Σ_q |o_q · ∂s/∂o_q|: the absolute value taken per token, as in Michel's code."""
+    return table([row_products(site).abs().sum(-1) for site in found.sites])
+
+
+def token_counts(run: Run, layers: int) -> Tensor:
+    """(B, L) tokens that the sums run over: all real ones, and in the last layer those that feed the head.
+
+    NOTE[DIFF] Michel's code divides the last layer by the number of examples, since only [CLS] has a gradient there;
+    for other readouts (mean pooling) that becomes the number of rows that are read.
+    """
+    counts = run.keep_BN.sum(1)[:, None].repeat(1, layers).float()
+    counts[:, -1] = (run.readout_BN > 0).sum(1).float()
+    return counts
+
+
+# Confidence: how sharply a head looks at one token (Voita et al. 2019).
+
+
+def confidence(run: Run) -> Tensor:
+    """(B, L, H) mean over real query rows of max_k A, special tokens ([CLS], [SEP], </s>) left out of the max."""
+    keep_BN = run.keep_BN
+    looked_at = keep_BN & ~run.special_BN
+    layers = []
+    for site in run.record().sites:
+        attention = site.attention_BHQK.float()
+        strongest_BHQ = (attention * looked_at[:, None, None, :]).amax(-1)
+        rows_BQ = keep_BN[:, site.first_query : site.first_query + attention.shape[2]].float()
+        layers.append((strongest_BHQ * rows_BQ[:, None]).sum(-1) / rows_BQ.sum(1).clamp(min=1)[:, None])
+    return table(layers)
+
+
+# Relevance of heads by layer-wise relevance propagation.
+
+
+def lrp_relevance(run: Run) -> Tensor:
+    """(B, L, H) share of its layer's relevance that reaches each head's result, in absolute value.
+
+    R_h = Σ_q o_hq · ∂s/∂o_hq under the gradient rules of CP-LRP (capture/lrp/changed_gradients.py): the score handed
+    back layer by layer, attention maps being constants. A layer without relevance is zero.
+
+    NOTE[DIFF] Voita et al. 2019 use the αβ rule with α = β = ½ and rescale each layer; the ε rule (ε → 0) conserves by
+    itself. They do not say what becomes of negative relevance: here the absolute value is taken per head.
+    """
+    rules = GradientRules(attention_is_constant=True)
+    role = HeldAttention(run.batch.size, module_names(run.subject.model), run.study.batch_axes)
+    everyone = list(range(run.batch.size))
+    with torch.enable_grad():
+        with rules, role:
+            logits = run.head.logits(run.batch)
+        total = run.scalars(logits).sum()
+        np.add.at(run.forwards_B, everyone, 1)
+        np.add.at(run.backwards_B, everyone, 1)
+        if not role.sites or not total.requires_grad:
+            raise NotOffered("the explained output does not depend on any captured attention with gradients.")
+        layers = role.gradient_times_value(total)
+    shares = []
+    for relevance_BH in layers:
+        size = relevance_BH.abs()
+        whole = size.sum(1, keepdim=True)
+        shares.append(torch.where(whole == 0, 0.0, size / torch.where(whole == 0, 1.0, whole)))
+    return table(shares)
+
+
+# Relevance of heads and layers by generic attention (Chefer, Gur & Wolf 2021).
+
+
+def relevance_rows(run: Run) -> list[Tensor]:
+    """Per layer (B, H): relevance that reaches the readout row through that layer's heads.
+
+    Generic attention's row r = e·(I + Ā_L) ··· (I + Ā_1) is evaluated from the left: r_l = r_{l+1} + r_{l+1}·Ā_l, and
+    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads.
+    """
+    row_BN = run.readout_BN.float()
+    added: list[Tensor] = []
+    for site in reversed(run.record(grad=True).sites):
+        assert site.attention_grad_BHQK is not None
+        raised = (site.attention_BHQK.float() * site.attention_grad_BHQK.float()).clamp(min=0)
+        heads = [real(raised[:, head], run.keep_BN, site) / raised.shape[1] for head in range(raised.shape[1])]
+        queries = row_BN[:, site.first_query : site.first_query + raised.shape[2]]
+        through_BHK = torch.stack([torch.einsum("bq,bqk->bk", queries, head) for head in heads], 1)
+        added.append(through_BHK.sum(-1))
+        row_BN = row_BN + through_BHK.sum(1)
+    return added[::-1]
+
+
+def relevance_share(run: Run) -> Tensor:
+    """(B, L, H) relevance through each head, divided by that of its layer; a layer without any is zero."""
+    shares = []
+    for added_BH in relevance_rows(run):
+        total = added_BH.sum(1, keepdim=True)
+        shares.append(torch.where(total == 0, 0.0, added_BH / torch.where(total == 0, 1.0, total)))
+    return table(shares)

@@ -1,0 +1,263 @@
+"""A subject knows the inputs of a model: how to encode them, what their units are, and how to take a unit away."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.types import Units
+
+Raw = Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of some inputs, by the model's argument names, and what is known about each input."""
+
+    tensors: dict[str, Tensor]
+    keep_BN: Tensor | None = None  # real input positions
+    raw: tuple[Raw, ...] = ()
+    warnings: tuple[tuple[str, ...], ...] = ()
+    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
+    constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
+    positions: tuple[int, ...] = ()  # per input: the output position explained, where the subject chose it
+    groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
+    company: int = 0  # so many rows at the end are not explained: they stand beside the first, which looks at them
+    alone: bool = False  # rows that would look at others are run without them
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def select(self, rows: Sequence[int] | slice) -> Batch:
+        index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
+
+        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in index) if values else ()
+
+        return replace(
+            self,
+            tensors={k: v[index] for k, v in self.tensors.items()},
+            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
+            raw=pick(self.raw),
+            warnings=pick(self.warnings),
+            encodings=pick(self.encodings),
+            positions=pick(self.positions),
+            groups=pick(self.groups),
+            company=0,
+        )
+
+    def with_tensors(self, **tensors: Tensor) -> Batch:
+        return replace(self, tensors=self.tensors | tensors)
+
+
+class Subject(ABC):
+    """One kind of input. Abstract; the final classes are in the files beside this one."""
+
+    stream: str
+    main: str  # the argument whose positions are the units
+    several = False  # several streams of units: no single tensor is "the" input
+    compares = False  # the one "class" is the similarity of two inputs
+    generates = False  # the classes are tokens of a vocabulary
+    positioned = ""  # the stream whose output position ``Batch.positions`` chooses
+    classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
+
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        self.model = model
+        self.processor = processor
+        self.parameters = signature_of(model)
+
+    @abstractmethod
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        """Raw inputs → tensors."""
+
+    @abstractmethod
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        """Units of each input, when the model's attention runs over ``length`` positions.
+
+        ``front``: how many of the positions that the model adds itself come before the input's; None: all of them.
+        """
+
+    @abstractmethod
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        """(B, length) real positions of the model's attention."""
+
+    @abstractmethod
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
+
+    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
+        """:meth:`without_unit`, at most ``at_once`` at a time; large images are made as they are asked for."""
+        whole = self.without_unit(batch, row, units, replacement)
+        for start in range(0, whole.size, at_once):
+            yield whole.select(slice(start, start + at_once))
+
+    def removable(self, units: Units) -> list[bool]:
+        """Units that can be taken away: not the tokens that the model adds itself."""
+        return [not special for special in units.special]
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """What a unit can be replaced by; the first is the default."""
+        return ()
+
+    # Rows of a table that look at each other
+
+    @property
+    def mixes_rows(self) -> bool:
+        """What the model says about one input depends on the others in the batch (SAINT)."""
+        return False
+
+    def in_company(self, one: Batch) -> Batch:
+        """One input beside those that it looks at."""
+        return one
+
+    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
+        """What every explanation of these inputs has to say."""
+        return ()
+
+    # Several streams
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        """The tensors whose positions become tokens, and the stream each of them starts."""
+        known = {k: INPUT_STREAMS.get(k) for k in batch.tensors}
+        if not any(known.values()):
+            return [(v, self.stream) for k, v in batch.tensors.items() if "mask" not in k]
+        return [(v, known[k] or self.stream) for k, v in batch.tensors.items() if known[k] or k == self.main]
+
+    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+        """The subject of one stream, and the batch as it sees it."""
+        given = {name for _, name in self.inputs(batch)}
+        if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
+            from whyformer.inputs.streams import OwnPositions  # which is a subject itself
+
+            return OwnPositions(self.model, self.main, stream), batch
+        return self, batch
+
+    def places(self, batch: Batch) -> Tensor | None:
+        """(B, N) positions of the main stream where another stream's result is placed, if there are any."""
+        return None
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        """What about these inputs, besides names and axes of tensors, makes a study of its own necessary."""
+        return ()
+
+    def uneven(self, batch: Batch) -> bool:
+        """Inputs that differ in form, so that each has to be studied and explained by itself."""
+        return False
+
+    def alone(self, one: Batch) -> Batch:
+        """One input of an uneven batch, as it is by itself."""
+        return one
+
+    def scalar(self, scalar: str) -> str:
+        """What is explained when ``scalar`` is asked for."""
+        return scalar
+
+    def pairs(self, output: Any) -> Tensor | None:
+        """(B, N_a, N_b) what each pair of units of two compared inputs adds to their similarity, where it is known."""
+        return None
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        """(B, C) what is explained, where this subject reads the model's output in its own way."""
+        return None
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        """One row (and target) per explanation, for inputs that give several: detections, generated tokens."""
+        return batch, target
+
+    def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
+        """The user's own tensors → a batch, with names checked against the model."""
+        named = self._named(tensors)
+        # transformers models take **kwargs for flags; their tensors are all spelled out
+        flags = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        accepts_any = flags and getattr(self.model, "main_input_name", None) not in self.parameters
+        for name in named:
+            if name not in self.parameters and not accepts_any:
+                raise UnknownName("model argument", name, self.parameters, f"{type(self.model).__name__} takes these.")
+        batched = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.ndim > 0}
+        constants = {k: v for k, v in named.items() if k not in batched and v is not None}
+        if not batched:
+            raise BadInput("no tensor among the inputs: pass a dict or tuple of tensors with a leading batch axis.")
+        sizes = {k: len(v) for k, v in batched.items()}
+        if len(set(sizes.values())) != 1:
+            raise BadInput(f"tensors disagree about the batch size: {sizes}. All need the same leading axis.")
+        if 0 in sizes.values():
+            raise BadInput("the batch is empty.")
+        moved = {k: self.move(v) for k, v in batched.items()}
+        return Batch(moved, constants=constants)
+
+    def _named(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> dict[str, Any]:
+        if isinstance(tensors, Tensor):
+            tensors = (tensors,)
+        if isinstance(tensors, Mapping):
+            return dict(tensors)
+        names = list(self.parameters)
+        if len(tensors) > len(names):
+            raise BadInput(f"{len(tensors)} tensors for a model that takes {len(names)}: {', '.join(names)}.")
+        return dict(zip(names, tensors, strict=False))
+
+    def move(self, tensor: Tensor) -> Tensor:
+        """To the model's device, floats in the model's dtype."""
+        weight = next(iter(self.model.parameters()), torch.empty(0))
+        dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
+        return tensor.to(device=weight.device, dtype=dtype)
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        """Run the model on a batch."""
+        arguments = {**batch.tensors, **batch.constants, **extra}
+        positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
+        return self.model(*(arguments.pop(n) for n in positional), **arguments)
+
+
+def require_shown(name: str, keep_BN: Tensor) -> None:
+    """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
+    hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
+    if hidden and name != "attention_mask":
+        raise BadInput(
+            f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
+            "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."
+        )
+
+
+def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(model.forward).parameters)
+    variadic = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL]
+    for name in variadic:
+        del parameters[name]
+    return parameters
+
+
+def assemble(
+    labels: Sequence[str],
+    special: Sequence[bool],
+    stream: str,
+    extra: int,
+    before: int | None,
+    names: Sequence[str] = ("[CLS]",),
+    **rest: Any,
+) -> Units:
+    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
+    added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
+    before = extra if before is None else before
+    front, back = added[:before], added[before:]
+
+    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
+        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
+
+    return Units(
+        labels=(*front, *labels, *back),
+        special=pad(special, True) or (),
+        stream=(stream,) * (len(labels) + extra),
+        word=pad(rest.pop("word", None), -1),
+        spans=pad(rest.pop("spans", None), (0, 0)),
+        **rest,
+    )

@@ -1,0 +1,204 @@
+"""Which kind of input fits a model, and raw inputs of every spelling as a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Number
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, MissingProcessor
+from whyformer.inputs.audio import AudioSubject
+from whyformer.inputs.base import Batch, Subject, signature_of
+from whyformer.inputs.detection import DetectionSubject
+from whyformer.inputs.families import BOX_FEATURES, task_of
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.image_text import PairSubject
+from whyformer.inputs.image_tokens import are_packed
+from whyformer.inputs.seq2seq import Seq2SeqSubject
+from whyformer.inputs.similarity import SimilaritySubject, compares_texts
+from whyformer.inputs.table import TableSubject
+from whyformer.inputs.table_schema import Table
+from whyformer.inputs.tensors import TensorSubject
+from whyformer.inputs.text import TextSubject
+
+
+def are_tensors(inputs: Any) -> bool:
+    """The model's own tensors, as opposed to raw inputs."""
+    if isinstance(inputs, Tensor):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(isinstance(v, Tensor) for v in inputs.values())
+    return isinstance(inputs, (tuple, list)) and bool(inputs) and any(isinstance(v, Tensor) for v in inputs)
+
+
+def is_single(inputs: Any) -> bool:
+    """One raw input: a string, a pair of strings, an image, a path, an image with a text, samples with their rate."""
+    if isinstance(inputs, tuple):
+        return any(isinstance(p, (str, int)) for p in inputs)
+    return not isinstance(inputs, (list, Mapping))
+
+
+def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if isinstance(processor, Table):
+        return TableSubject(model, processor)
+    if compares_texts(model, inputs):
+        return SimilaritySubject(model, processor)
+    if are_tensors(inputs):
+        return _by_tensors(model, processor, inputs)
+    return _by_model(model, processor, inputs)
+
+
+def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    main = getattr(model, "main_input_name", None)
+    parameters = signature_of(model)
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    names = {main} if isinstance(main, str) else set()
+    if isinstance(first, (tuple, list)) and {"pixel_values", "input_ids"} <= set(parameters):
+        names |= {"pixel_values", "input_ids"}
+    boxes = [n for n in BOX_FEATURES if n in parameters]
+    if isinstance(first, (tuple, list)) and boxes and any(not isinstance(p, str) for p in first):
+        names |= {boxes[0], "input_ids"}
+    several = _several(model, processor, names)
+    if several is not None:
+        return several
+    if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
+        return ImageSubject(model, processor)
+    if main == "input_ids" or "input_ids" in parameters:
+        return TextSubject(model, processor)
+    if _looks_like_image(inputs):
+        return ImageSubject(model, processor, main=next(iter(parameters)))
+    if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
+        named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        return TextSubject(model, processor, main=named[0] if named else "input_ids")
+    return TensorSubject(model, processor)
+
+
+def _looks_like_image(inputs: Any) -> bool:
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    return isinstance(first, Path) or type(first).__module__.startswith("PIL.")
+
+
+def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+    if are_packed(inputs):
+        return PairSubject(model, processor)
+    plain = TensorSubject(model, processor)
+    batch = plain.adopt(inputs)
+    several = _several(model, processor, set(batch.tensors))
+    if several is not None:
+        return several
+    name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
+    if name is not None:
+        return TextSubject(model, processor, main=name)
+    images = [k for k, v in batch.tensors.items() if v.is_floating_point() and (v.ndim == 4 or _lacks_batch(k, v))]
+    if images:
+        return ImageSubject(model, processor, main=images[0])
+    return TensorSubject(model, processor, example=batch)
+
+
+def _lacks_batch(name: str, tensor: Tensor) -> bool:
+    """One image alone, which ImageSubject then refuses with what is missing."""
+    return name == "pixel_values" and tensor.ndim == 3
+
+
+def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | None:
+    """A subject with several streams, where the names of the tensors say so."""
+    images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
+    if "input_ids" in names and images:
+        return PairSubject(model, processor, image=images[0])
+    for source, target in (("source", "target"), ("src", "tgt")):
+        if {source, target} <= names:
+            return Seq2SeqSubject(model, processor, source, target)
+    config = getattr(model, "config", None)
+    sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
+    if sources and (getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in names):
+        return Seq2SeqSubject(model, processor, sources[0])
+    parameters = signature_of(model)
+    if "pixel_values" in names and "decoder_input_ids" in parameters and "input_ids" not in parameters:
+        return Seq2SeqSubject(model, processor, "pixel_values")  # TrOCR: what is read from an image
+    if "pixel_values" in names and task_of(model).endswith("ForObjectDetection"):
+        return DetectionSubject(model, processor)
+    if sources and sources[0] != "input_ids":
+        return AudioSubject(model, processor, main=sources[0])
+    return None
+
+
+def _ids(batch: Batch) -> str | None:
+    """Token ids: the first two-axis integer tensor, unless floats beside it make it a table."""
+    if "input_ids" in batch.tensors:
+        return "input_ids"
+    integers = [
+        k for k, v in batch.tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k
+    ]
+    floats = [k for k, v in batch.tensors.items() if v.is_floating_point()]
+    return integers[0] if integers and not floats else None
+
+
+def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
+    """The model and processor inside a transformers pipeline."""
+    inner = getattr(model, "model", None)
+    if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
+        found = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
+        return inner, processor if processor is not None else found
+    if isinstance(model, (str, Path)):
+        raise BadInput(
+            f"model is the name {str(model)!r}: load it first, e.g. "
+            "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
+        )
+    return model, processor
+
+
+# Several raw inputs: columns of them are lists, and one that cannot be used is named by its place.
+
+
+def listed(inputs: Any) -> Any:
+    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
+    kind = getattr(getattr(inputs, "dtype", None), "kind", "")
+    if kind not in {"O", "U", "T"} or getattr(inputs, "ndim", 0) != 1:
+        return inputs
+    members = list(inputs)
+    if members and all(isinstance(member, Number) for member in members):
+        return inputs
+    missing = [f"inputs[{i}]" for i, member in enumerate(members) if _is_missing(member)]
+    if missing:
+        places = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
+        raise BadInput(
+            f"{len(missing)} of {len(members)} texts are missing (None or NaN): {places}. Leave them out (a Series has "
+            "dropna()), or fill them in."
+        )
+    return members
+
+
+def _is_missing(member: Any) -> bool:
+    return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
+
+
+def encoded(subject: Subject, raw: list[Any]) -> Batch:
+    """What the subject makes of the inputs. Where one of several is to blame, the error says which."""
+    try:
+        return subject.encode(raw)
+    except MissingProcessor:
+        raise
+    except BadInput as error:
+        place = _to_blame(subject, raw, str(error)) if len(raw) > 1 else None
+        if place is not None:
+            error.args = (f"inputs[{place}]: {error}",)
+        raise
+
+
+def _to_blame(subject: Subject, raw: list[Any], message: str) -> int | None:
+    """The first input that gives this error by itself, unless all do: then it is not the input."""
+    first, fine = None, False
+    for place, one in enumerate(raw):
+        try:
+            subject.encode([one])
+            fine = True
+        except BadInput as error:
+            first = place if first is None and str(error) == message else first
+        if fine and first is not None:
+            return first
+    return None

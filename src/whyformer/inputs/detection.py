@@ -1,0 +1,193 @@
+"""Objects in images: one explanation per detected object."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, NotOverUnits, UnknownName
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.streams import OwnPositions, without_each
+from whyformer.types import Target, Units
+
+THRESHOLD = 0.5
+
+
+class DetectionSubject(ImageSubject):
+    """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
+
+    ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
+    """
+
+    several = True
+    positioned = "queries"
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
+        super().__init__(model, processor, main)
+        self._patches = PaddedImage(model, processor, main)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        logits: Tensor = output.logits
+        queries = torch.tensor(batch.positions or [0] * len(logits), device=logits.device)
+        return logits[torch.arange(len(logits), device=logits.device), queries]
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        with torch.no_grad():
+            output = self.call(batch)
+        boxes = _corners(getattr(output, "pred_boxes", None), batch.size)
+        logits = output.logits.float()
+        probability = self._probability(logits)
+        best, classes = probability.max(-1)
+        rows, queries, wanted, warnings = [], [], [], []
+        everything = target is None or isinstance(target, float)
+        for row in range(batch.size):
+            want = target[row] if isinstance(target, list) else target
+            if want is None or isinstance(want, float):
+                threshold = THRESHOLD if want is None else want
+                found = (best[row] > threshold).nonzero()[:, 0].tolist()
+                note = () if found else (f"no detection is above {threshold:g}: this is the most probable one.",)
+                for query in found or [int(best[row].argmax())]:
+                    rows.append(row)
+                    queries.append(query)
+                    wanted.append(int(classes[row, query]))
+                    warnings.append(note)
+                continue
+            query, index = self._chosen(want, probability[row], classes[row])
+            rows.append(row)
+            queries.append(query)
+            wanted.append(index)
+            warnings.append(())
+        given = batch.warnings or ((),) * batch.size
+        steps = replace(
+            batch.select(rows),
+            positions=tuple(queries),
+            warnings=tuple((*given[r], *w) for r, w in zip(rows, warnings, strict=True)),
+            groups=tuple(rows) if everything else (),
+            encodings=tuple({"boxes": boxes[r]} for r in rows),
+        )
+        return steps, wanted
+
+    def _probability(self, logits_BQC: Tensor) -> Tensor:
+        """Of each class. DETR has one more, the last, for no object; its successors ask of each class by itself."""
+        if logits_BQC.shape[-1] == getattr(self.model.config, "num_labels", None):
+            return logits_BQC.sigmoid()
+        return logits_BQC.softmax(-1)[..., :-1]
+
+    def _chosen(self, want: Any, probability_QC: Tensor, classes_Q: Tensor) -> tuple[int, int]:
+        if isinstance(want, Target):  # what an earlier explanation explained
+            want = (want.position, want.index)
+        pair = want if isinstance(want, tuple) else (None, want)
+        if len(pair) != 2:
+            raise BadInput(f"target {want!r}: a detector takes (query, class), a class, or a threshold such as 0.7.")
+        query, name = pair
+        index = None if name is None else self._class(name, probability_QC.shape[1])
+        if query is None:
+            assert index is not None
+            return int(probability_QC[:, index].argmax()), index
+        if not isinstance(query, int) or not 0 <= query < len(classes_Q):
+            raise BadInput(f"query {query!r}: the detector has {len(classes_Q)}, numbered 0 to {len(classes_Q) - 1}.")
+        return query, int(classes_Q[query]) if index is None else index
+
+    def _class(self, name: Any, count: int) -> int:
+        labels = {int(k): str(v) for k, v in (getattr(self.model.config, "id2label", None) or {}).items()}
+        if isinstance(name, str):
+            for index, label in labels.items():
+                if label.lower() == name.lower():
+                    return index
+            raise UnknownName("target", name, labels.values())
+        if not 0 <= int(name) < count:
+            raise UnknownName("target", name, [f"0 to {count - 1}"])
+        return int(name)
+
+    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+        if stream == "queries":
+            return OwnPositions(self.model, self.main), batch
+        return self._patches, batch
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        return without_each(self, batch, row, units, replacement)
+
+
+def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...], ...] | None]:
+    """Per input, left, top, right, bottom of each query's box as shares of the image, from centres and sides."""
+    if boxes_BQ4 is None:
+        return [None] * size
+    centre, half = boxes_BQ4.float()[..., :2], boxes_BQ4.float()[..., 2:] / 2
+    corners = torch.cat([centre - half, centre + half], -1).clamp(0, 1)
+    return [tuple(tuple(box) for box in row) for row in corners.tolist()]
+
+
+class PaddedImage(ImageSubject):
+    """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
+
+    def shape(self, batch: Batch, length: int) -> tuple[int, int]:
+        """Rows and columns of what the model attends to, padding included."""
+        rows, columns = self._sides(batch, length)
+        return rows.count, columns.count
+
+    def _sides(self, batch: Batch, length: int) -> tuple[_Side, _Side]:
+        height, width = batch.tensors[self.main].shape[-2:]
+        for stride in (32, 16, 8, 64, 4):
+            rows, columns = math.ceil(height / stride), math.ceil(width / stride)
+            if rows * columns == length:
+                return _Side(rows, stride, 1), _Side(columns, stride, 1)
+        rows, columns = self._grid(batch, length, None)
+        if rows * columns != length:
+            raise NotOverUnits(
+                f"attention runs over {length} positions that are no patches of a {height}×{width} image: a detector "
+                "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
+                "be laid over the image, by no method."
+            )
+        return _Side(rows, height, rows), _Side(columns, width, columns)
+
+    def _mask(self, batch: Batch) -> Tensor | None:
+        """(B, height, width) the pixels of the pictures, where it is given."""
+        mask = batch.tensors.get("pixel_mask")
+        return None if mask is None or mask.ndim != 3 else mask.bool()
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        mask = self._mask(batch)
+        if mask is None:
+            return super().keep(batch, length, front)
+        small = nn.functional.interpolate(mask[None].float(), size=self.shape(batch, length))  # as DETR does it
+        return small.bool()[0].flatten(1)
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        """The patches of each picture, as many as it has by itself.
+
+        The model's own small mask may let a row or column of padding through. What it attends to there is shown as
+        special units, which have no place in the picture.
+        """
+        down, across = self._sides(batch, length)
+        size, mask, result = batch.tensors[self.main].shape[-2:], self._mask(batch), []
+        for row, keep in enumerate(self.keep(batch, length, front)):
+            real = keep.view(down.count, across.count)
+            high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
+            rows, columns = min(down.own(high), int(real.any(1).sum())), min(across.own(wide), int(real.any(0).sum()))
+            cells = real.nonzero().tolist()
+            padding = tuple(i >= rows or j >= columns for i, j in cells)
+            labels = tuple(
+                f"[padding {i},{j}]" if outside else f"patch {i},{j}"
+                for (i, j), outside in zip(cells, padding, strict=True)
+            )
+            stream = ("image",) * len(cells)
+            result.append(Units(labels, padding, stream, (rows, columns), image_size=(int(high), int(wide))))
+        return result
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Patches along one side of an image, each ``pixels / per`` pixels long."""
+
+    count: int
+    pixels: int
+    per: int
+
+    def own(self, length: int) -> int:
+        """How many of them a picture of this length reaches into."""
+        return -(-length * self.per // self.pixels)

@@ -1,0 +1,225 @@
+"""Images: patches of a vision transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.image_file import open_image
+from whyformer.inputs.base import Batch, Raw, Subject, assemble
+from whyformer.types import Units
+
+# Options of image processors that cut, pad or keep the proportions.
+OTHER_SHAPES = (
+    "do_center_crop",
+    "do_crop",
+    "do_crop_margin",
+    "crop_pct",
+    "do_pad",
+    "do_thumbnail",
+    "keep_aspect_ratio",
+)
+
+
+class ImageSubject(Subject):
+    """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
+
+    stream = "image"
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
+        super().__init__(model, processor)
+        self.main = main
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        if self.processor is None:
+            raise MissingProcessor(
+                "images need the model's image processor: pass processor=AutoImageProcessor.from_pretrained(…), or "
+                "give tensors ({'pixel_values': …}) instead."
+            )
+        processor = getattr(self.processor, "image_processor", self.processor)
+        if not hasattr(processor, "preprocess"):
+            raise BadInput(
+                f"processor is a {type(processor).__name__}, which is no image processor, and the inputs are images. "
+                "Pass the image processor that was made for this model."
+            )
+        images = [open_image(r) for r in raw]
+        encoded = processor(images=images, return_tensors="pt")
+        tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
+        return Batch(tensors, raw=tuple(images), warnings=((),) * len(images))
+
+    def adopt(self, tensors: Any) -> Batch:
+        batch = super().adopt(tensors)
+        if self.main not in batch.tensors:
+            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
+        pixels = batch.tensors[self.main]
+        if pixels.ndim != 4:
+            raise BadInput(
+                f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns); one image "
+                "needs a leading axis, pixels[None]."
+            )
+        return batch
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        try:
+            return super().call(batch, **extra)
+        except ValueError as error:
+            if "image size" not in str(error).lower():
+                raise
+            height, width = batch.tensors[self.main].shape[-2:]
+            raise BadInput(
+                f"{self.main} of {height}×{width} pixels do not fit the model ({error}). Resize the pictures, as the "
+                "model's image processor does, or add 'interpolate_pos_encoding': True to the tensors where the model "
+                "takes it."
+            ) from error
+
+    def _grid(self, batch: Batch, length: int, grid: tuple[int, int] | None) -> tuple[int, int]:
+        """Rows and columns of patches: what the patch embedding produced, else from the config, else a square."""
+        height, width = batch.tensors[self.main].shape[-2:]
+        candidates = [grid] if grid else []
+        patch = getattr(getattr(self.model, "config", None), "patch_size", None)
+        if patch:
+            rows, columns = patch if isinstance(patch, (tuple, list)) else (patch, patch)
+            candidates.append((height // rows, width // columns))
+        for extra in range(6):  # as many patches as fit the image's shape, a few added tokens apart
+            total = length - extra
+            rows = round(max(total * height / width, 0) ** 0.5)
+            if rows and total % rows == 0 and abs(total / rows * height - rows * width) < max(height, width):
+                candidates.append((rows, total // rows))
+        for rows, columns in candidates:
+            if 0 < rows * columns <= length and length - rows * columns < 16:
+                return rows, columns
+        raise NotOverUnits(
+            f"attention runs over {length} positions, which is no grid of patches of a {height}×{width} image. "
+            "Use a gradient or perturbation method."
+        )
+
+    def _names(self, extra: int) -> list[str]:
+        config = getattr(self.model, "config", None)
+        registers = getattr(config, "num_register_tokens", 0) or 0
+        names = ["[CLS]"] + (["[DIST]"] if extra == 2 and not registers else [])
+        return names + [f"[REG{i + 1}]" for i in range(extra - len(names))]
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        rows, columns = self._grid(batch, length, grid)
+        extra = length - rows * columns
+        height, width = batch.tensors[self.main].shape[-2:]
+        units = assemble(
+            [f"patch {r},{c}" for r in range(rows) for c in range(columns)],
+            [False] * (rows * columns),
+            self.stream,
+            extra,
+            front,
+            self._names(extra),
+            grid=(rows, columns),
+            image_size=(height, width),
+        )
+        return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
+
+    def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
+        """Height and width of the picture that was given, where the model saw all of it, squeezed into one size."""
+        raw: Any = batch.raw[row] if batch.raw else None
+        image = raw[0] if isinstance(raw, tuple) else raw
+        if not hasattr(image, "convert") or not _squeezes(getattr(self.processor, "image_processor", self.processor)):
+            return None
+        return image.height, image.width
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("mean", "zero", "blur")
+
+    def background(self, pixels: Tensor, replacement: str) -> Tensor:
+        """What a patch is replaced by: the image's mean colour, zero in the model's input space, or a blur."""
+        if replacement == "mean":
+            return pixels.mean((-2, -1), keepdim=True).expand_as(pixels)
+        if replacement == "zero":
+            return torch.zeros_like(pixels)
+        if replacement == "blur":
+            return blurred(pixels)
+        raise UnknownName("replacement", replacement, self.replacements)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        one = batch.select([row])
+        pixels = one.tensors[self.main]
+        patches = patch_masks(units, pixels)
+        changed = torch.where(patches[:, None], self.filling(units, pixels, replacement), pixels)
+        return one.select([0] * len(patches)).with_tensors(**{self.main: changed})
+
+    def filling(self, units: Units, pixels: Tensor, replacement: str) -> Tensor:
+        """What stands for absent pixels, made of the picture without its padding."""
+        high, wide = units.image_size or pixels.shape[-2:]
+        filled = pixels.clone()
+        filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
+        return filled
+
+    def owner(self, units: Units, pixels: Tensor) -> Tensor:
+        """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
+        return patch_of_pixels(units, pixels)
+
+
+def _squeezes(processor: Any) -> bool:
+    """The processor brings whole pictures to one size; others cut something off, or keep the proportions."""
+    size = getattr(processor, "size", None) or {}
+    if not getattr(processor, "do_resize", False) or any(getattr(processor, name, None) for name in OTHER_SHAPES):
+        return False
+    return hasattr(size, "get") and bool(size.get("height")) and bool(size.get("width"))
+
+
+def patch_masks(units: Units, pixels: Tensor) -> Tensor:
+    """(U, height, width) the pixels of each unit; none for the tokens that the model adds, none in padding."""
+    numbers = iter(range(len(units)))
+    own = torch.tensor([-2 if special else next(numbers) for special in units.special], device=pixels.device)
+    return patch_of_pixels(units, pixels) == own[:, None, None]
+
+
+def patch_of_pixels(units: Units, pixels: Tensor) -> Tensor:
+    """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
+    assert units.grid is not None
+    high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
+    found = torch.full(pixels.shape[-2:], -1)
+    found[:high, :wide] = patch_index(units.grid, high, wide)
+    return found.to(pixels.device)
+
+
+def pooled(pixels: Tensor, units: Units, largest: bool = False) -> Tensor:
+    """(patches,) the sum, or the largest, of (channels, height, width) over each patch, padding left out."""
+    assert units.grid is not None
+    high, wide = units.image_size or pixels.shape[-2:]
+    flat = (pixels.amax(0) if largest else pixels.sum(0))[:high, :wide]
+    row, column = (
+        torch.arange(size, device=pixels.device) * count // size
+        for size, count in zip((high, wide), units.grid, strict=True)
+    )
+    # Two sums along the axes give the same on every run, which adding at scattered places would not on a GPU.
+    for index, count in ((row, units.grid[0]), (column, units.grid[1])):
+        parts = [flat[index == i] for i in range(count)]
+        flat = torch.stack([part.amax(0) if largest else part.sum(0) for part in parts]).t()
+    return flat.flatten()
+
+
+def patch_index(grid: tuple[int, int], height: int, width: int) -> Tensor:
+    """(height, width) which patch a pixel belongs to, row by row."""
+    rows = torch.arange(height) * grid[0] // height
+    columns = torch.arange(width) * grid[1] // width
+    return rows[:, None] * grid[1] + columns
+
+
+def blurred(pixels: Tensor, sigma: float = 5.0) -> Tensor:
+    """Gaussian blur with reflected borders."""
+    radius = min(int(3 * sigma), min(pixels.shape[-2:]) - 1)
+    x = torch.arange(-radius, radius + 1, dtype=torch.float32)
+    kernel = torch.exp(-(x**2) / (2 * sigma**2)).to(pixels)
+    kernel = kernel / kernel.sum()
+    channels = pixels.shape[1]
+    weight = kernel.expand(channels, 1, -1)
+    padded = F.pad(pixels, (radius,) * 4, mode="reflect")
+    horizontal = F.conv2d(padded, weight[:, :, None], groups=channels)
+    return F.conv2d(horizontal, weight[:, :, :, None], groups=channels)

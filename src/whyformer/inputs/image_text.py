@@ -1,0 +1,344 @@
+"""Image and text together: question and picture, caption and picture, image tokens in a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from whyformer.errors import BadInput, MissingProcessor
+from whyformer.image_file import open_image
+from whyformer.inputs.base import Batch, Raw, Subject
+from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.image_tokens import SIZES, are_packed, packed, token_grid, unpacked, without_tokens
+from whyformer.inputs.seq2seq import Answer
+from whyformer.inputs.streams import OwnPositions, VectorSubject, joined, without_each
+from whyformer.inputs.text import TextSubject, bare
+from whyformer.targets import logits_of
+from whyformer.types import Units
+
+# Raw images with raw texts → the tensors of a model of both.
+
+
+Pairs = list[tuple[Any, str]]
+
+
+def encoded_pairs(subject: PairSubject, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
+    """Tensors, the (image, text) pairs, and the answers that were given with them."""
+    answered = [_answered(r) for r in raw]
+    pairs = [_pair(question) for question, _ in answered]
+    given = [answer for _, answer in answered]
+    if subject.image in BOX_FEATURES:
+        return _with_regions(subject, pairs), pairs, given
+    processor = subject.processor
+    if processor is None or not hasattr(processor, "image_processor"):
+        raise MissingProcessor(
+            "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
+            "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
+        )
+    pairs = [(open_image(image), _with_image_token(subject, text)) for image, text in pairs]
+    # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
+    masked = "attention_mask" in getattr(subject._tokenizer(), "model_input_names", ("attention_mask",))
+    images, texts = [image for image, _ in pairs], [text for _, text in pairs]
+    padding: Any = True if masked else "max_length"
+    encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
+    return dict(encoded), pairs, given
+
+
+def _with_image_token(subject: PairSubject, text: str) -> str:
+    """The place of the image, in front, where the user's text has none."""
+    if subject.image_token() is None:
+        return text
+    token = getattr(subject.processor, "image_token", None)
+    return text if not isinstance(token, str) or token in text else f"{token}\n{text}"
+
+
+def _with_regions(subject: PairSubject, pairs: Pairs) -> dict[str, Tensor]:
+    """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
+    regions: list[dict[str, Tensor]] = []
+    for given, _ in pairs:
+        if not isinstance(given, Mapping) or subject.image not in given:
+            raise BadInput(
+                f"{type(subject.model).__name__} reads vectors of image regions, which a detector makes: give "
+                f"({{'{subject.image}': array, …}}, text) instead of an image, or tensors."
+            )
+        regions.append({k: torch.as_tensor(v) for k, v in given.items()})
+    most = max(len(r[subject.image]) for r in regions)
+    tensors = dict(subject._text.encode([text for _, text in pairs]).tensors)
+    for name in regions[0]:
+        tensors[name] = torch.stack([_filled(r[name], most) for r in regions])
+    counts = torch.tensor([len(r[subject.image]) for r in regions])
+    real = torch.arange(most) < counts[:, None]
+    if "visual_attention_mask" in subject.parameters:
+        tensors.setdefault("visual_attention_mask", real.long())
+    if "visual_token_type_ids" in subject.parameters:
+        tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
+    return tensors
+
+
+def _filled(rows: Tensor, length: int) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(length - len(rows), *rows.shape[1:])])
+
+
+def _answered(raw: Raw) -> tuple[Raw, str | None]:
+    """((image, question), answer), or (image, question) alone."""
+    if isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[0], (tuple, list)) and isinstance(raw[1], str):
+        return raw[0], raw[1]
+    return raw, None
+
+
+def _pair(raw: Raw) -> tuple[Any, str]:
+    """(image, text) in either order; an image may be a path."""
+    parts = tuple(raw) if isinstance(raw, (tuple, list)) else ()
+    if len(parts) == 2:
+        if isinstance(parts[1], str) and not isinstance(parts[1], Path):
+            return parts[0], parts[1]
+        if isinstance(parts[0], str):
+            return parts[1], parts[0]
+    raise BadInput(f"expected (image, text), got {type(raw).__name__}: {str(raw)[:60]!r}")
+
+
+# What calling a model of image and text takes: its random draws put in order, and logits that it keeps to itself.
+
+
+class SortedDraws(TorchFunctionMode):
+    """Patches drawn at random come in order. ViLT shuffles them on every call; attention does not mind, units do."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return out.sort(-1).values if func.__name__ == "multinomial" else out
+
+
+@contextmanager
+def heard(module: nn.Module) -> Iterator[list[Any]]:
+    """The outputs of a part of the model, while inside."""
+    outputs: list[Any] = []
+
+    def listen(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output)
+
+    handle = module.register_forward_hook(listen)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
+
+
+# Image and text together: question and picture, caption and picture, image tokens in a language model.
+
+
+class PairSubject(TextSubject):
+    """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
+
+    Three ways in which models bring them together: streams of their own (LXMERT, CLIP, BLIP), laid end to end
+    (VisualBERT, ViLT), or image tokens at marked places of the text (LLaVA, Qwen2-VL). A model that writes an answer
+    with a decoder of its own (BLIP) is explained at each token of it.
+    """
+
+    several = True
+
+    def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
+        super().__init__(model, processor, main="input_ids")
+        self.image = image
+        self.compares = isinstance(getattr(model, "logit_scale", None), Tensor)
+        # BLIP-2 takes decoder ids for those of its language models that have a decoder beside an encoder.
+        continues = getattr(self.config, "use_decoder_only_language_model", False)
+        decoder = "decoder_input_ids" in self.parameters and not continues
+        answers = decoder and callable(getattr(model, "generate", None))
+        self._answer = Answer(model, processor) if answers else None
+        self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
+        self._text = TextSubject(model, processor)
+        self._image: Subject = (
+            VectorSubject(model, image, boxes=BOX_FEATURES[image])
+            if image in BOX_FEATURES
+            else VectorSubject(model, image, word="patch")
+            if "spatial_shapes" in self.parameters  # SigLIP 2 takes patches that were cut out before
+            else ImageSubject(model, main=image)
+        )
+
+    # Inputs
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        tensors, pairs, given = encoded_pairs(self, raw)
+        batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
+        tokenizer = self._tokenizer()
+        facts = tuple(self._facts((text,), tokenizer(text)) for _, text in pairs)
+        batch = replace(batch, raw=tuple(pairs), encodings=facts, warnings=((),) * len(pairs))
+        return batch if self._answer is None else self._answer.with_given(batch, given)
+
+    def adopt(self, tensors: Any) -> Batch:
+        batch = super().adopt(unpacked(tensors) if are_packed(tensors) else tensors)
+        mask = batch.tensors.get("attention_mask")  # other masks may have the text's width by chance
+        keep = torch.ones_like(batch.tensors[self.main], dtype=torch.bool) if mask is None else mask.bool()
+        return replace(batch, keep_BN=keep)
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        # BLIP's own generate reads the padding of its question, so questions are answered one by one.
+        return (batch, target) if self._answer is None else self._answer.expanded(batch, target, apart=True)
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        if SIZES in batch.tensors:
+            batch = replace(batch, tensors=packed(batch.tensors))
+        inside = LOGITS_INSIDE.get(task_of(self.model))
+        with SortedDraws():
+            if inside is None:
+                return super().call(batch, **extra)
+            with heard(self.model.get_submodule(inside)) as outputs:
+                super().call(batch, **extra)
+            return outputs[-1]
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        """How many patches an image has decides how many positions there are."""
+        shape = tuple(batch.tensors[self.image].shape[1:]) if SIZES not in batch.tensors else ()
+        return (shape, *sorted(set(self._forms(batch))))
+
+    def uneven(self, batch: Batch) -> bool:
+        assert batch.keep_BN is not None
+        padded = self._answer is not None and not bool(batch.keep_BN.all())
+        return padded or SIZES in batch.tensors or len(set(self._forms(batch))) > 1
+
+    def alone(self, one: Batch) -> Batch:
+        # NOTE[DIFF] transformers' BLIP hands no mask to the decoder's cross-attention, so it would read padding.
+        return one if self._answer is None else bare(one)
+
+    def _forms(self, batch: Batch) -> list[tuple[int, ...]]:
+        """Per input, the size of its image where that may differ: ViLT's padded images, Qwen's packed ones."""
+        if SIZES in batch.tensors:
+            return [tuple(size) for size in batch.tensors[SIZES].tolist()]
+        mask = batch.tensors.get("pixel_mask")
+        if mask is None or mask.ndim != 3:
+            return []
+        return [(int(m.any(1).sum()), int(m.any(0).sum())) for m in mask]
+
+    # Outputs
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        if self._answer is not None:
+            return self._answer.next_logits(output, batch)
+        similarity = getattr(output, "logits_per_image", None)
+        if similarity is not None:
+            if scalar == "cosine":
+                pair = (output.image_embeds, output.text_embeds)
+                image, text = (e / e.norm(dim=-1, keepdim=True) for e in pair)
+                return (image * text).sum(-1, keepdim=True)
+            return similarity.diagonal()[:, None]  # each image with its own text
+        logits = logits_of(output)
+        if logits.ndim == 3 and logits.shape[1] == batch.tensors[self.main].shape[1]:
+            assert batch.keep_BN is not None
+            width = batch.keep_BN.shape[1]
+            last = torch.stack([width - 1 - row.flip(0).float().argmax() for row in batch.keep_BN])
+            return logits[torch.arange(len(logits)), last.to(logits.device)]
+        return None
+
+    # Units
+
+    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+        if stream == "image":
+            return self._image, batch
+        if stream == "target" and self._answer is not None:
+            return self._answer.part(batch)
+        if stream == "text" and self.image_token() is None:
+            return self._text, batch
+        if stream == "queries":
+            return OwnPositions(self.model, self.main), batch
+        return self, batch
+
+    def image_token(self) -> int | None:
+        """The id that marks an image token inside the text (LLaVA and its kin)."""
+        for name in ("image_token_id", "image_token_index"):
+            value = getattr(self.config, name, None)
+            if value is not None:
+                return int(value)
+        return None
+
+    def _asks(self) -> bool:
+        """Queries of the model's own stand between image and text (BLIP-2)."""
+        return getattr(self.config, "num_query_tokens", None) is not None
+
+    def places(self, batch: Batch) -> Tensor | None:
+        token = self.image_token()
+        return None if token is None else batch.tensors[self.main] == token
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        tokens = batch.tensors[self.main].shape[1]
+        texts = self._text.units(batch, tokens, 0, None)
+        if length == tokens:
+            return self._marked(batch, texts, grid)
+        images = self._image.units(batch, length - tokens, None, self._shape(batch, grid))
+        sizes = self._forms(batch)
+        if sizes:
+            images = [replace(u, image_size=(high, wide)) for u, (high, wide) in zip(images, sizes, strict=True)]
+        order = (images, texts) if front else (texts, images)
+        return [joined(parts) for parts in zip(*order, strict=True)]
+
+    def _shape(self, batch: Batch, grid: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Rows and columns of the patches that hold a picture: ViLT leaves the padding out."""
+        mask = batch.tensors.get("pixel_mask")
+        if grid is None or mask is None or mask.ndim != 3:
+            return grid
+        small = nn.functional.interpolate(mask[None].float(), size=grid).bool()[0, 0]  # as ViLT does it
+        return int(small.any(1).sum()), int(small.any(0).sum())
+
+    def _marked(self, batch: Batch, texts: list[Units], grid: tuple[int, int] | None) -> list[Units]:
+        """Tokens at the image's places belong to the image, or to the queries that read it."""
+        token, result = self.image_token(), []
+        # BLIP-2 puts what its own queries have read at these places; the patches that they read are another stream.
+        stream, label = ("queries", "[query {}]") if self._asks() else ("image", "image {}")
+        for row, units in enumerate(texts):
+            ids = batch.tensors[self.main][row]
+            assert batch.keep_BN is not None
+            images = (ids[batch.keep_BN[row]] == token).tolist() if token is not None else [False] * len(units)
+            size = tuple(batch.tensors[self.image].shape[-2:])
+            if SIZES in batch.tensors:
+                grid, size = token_grid(self.config, batch.tensors[SIZES][row])
+            fits = grid is not None and sum(images) == grid[0] * grid[1] and stream == "image"
+            numbers = iter(range(sum(images)))
+            named = zip(images, units.labels, strict=True)
+            labels = tuple(label.format(next(numbers)) if i else text for i, text in named)
+            result.append(
+                replace(
+                    units,
+                    labels=labels,
+                    special=tuple(stream == "queries" if i else s for i, s in zip(images, units.special, strict=True)),
+                    stream=tuple(stream if i else "text" for i in images),
+                    grid=grid if fits else None,
+                    image_size=(size[0], size[1]) if fits else None,
+                )
+            )
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        keep_BN = batch.keep_BN
+        assert keep_BN is not None
+        rest = length - keep_BN.shape[1]
+        if rest <= 0:
+            return keep_BN[:, :length]
+        image_BN = self._image.keep(batch, rest, None)
+        return torch.cat([image_BN, keep_BN] if front else [keep_BN, image_BN], 1)
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        """Of the text, then of the image: each stream takes the one it has. Deleting would move the rest."""
+        known = [r for r in self._text.replacements if r in {"mask", "unk", "pad"}]
+        return (*known, *self._image.replacements)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
+        if self.image_token() is not None:
+            return without_tokens(self, batch, row, units, replacement)
+        return without_each(self, batch, row, units, replacement)
+
+    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
+        if self.image_token() is None:
+            yield from super().variants(batch, row, units, replacement, at_once)
+            return
+        for start in range(0, len(units), at_once):
+            yield without_tokens(self, batch, row, units, replacement, slice(start, start + at_once))

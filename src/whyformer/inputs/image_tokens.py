@@ -1,0 +1,169 @@
+"""Image tokens inside a text (LLaVA, Qwen2-VL): the pixels that each of them stands for, and taking them away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.base import Batch
+from whyformer.inputs.image import ImageSubject, patch_index
+from whyformer.inputs.streams import fitting, require_known
+from whyformer.inputs.text import TextSubject
+from whyformer.types import Units
+
+if TYPE_CHECKING:
+    from whyformer.inputs.image_text import PairSubject
+
+
+# Images packed end to end into one row of patches, with a table of their sizes (Qwen2-VL and its kin).
+
+
+PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
+
+
+def are_packed(tensors: Any) -> bool:
+    return isinstance(tensors, Mapping) and isinstance(tensors.get(SIZES), Tensor) and PATCHES in tensors
+
+
+def unpacked(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """(images, most patches, D), the shorter ones padded with zeros; one image per input."""
+    sizes, patches = tensors[SIZES], tensors[PATCHES]
+    inputs = len(tensors["input_ids"]) if "input_ids" in tensors else len(sizes)
+    counts = sizes.prod(1).tolist()
+    if len(sizes) != inputs:
+        raise BadInput(f"{len(sizes)} images for {inputs} inputs: explain inputs with one image each.")
+    if patches.ndim != 2 or len(patches) != sum(counts):
+        raise BadInput(
+            f"{PATCHES} has shape {tuple(patches.shape)}, and {SIZES} speaks of {sum(counts)} patches: pass both as "
+            "the processor gives them."
+        )
+    rows = torch.nn.utils.rnn.pad_sequence(list(patches.split(counts)), batch_first=True)
+    return {**tensors, PATCHES: rows}
+
+
+def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As the model takes them."""
+    counts = tensors[SIZES].prod(1).tolist()
+    rows = [patches[:count] for patches, count in zip(tensors[PATCHES], counts, strict=True)]
+    return tensors | {PATCHES: torch.cat(rows)}
+
+
+def token_grid(config: Any, size: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of one image's tokens, and of its pixels."""
+    merged, patch, _ = _sides(config)
+    rows, columns = int(size[1]), int(size[2])
+    return (rows // merged, columns // merged), (rows * patch, columns * patch)
+
+
+def frames_of(config: Any, patches_PD: Tensor, size: Tensor) -> Tensor:
+    """(frames, channels, height, width) of one image; a still one is held as several equal frames."""
+    merged, patch, deep = _sides(config)
+    time, rows, columns = (int(n) for n in size)
+    own = patches_PD[: time * rows * columns]
+    split = own.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
+    return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
+
+
+def patches_of(config: Any, frames_TCHW: Tensor) -> Tensor:
+    """(patches, D) back again, neighbours that become one token one after the other."""
+    merged, patch, deep = _sides(config)
+    count, channels, height, width = frames_TCHW.shape
+    high, wide = height // patch // merged, width // patch // merged
+    split = frames_TCHW.reshape(count // deep, deep, channels, high, merged, patch, wide, merged, patch)
+    return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, channels * deep * patch * patch)
+
+
+def _sides(config: Any) -> tuple[int, int, int]:
+    """Patches along the side of a token, pixels along the side of a patch, frames in a patch."""
+    vision = getattr(config, "vision_config", config)
+    return (
+        int(getattr(vision, "spatial_merge_size", 1)),
+        int(getattr(vision, "patch_size", 14)),
+        int(getattr(vision, "temporal_patch_size", 1)),
+    )
+
+
+# Image tokens inside a text (LLaVA, Qwen2-VL): the pixels that each of them stands for, and taking them away.
+
+
+EVERY = slice(None)
+
+
+def is_image(units: Units) -> list[bool]:
+    """Units that stand for pixels: image tokens, or patches of a stream of their own (BLIP-2)."""
+    return [stream == "image" and not special for stream, special in zip(units.stream, units.special, strict=True)]
+
+
+def require_pixels(subject: PairSubject, units: Units, what: str) -> None:
+    """Every image token has to stand for a piece of the picture of its own."""
+    if any(is_image(units)) and (units.grid is None or not isinstance(subject._image, ImageSubject)):
+        raise NotOffered(
+            f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
+            f"of it, or summaries of all of it), so {what}. Use generic_attention."
+        )
+
+
+def token_masks(units: Units, height: int, width: int, which: slice = EVERY) -> Tensor:
+    """(U, height, width) the pixels of each unit; none for tokens of the text."""
+    index = patch_index(units.grid or (1, 1), height, width)
+    numbers = iter(range(len(units)))
+    own = torch.tensor([next(numbers) if image else -1 for image in is_image(units)])
+    return index == own[which, None, None]
+
+
+def without_tokens(
+    subject: PairSubject, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
+) -> Batch:
+    """One input once per unit: another word in place of a token of the text, other pixels for one of the image."""
+    require_known(subject, replacement)
+    require_pixels(subject, units, "none of them can be taken away by itself")
+    one = batch.select([row])
+    assert one.keep_BN is not None and isinstance(subject._image, ImageSubject)
+    word = subject._text.replacement_id(fitting(subject._text, replacement))
+    if word == subject.image_token():
+        raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
+    pixels = pixels_of(subject.config, one)
+    height, width = pixels.shape[-2:]
+    masks = token_masks(units, height, width, which).to(pixels.device)
+    background = subject._image.background(pixels, fitting(subject._image, replacement))
+    changed = torch.where(masks[:, None, None], background, pixels)
+    copies = one.select([0] * len(masks))
+    tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]  # after any patches
+    changes = {subject.main: _other_words(one, subject.main, units, tokens, word, one.keep_BN[0])}
+    answer = [i for i, s in enumerate(units.stream) if s == "target"]
+    if answer:
+        part, view = subject.part("target", one)
+        assert isinstance(part, TextSubject) and view.keep_BN is not None
+        changes[part.main] = _other_words(view, part.main, units, answer, word, view.keep_BN[0])
+    words = {name: ids[which] for name, ids in changes.items()}
+    return copies.with_tensors(**words, **{subject.image: numbers_of(subject.config, copies, changed)})
+
+
+def _other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:
+    """(U, N) the ids once per unit, in each copy with another word in place of that unit, if it is one of these."""
+    ids = one.tensors[name].repeat(len(units), 1)
+    for unit, position in zip(tokens, keep_N.nonzero()[:, 0].tolist(), strict=True):
+        if units.stream[unit] in {"text", "target"}:
+            ids[unit, position] = word
+    return ids
+
+
+def pixels_of(config: Any, one: Batch) -> Tensor:
+    """(frames, channels, height, width) of a single input."""
+    pixels = one.tensors["pixel_values"][0]
+    return frames_of(config, pixels, one.tensors[SIZES][0]) if SIZES in one.tensors else pixels[None]
+
+
+def numbers_of(config: Any, batch: Batch, pixels: Tensor) -> Tensor:
+    """(B, …) as the batch holds them, from (B, frames, channels, height, width) of inputs of one size."""
+    if SIZES not in batch.tensors:
+        return pixels[:, 0]
+    held = batch.tensors["pixel_values"].clone()
+    for row, frames in enumerate(pixels):
+        patches = patches_of(config, frames)
+        held[row, : len(patches)] = patches
+    return held

@@ -1,0 +1,290 @@
+"""The rows of a table, column by column, for any model whose columns are described by a Table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import memory_of
+from whyformer.capture.intercept import module_names
+from whyformer.capture.record import observe
+from whyformer.capture.roles import Observe
+from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs.base import Batch, Raw, Subject
+from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
+from whyformer.inputs.table_schema import Table
+from whyformer.targets import logits_of
+from whyformer.types import Record, Units
+
+KINDS = ("numerical", "categorical")
+UNSEEN = (
+    "not explained by attention: {columns}. The model hands {them} to its head without attention, so {they} no token "
+    "here; feature_permutation covers every column."
+)
+COMPANY = (
+    "rows of this model look at each other: explained beside {count} {name}. Row attention is kept apart "
+    "(whyformer.tables.row_attention), and columns also mix where rows do, which readings through several layers "
+    "do not see."
+)
+
+
+class TableSubject(Subject):
+    """Units are the tokens that columns become, wherever the model puts them; its own token is special."""
+
+    stream = "table"
+
+    def __init__(self, model: nn.Module, table: Table) -> None:
+        super().__init__(model, table)
+        self.table = table
+        self.classes = table.classes
+        self.main = "numerical" if table.numerical else "categorical"
+        self._arrange = arrangement(model, table)
+
+    # Inputs
+
+    def read(self, inputs: Any) -> tuple[Batch, bool]:
+        """Rows as people have them, or ready tensors {"numerical": …, "categorical": …}; and whether it was one row."""
+        if isinstance(inputs, Mapping) and any(isinstance(v, Tensor) for v in inputs.values()):
+            return self.adopt(inputs), False
+        columns, single = self.table.read(inputs)
+        numbers, codes = self.table.encode(columns)
+        tensors = {
+            kind: self.move(torch.from_numpy(values).to(dtype))
+            for kind, values, dtype in zip(KINDS, (numbers, codes), (torch.float32, torch.int64), strict=True)
+            if values is not None
+        }
+        self._fit()
+        count = len(next(iter(tensors.values())))
+        return Batch(tensors, raw=tuple(self.table.shown(columns, i) for i in range(count))), single
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        return self.read(list(raw))[0]
+
+    def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
+        """Numbers and codes that were preprocessed already."""
+        wanted = {k: n for k, n in zip(KINDS, self._widths, strict=True) if n}
+        given = dict(tensors) if isinstance(tensors, Mapping) else {}
+        if set(given) != set(wanted):
+            raise BadInput(
+                f"ready tensors of a table are {' and '.join(map(repr, wanted))}, in a dict; got "
+                f"{', '.join(map(repr, given)) or type(tensors).__name__}. Or give rows: a DataFrame, dicts, an array."
+            )
+        for kind, width in wanted.items():
+            if given[kind].ndim != 2 or given[kind].shape[1] != width:
+                raise BadInput(f"{kind!r} has shape {tuple(given[kind].shape)}; the table has {width} such columns.")
+        if len({len(v) for v in given.values()}) > 1 or not len(given[next(iter(wanted))]):
+            raise BadInput("the tensors hold different numbers of rows, or none.")
+        if "categorical" in wanted:
+            self._require_codes(given["categorical"])
+        self._fit()
+        return Batch({k: self.move(given[k]) for k in wanted})
+
+    def _require_codes(self, codes: Tensor) -> None:
+        for at, (name, values) in enumerate(self.table.categorical.items()):
+            first, last = self.table.first_code, self.table.first_code + len(values) - 1
+            low, high = int(codes[:, at].min()), int(codes[:, at].max())
+            if low < first or high > last:
+                raise BadInput(
+                    f"column {name!r} holds codes from {low} to {high}; its categories are {first} to {last}."
+                )
+
+    def _fit(self) -> None:
+        """What is wrong with the description is said before anything is computed."""
+        self.classes = require_classes(self, outputs_of(self))
+
+    @property
+    def _widths(self) -> tuple[int, int]:
+        return len(self.table.numerical), len(self.table.categorical)
+
+    @property
+    def positions(self) -> int:
+        """Units of a model without attention: its columns."""
+        return len(self.table.columns)
+
+    # Calling
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        """Run the model; rows that look at each other each beside the reference rows, unless they stand there."""
+        if batch.company or batch.alone or not self.mixes_rows:
+            return self.call_alone(batch)
+        parts = []
+        for row in range(batch.size):
+            parts.append(logits_of(self.call_alone(self.in_company(batch.select([row]))))[:1])
+        return torch.cat(parts)
+
+    def call_alone(self, batch: Batch) -> Any:
+        """Run the model on the rows as they are."""
+        arguments, named = self._arrange(batch.tensors.get("numerical"), batch.tensors.get("categorical"))
+        return self.model(*arguments, **named)
+
+    # Rows that look at each other
+
+    @property
+    def mixes_rows(self) -> bool:
+        """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
+        facts = memory_of(self.model).facts
+        if "mixes rows" not in facts:
+            sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self.any_row()).sites}
+            facts["mixes rows"] = (1, 1) in sizes and len(sizes) > 1
+        if facts["mixes rows"] and self.table.reference is None:
+            raise BadInput(
+                "rows of this model look at each other (SAINT), so what it says about one depends on the others: name "
+                "the rows it is explained beside, Table(…, reference=rows, reference_name='…'); 16 to 64 are usual."
+            )
+        return bool(facts["mixes rows"])
+
+    def in_company(self, one: Batch) -> Batch:
+        """One row, with the reference rows after it."""
+        reference = self._reference()
+        tensors = {k: torch.cat([v, reference.tensors[k].to(v.device)]) for k, v in one.tensors.items()}
+        raw = (*one.raw, *reference.raw) if one.raw else ()
+        return replace(one, tensors=tensors, raw=raw, warnings=(), alone=False, company=reference.size)
+
+    def _reference(self) -> Batch:
+        assert self.table.reference is not None
+        facts, key = memory_of(self.model).facts, ("reference", self.table)
+        if key not in facts:
+            whole, _ = self.read(self.table.reference)
+            site = self.observed(whole.select([0])).sites[0]
+            taken = {*site.attention_BHQK.shape[1:]}  # heads, positions: rows must be told from them by their number
+            count = next((n for n in range(whole.size, 0, -1) if n + 1 not in taken), 0)
+            if not count:
+                raise BadInput(f"{whole.size} reference rows are too few for this model: give 8 or more.")
+            facts[key] = whole.select(range(count))
+        found: Batch = facts[key]
+        return replace(found, tensors={k: self.move(v) for k, v in found.tensors.items()})
+
+    def any_row(self) -> Batch:
+        """Zeros and first categories."""
+        zeros = {
+            k: torch.zeros(1, n, dtype=d)
+            for k, n, d in zip(KINDS, self._widths, (torch.float32, torch.int64), strict=True)
+            if n
+        }
+        if "categorical" in zeros:
+            zeros["categorical"] += self.table.first_code
+        return Batch({k: self.move(v) for k, v in zeros.items()})
+
+    def observed(self, one: Batch, values: bool = False) -> Record:
+        """The attention of one row by itself."""
+        alone = replace(one, alone=True)
+        return observe(lambda: logits_of(self.call(alone)), Observe(1, module_names(self.model)), values)
+
+    # Units
+
+    def tokens(self, batch: Batch, length: int) -> Tokens:
+        """Which column each attention position was made from, found by changing one column at a time."""
+        facts, key = memory_of(self.model).facts, ("tokens", self.table, length)
+        if key not in facts:
+            facts[key] = named_tokens(self.table, length) if self.table.tokens else found_tokens(self, batch, length)
+        found: Tokens = facts[key]
+        return found
+
+    def where(self, name: str) -> tuple[str, int]:
+        """(tensor, column) of a column."""
+        table = self.table
+        if name in table.categorical:
+            return "categorical", list(table.categorical).index(name)
+        return "numerical", table.numerical.index(name)
+
+    def unseen(self, batch: Batch, length: int) -> tuple[str, ...]:
+        """Columns that no token stands for (TabTransformer's numbers)."""
+        seen = {name for names in self.tokens(batch, length) for name in names}
+        return tuple(c for c in self.table.columns if c not in seen)
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        tokens = self.tokens(batch, length)
+        own = [i for i, names in enumerate(tokens) if not names]
+        labels = tuple(
+            " + ".join(n) or ("[CLS]" if len(own) == 1 else f"[EXTRA{own.index(i)}]") for i, n in enumerate(tokens)
+        )
+        special = tuple(not names for names in tokens)
+        unseen = self.unseen(batch, length)
+        result = []
+        for row in range(batch.size):
+            raw = batch.raw[row] if batch.raw else None
+            values = None if raw is None else tuple(", ".join(raw[n] for n in names) for names in tokens)
+            result.append(Units(labels, special, (self.stream,) * length, values=values, unseen=unseen))
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=next(iter(batch.tensors.values())).device)
+
+    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
+        """What every explanation has to say about this model."""
+        unseen, found = self.unseen(batch, length), []
+        if unseen:
+            one = len(unseen) == 1
+            found.append(
+                UNSEEN.format(
+                    columns=", ".join(unseen), them="it" if one else "them", they="it has" if one else "they have"
+                )
+            )
+        if self.mixes_rows:
+            found.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
+        return tuple(found)
+
+    def placed(self, detail: Tensor, batch: Batch, length: int) -> Tensor:
+        """(B, length) numbers of the numerical columns at the positions of their tokens."""
+        scores = detail.new_zeros(len(detail), length)
+        for position, names in enumerate(self.tokens(batch, length)):
+            for name in names:
+                if name in self.table.numerical:
+                    scores[:, position] += detail[:, self.table.numerical.index(name)]
+        return scores
+
+    # Taking a column away
+
+    def typical(self, batch: Batch, length: int) -> Batch:
+        """The batch with a typical row of the reference in place of every explained one.
+
+        Columns without a token stay: they are no units, and nothing is said about them.
+        """
+        source = self._source()
+        changed = {k: v.clone() for k, v in batch.tensors.items()}
+        for names in self.tokens(batch, length):
+            for name in names:
+                kind, at = self.where(name)
+                changed[kind][: batch.size - batch.company, at] = _typical(source[kind][:, at])
+        return batch.with_tensors(**changed)
+
+    def _source(self) -> dict[str, Tensor]:
+        """The reference rows: means over the explained ones would make scores depend on who else is explained."""
+        if self.table.reference is None:
+            raise BadInput(
+                "the mean (or typical) row of a table is that of its reference rows, not of the rows that happen to be "
+                "explained together, and this table names none: pass Table(…, reference=rows), or use 'zero'."
+            )
+        return self.read(self.table.reference)[0].tensors
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("zero", "mean") if self.table.reference is None else ("mean", "zero")
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        """Zero and the first category, or ("mean") the mean and the most frequent category of the reference rows."""
+        if replacement not in self.replacements:
+            raise UnknownName("replacement", replacement, self.replacements)
+        copies = batch.select([row] * len(units))
+        changed = {k: v.clone() for k, v in copies.tensors.items()}
+        source = self._source() if replacement == "mean" else None
+        for i, names in enumerate(self.tokens(batch, len(units))):
+            for name in names:
+                kind, at = self.where(name)
+                nothing = 0 if kind == "numerical" else self.table.first_code
+                changed[kind][i, at] = nothing if source is None else _typical(source[kind][:, at])
+        return copies.with_tensors(**changed)
+
+
+def _typical(column: Tensor) -> Tensor:
+    """The mean of numbers, the most frequent of codes."""
+    return (
+        column.mean()
+        if column.is_floating_point()
+        else column.new_tensor(Counter(column.tolist()).most_common(1)[0][0])
+    )

@@ -1,0 +1,262 @@
+"""How tabular models take their columns, whether a table fits them, and which token each column becomes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import borrowed, memory_of
+from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.inputs.base import Batch, signature_of
+from whyformer.inputs.table_schema import Table
+from whyformer.targets import logits_of
+
+if TYPE_CHECKING:
+    from whyformer.inputs.table import TableSubject
+
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Arrange = Callable[[Tensor | None, Tensor | None], Arguments]
+HOW = (
+    "Say how it is called: Table(…, call=lambda numerical, categorical: (…)), with what goes into model(…) as a tuple, "
+    "or as a dict of arguments."
+)
+
+
+def arrangement(model: nn.Module, table: Table) -> Arrange:
+    """From numbers and codes to the model's arguments."""
+    if table.call is not None:
+        return _own(table)
+    if _is_deeptab(model):
+        return _lists
+    if _is_pytorch_tabular(model):
+        return _named_dict
+    parameters = signature_of(model)
+    needed = {k: p for k, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+    categorical = [k for k in needed if "cat" in k.lower()]
+    numerical = [k for k in needed if "num" in k.lower() or "cont" in k.lower()]
+    if len(categorical) <= 1 and len(numerical) <= 1 and len(needed) == len(categorical) + len(numerical) > 0:
+        return _by_name(needed, numerical, categorical)
+    if len(needed) == 1:
+        return _one_tensor(table)
+    raise BadInput(
+        f"{type(model).__name__} takes {', '.join(needed) or 'nothing'}: which of these are numbers and which are "
+        f"categories is not clear. {HOW}"
+    )
+
+
+def _own(table: Table) -> Arrange:
+    def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
+        assert table.call is not None
+        made = table.call(numerical, categorical)
+        if isinstance(made, dict):
+            return (), made
+        return tuple(made) if isinstance(made, (tuple, list)) else (made,), {}
+
+    return arrange
+
+
+def _is_deeptab(model: nn.Module) -> bool:
+    """deeptab: forward(*data), three lists with one tensor per column."""
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(model.forward).parameters.values())
+    return variadic and getattr(getattr(model, "embedding_layer", None), "feature_info", None) is not None
+
+
+def _lists(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
+    def split(columns: Tensor | None) -> list[Tensor]:
+        return [] if columns is None else [columns[:, i : i + 1] for i in range(columns.shape[1])]
+
+    return (split(numerical), split(categorical), []), {}
+
+
+def _is_pytorch_tabular(model: nn.Module) -> bool:
+    """pytorch_tabular: one dict, and settings that count its columns."""
+    settings = getattr(model, "hparams", None)
+    return getattr(settings, "continuous_dim", None) is not None and callable(getattr(model, "embed_input", None))
+
+
+def _named_dict(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
+    some = numerical if numerical is not None else categorical
+    assert some is not None
+    empty = some.new_zeros(len(some), 0)
+    return (
+        {
+            "continuous": empty.float() if numerical is None else numerical,
+            "categorical": empty.long() if categorical is None else categorical,
+        },
+    ), {}
+
+
+def _by_name(needed: dict[str, inspect.Parameter], numerical: list[str], categorical: list[str]) -> Arrange:
+    def arrange(numbers: Tensor | None, codes: Tensor | None) -> Arguments:
+        some = numbers if numbers is not None else codes
+        assert some is not None
+        made: dict[str, Any] = {}
+        for names, columns, dtype in ((numerical, numbers, torch.float32), (categorical, codes, torch.int64)):
+            if not names and columns is not None:
+                raise BadInput(f"the model takes {', '.join(needed)} and the table has other columns as well. {HOW}")
+            for name in names:
+                optional = "Optional" in str(needed[name].annotation) or "None" in str(needed[name].annotation)
+                nothing = None if optional else some.new_zeros(len(some), 0).to(dtype)
+                made[name] = nothing if columns is None else columns
+        return (), made
+
+    return arrange
+
+
+def _one_tensor(table: Table) -> Arrange:
+    """All columns in one tensor, in the order of ``table.columns``, codes among the numbers."""
+
+    def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
+        if numerical is None or categorical is None:
+            return (numerical if categorical is None else categorical,), {}
+        both = torch.cat([numerical, categorical.to(numerical.dtype)], 1)
+        names = (*table.numerical, *table.categorical)
+        return (both[:, [names.index(c) for c in table.columns]],), {}
+
+    return arrange
+
+
+# Does a Table fit its model? Tried once on made-up rows, so that columns are named where torch names tensors.
+
+
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
+
+
+def outputs_of(subject: TableSubject) -> int | None:
+    """How many outputs the model has for a row (None: they are no row); columns and categories are tried first."""
+    facts, key = memory_of(subject.model).facts, ("outputs", subject.table)
+    if key not in facts:
+        with borrowed(subject.model), torch.no_grad():
+            logits = logits_of(_any_output(subject))
+            _try_categories(subject)
+        facts[key] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
+    found: int | None = facts[key]
+    return found
+
+
+def require_classes(subject: TableSubject, outputs: int | None) -> tuple[str, ...]:
+    """The names of the outputs; a single output speaks for the second of two classes."""
+    classes = subject.table.classes
+    if outputs == 1 and len(classes) == 2:
+        return classes[1:]
+    if classes and outputs is not None and outputs != len(classes):
+        raise BadInput(
+            f"the table names {len(classes)} classes ({', '.join(classes)}) and {type(subject.model).__name__} has "
+            f"{outputs} output{'s' * (outputs != 1)}: give Table(classes=…) one name per output, in their order."
+        )
+    return classes
+
+
+def _any_output(subject: TableSubject) -> Any:
+    output, error = _attempt(subject, subject.any_row())
+    if error is not None:
+        table = subject.table
+        sizes = ", ".join(f"{name} ({len(values)} categories)" for name, values in table.categorical.items())
+        raise BadInput(
+            f"{type(subject.model).__name__} cannot be called with the columns of this table, {len(table.numerical)} "
+            f"numerical ({', '.join(table.numerical) or 'none'}) and {len(table.categorical)} categorical "
+            f"({sizes or 'none'}): it fails with {_said(error)}. Describe the columns that it was built with, in its "
+            "order, or how it is called (Table(call=…))."
+        ) from error
+    return output
+
+
+def _try_categories(subject: TableSubject) -> None:
+    """The last category of every column; on a GPU an index out of range would be the end of the whole process."""
+    row = subject.any_row()
+    codes = row.tensors.get("categorical")
+    if codes is None or codes.device.type != "cpu":
+        return
+    counts = [len(values) for values in subject.table.categorical.values()]
+    last = codes.repeat(len(counts), 1) + torch.diag(torch.tensor(counts) - 1)
+    whole = {k: v.expand(len(counts), -1) for k, v in row.tensors.items()}
+    if _attempt(subject, Batch(whole | {"categorical": last}))[1] is None:
+        return
+    for at, (name, values) in enumerate(subject.table.categorical.items()):
+        for number, value in enumerate(values):
+            other = codes.clone()
+            other[0, at] += number
+            _, error = _attempt(subject, row.with_tensors(categorical=other))
+            if error is not None:
+                raise BadInput(
+                    f"column {name!r} has {len(values)} categories and {type(subject.model).__name__} takes {number} "
+                    f"there: it fails at {value!r}, code {int(other[0, at])}, with {_said(error)}. Give the categories "
+                    "that it was built with, and categorical columns in the order of the model's."
+                ) from error
+
+
+def _attempt(subject: TableSubject, batch: Batch) -> tuple[Any, Exception | None]:
+    """What the model gives, and what it fails with."""
+    try:
+        return subject.call_alone(batch), None
+    except (WhyformerError, torch.OutOfMemoryError):
+        raise
+    except FAILURES as error:
+        return None, error
+
+
+def _said(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+# Which column each token of a tabular model stands for: as the user says, or found by changing column after column.
+
+
+Tokens = tuple[tuple[str, ...], ...]  # per attention position, the columns it was made from
+NAME_THEM = "Name the column of each token: Table(…, tokens=[…]), None for the model's own."
+
+
+def named_tokens(table: Table, length: int) -> Tokens:
+    given = table.tokens or ()
+    if len(given) != length:
+        raise BadInput(f"tokens names {len(given)} tokens and the model attends over {length}: name each of them.")
+    return tuple((name,) if name is not None else () for name in given)
+
+
+def found_tokens(subject: TableSubject, batch: Batch, length: int) -> Tokens:
+    """A column's token is the one whose values move when the column does; columns of a model without attention are
+    their own."""
+    table, one = subject.table, batch.select([0])
+    plain = _entering(subject, one)
+    if plain is None:
+        return tuple((name,) for name in table.columns)
+    where: list[list[str]] = [[] for _ in range(length)]
+    for name in table.columns:
+        changed = _entering(subject, _with_other_value(subject, one, name))
+        assert changed is not None
+        moved = (changed != plain).any(-1).nonzero()[:, 0].tolist()
+        if len(moved) > 1:
+            raise NotOffered(
+                f"column {name!r} reaches {len(moved)} tokens before any attention, so which token stands for which "
+                f"column is not clear. {NAME_THEM}"
+            )
+        for position in moved:
+            where[position].append(name)
+    return tuple(map(tuple, where))
+
+
+def _entering(subject: TableSubject, one: Batch) -> Tensor | None:
+    """(positions, …) the values of the first attention."""
+    sites = subject.observed(one, values=True).sites
+    if not sites or sites[0].value_BHKD is None:
+        return None
+    return sites[0].value_BHKD[0].transpose(0, 1).flatten(1)
+
+
+def _with_other_value(subject: TableSubject, one: Batch, name: str) -> Batch:
+    kind, at = subject.where(name)
+    changed = one.tensors[kind].clone()
+    if kind == "numerical":
+        changed[:, at] = changed[:, at] * -1.5 + 0.7
+    else:
+        first, count = subject.table.first_code, len(subject.table.categorical[name])
+        if count == 1:
+            raise NotOffered(f"column {name!r} has one category only, so its token cannot be found. {NAME_THEM}")
+        changed[:, at] = (changed[:, at] - first + 1) % count + first
+    return one.with_tensors(**{kind: changed})

@@ -1,0 +1,335 @@
+"""Table: what the columns of a table are, and how its cells become the numbers that a model reads."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whyformer.errors import BadInput, UnknownName
+
+# The values of one column: numbers, categories, and the gaps between them.
+
+
+Array = np.ndarray[Any, Any]
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, list, tuple))
+
+
+def row_of(given: Any) -> Any:
+    """A Series as a dict; anything else as it is."""
+    if not hasattr(given, "to_dict") or isinstance(given, Mapping):
+        return given
+    require_once([str(name) for name in getattr(given, "index", ())])
+    return given.to_dict()
+
+
+def require_once(names: Sequence[str]) -> None:
+    """Of two columns with one name, which is meant?"""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        others = f" (as are {', '.join(map(repr, twice[1:]))})" if twice[1:] else ""
+        raise BadInput(f"column {twice[0]!r} is there more than once{others}: keep the one that is meant.")
+
+
+def column_of(values: Any) -> Array:
+    """Values as they are: numpy must not turn numbers beside a string into strings."""
+    made = np.asarray(values)
+    return made if made.dtype.kind in "fiub" and made.ndim == 1 else np.array([*values, None], dtype=object)[:-1]
+
+
+def numbers_of(name: str, values: Array) -> Array:
+    try:
+        numbers = np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        for row, value in enumerate(values.tolist()):
+            if not is_missing(value) and not _is_number(value):
+                raise BadInput(f"column {name!r} holds {value!r} in row {row}: numbers are expected there.") from None
+        raise BadInput(missing_message(name, values)) from None
+    if np.isnan(numbers).any():
+        raise BadInput(missing_message(name, values))
+    if not np.isfinite(numbers).all():
+        raise BadInput(f"column {name!r} is infinite in row {int(np.argmax(~np.isfinite(numbers)))}.")
+    return numbers
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and np.isnan(value)) or str(value) == "<NA>"
+
+
+def missing_message(name: str, values: Array) -> str:
+    rows = [i for i, value in enumerate(values.tolist()) if is_missing(value)]
+    where = f"row{'s' if len(rows) > 1 else ''} {', '.join(map(str, rows[:5]))}{', …' if len(rows) > 5 else ''}"
+    return f"column {name!r} has no value in {where}: fill it, or leave those rows out."
+
+
+def is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def shown_value(value: Any) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.6g}"
+    return str(value)
+
+
+# Table: what the columns of a table are, and how its rows become the numbers that a model reads.
+
+
+Columns = dict[str, Array]  # column name -> its values, one per row
+
+
+@dataclass(frozen=True)
+class Standardize:
+    """(x - mean) / std per numerical column; unlike other preprocessing it can be saved with the table."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, numbers: Array) -> Array:
+        return (numbers - np.asarray(self.mean)) / np.asarray(self.std)
+
+    def check(self, columns: Sequence[str]) -> None:
+        """One mean and one std for each of these columns: numpy would spread a single one over all of them."""
+        for what, values in (("mean", self.mean), ("std", self.std)):
+            if np.shape(values) != (len(columns),):
+                given = np.size(values) if np.ndim(values) else "a single number"
+                raise BadInput(
+                    f"Standardize: {what} has {given} for {len(columns)} numerical columns: give one value for each, "
+                    f"in this order: {', '.join(columns) or 'none'}."
+                )
+        for name, mean, std in zip(columns, self.mean, self.std, strict=True):
+            if not (np.isfinite(mean) and np.isfinite(std) and std > 0):
+                raise BadInput(
+                    f"Standardize: column {name!r} has mean {mean} and std {std}: both have to be finite and std above "
+                    "0 (use 1 for a column that never varies)."
+                )
+
+
+class Table:
+    """The columns of a table, in words that a model's tensors do not have: names, categories, preprocessing.
+
+    numerical: names, in the order of the model's numerical tensor. categorical: name -> its categories, in the order
+    of their codes. columns: the order of columns in plain arrays (numerical, then categorical, unless given; if it is
+    given, ``numerical`` may be left out). preprocess: from raw numbers (rows, numerical) to what the model reads: a
+    function, or an object with ``transform`` (a fitted scikit-learn scaler). classes: names of the outputs. target:
+    name of the column that is predicted, ignored where a table still has it. first_code: code of the first category.
+
+    call: for models that are called in their own way, ``(numerical, categorical) -> arguments`` (a tuple or a dict;
+    either tensor is None where there are no such columns). tokens: for models where it cannot be found out, the column
+    of each token (None for a token of the model's own). reference: rows to stand beside the explained one in models
+    whose rows look at each other (SAINT), with ``reference_name`` to call them by; also what absent columns are filled
+    from.
+    """
+
+    def __init__(
+        self,
+        *,
+        numerical: Sequence[str] = (),
+        categorical: Mapping[str, Sequence[Any]] | None = None,
+        columns: Sequence[str] | None = None,
+        preprocess: Any = None,
+        classes: Sequence[str] = (),
+        target: str = "",
+        first_code: int = 0,
+        call: Callable[[Any, Any], Any] | None = None,
+        tokens: Sequence[str | None] | None = None,
+        reference: Any = None,
+        reference_name: str = "reference rows",
+    ) -> None:
+        self.categorical = {str(k): tuple(v) for k, v in (categorical or {}).items()}
+        if columns is not None and not numerical:
+            numerical = [c for c in columns if c not in self.categorical]
+        self.numerical = tuple(map(str, numerical))
+        self.columns = tuple(map(str, columns)) if columns is not None else (*self.numerical, *self.categorical)
+        self._check_names()
+        if isinstance(preprocess, Standardize):
+            preprocess.check(self.numerical)
+        transform = getattr(preprocess, "transform", None)
+        self.preprocess: Callable[[Array], Any] | None = transform or preprocess
+        self.classes, self.target = tuple(map(str, classes)), target
+        self.first_code, self.call = first_code, call
+        self.tokens = None if tokens is None else tuple(tokens)
+        for name in self.tokens or ():
+            if name is not None and name not in self.columns:
+                raise UnknownName("column in tokens", name, self.columns)
+        self.codes = {
+            name: {value: code for code, value in enumerate(values, start=first_code)}
+            for name, values in self.categorical.items()
+        }
+        self.reference_name = reference_name
+        self.reference: Columns | None = None
+        if reference is not None:
+            self.reference, _ = self.read(reference)
+            self.encode(self.reference)  # a bad reference row is found here, not in the middle of long work
+
+    def _check_names(self) -> None:
+        both = [c for c in self.numerical if c in self.categorical]
+        if both:
+            raise BadInput(f"column {both[0]!r} is described as numerical and as categorical: choose one.")
+        twice = [c for c in self.columns if self.columns.count(c) > 1]
+        if twice:
+            raise BadInput(f"column {twice[0]!r} is named twice.")
+        if not self.columns:
+            raise BadInput("a table needs columns: numerical=[…], categorical={name: categories}.")
+        described = {*self.numerical, *self.categorical}
+        for name in (*self.columns, *described):
+            if name not in described or name not in self.columns:
+                raise BadInput(f"column {name!r} is not both in columns= and described as numerical or categorical.")
+        for name, values in self.categorical.items():
+            if not values or len(set(values)) != len(values):
+                raise BadInput(f"the categories of column {name!r} are empty or hold one twice.")
+
+    # Reading
+
+    def read(self, inputs: Any) -> tuple[Columns, bool]:
+        """Columns by name, in the table's order, and whether a single row was given.
+
+        Takes a DataFrame, a Series, a dict of values or of columns, a list of dicts or Series, or an array whose
+        columns are in the order of ``columns``. With names the order does not matter; without, only the width (and
+        whether numbers and categories stand where they should) can be checked.
+        """
+        if hasattr(inputs, "columns") and hasattr(inputs, "__getitem__"):
+            require_once([str(c) for c in inputs.columns])
+            return self._named({str(c): np.asarray(inputs[c]) for c in inputs.columns}), False
+        inputs = row_of(inputs)
+        if isinstance(inputs, Mapping):
+            single = all(np.ndim(v) == 0 for v in inputs.values())
+            odd = [] if single else [str(k) for k, v in inputs.items() if np.ndim(v) != 1]
+            if odd:
+                raise BadInput(f"column {odd[0]!r} has a single value, or a table of them, where others have a list.")
+            return self._named({str(k): column_of([v] if single else v) for k, v in inputs.items()}), single
+        if isinstance(inputs, (list, tuple)) and inputs and not np.isscalar(inputs[0]) and not is_array(inputs[0]):
+            return self._listed(list(inputs)), False
+        return self._unnamed(inputs)
+
+    def _listed(self, rows: list[Any]) -> Columns:
+        plain = [row_of(r) for r in rows]
+        if not all(isinstance(r, Mapping) for r in plain):
+            return self._unnamed(np.array(rows, dtype=object))[0]
+        for i, row in enumerate(plain):
+            self._check_columns([str(k) for k in row], f" of row {i}")
+        return {c: column_of([row[c] for row in plain]) for c in self.columns}
+
+    def _unnamed(self, inputs: Any) -> tuple[Columns, bool]:
+        rows = np.asarray(inputs)
+        single = rows.ndim == 1
+        rows = rows[None] if single else rows
+        if rows.ndim != 2:
+            raise BadInput(f"an array of shape {rows.shape} is no table: give (rows, columns), or a DataFrame.")
+        if rows.shape[1] != len(self.columns):
+            raise BadInput(
+                f"{rows.shape[1]} columns were given without names and the table has {len(self.columns)}, in this "
+                f"order: {', '.join(self.columns)}."
+            )
+        return {name: rows[:, i] for i, name in enumerate(self.columns)}, single
+
+    def _named(self, columns: Columns) -> Columns:
+        self._check_columns(list(columns))
+        sizes = {k: len(columns[k]) for k in self.columns}
+        if len(set(sizes.values())) > 1:
+            odd = next(k for k in sizes if sizes[k] != sizes[self.columns[0]])
+            raise BadInput(f"column {odd!r} has {sizes[odd]} values and {self.columns[0]!r} {sizes[self.columns[0]]}.")
+        return {c: columns[c] for c in self.columns}
+
+    def _check_columns(self, given: list[str], where: str = "") -> None:
+        missing = [c for c in self.columns if c not in given]
+        extra = [c for c in given if c not in self.columns and c != self.target]
+        if missing:
+            close = difflib.get_close_matches(missing[0], extra, n=1, cutoff=0.6)
+            hint = f" Is it {close[0]!r}? Rename it." if close else ""
+            others = f" (and {', '.join(map(repr, missing[1:]))})" if missing[1:] else ""
+            raise BadInput(f"column {missing[0]!r}{others} is missing{where}.{hint} Needed: {', '.join(self.columns)}.")
+        if extra:
+            raise BadInput(
+                f"column {extra[0]!r} is not one the model knows"
+                + (f" (nor {', '.join(map(repr, extra[1:]))})" if extra[1:] else "")
+                + f": drop it{where}. Known: {', '.join(self.columns)}."
+            )
+
+    # Encoding
+
+    def encode(self, columns: Columns) -> tuple[Array | None, Array | None]:
+        """(rows, numerical) floats and (rows, categorical) codes as the model reads them; None where there are none."""
+        rows = len(columns[self.columns[0]])
+        if not rows:
+            raise BadInput("there is nothing to explain: the table has no rows.")
+        numbers = [numbers_of(name, columns[name]) for name in self.numerical]
+        codes = [self._coded(name, columns[name]) for name in self.categorical]
+        made = np.stack(numbers, 1) if numbers else None
+        if made is not None and self.preprocess is not None:
+            made = self._preprocessed(made)
+        return made, np.stack(codes, 1) if codes else None
+
+    def _preprocessed(self, numbers: Array) -> Array:
+        assert self.preprocess is not None
+        made = np.asarray(self.preprocess(numbers), dtype=float)
+        if made.shape != numbers.shape:
+            raise BadInput(f"preprocess made {made.shape} of {numbers.shape} numbers: it has to keep every column.")
+        bad = np.argwhere(~np.isfinite(made))
+        if len(bad):
+            row, at = bad[0]
+            raise BadInput(f"preprocess made {made[row, at]} of column {self.numerical[at]!r} in row {row}.")
+        return made
+
+    def _coded(self, name: str, values: Array) -> Array:
+        known = self.codes[name]
+        codes = np.empty(len(values), dtype=np.int64)
+        for row, value in enumerate(values.tolist()):
+            code = known.get(value) if is_hashable(value) else None
+            if code is None:
+                if is_missing(value):
+                    raise BadInput(missing_message(name, values))
+                raise UnknownName(f"category in row {row} of column {name!r}:", value, self.categorical[name])
+            codes[row] = code
+        return codes
+
+    # Showing and saving
+
+    def shown(self, columns: Columns, row: int) -> dict[str, str]:
+        """The raw values of one row, as text."""
+        return {name: shown_value(columns[name][row]) for name in self.columns}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a file; a function cannot be saved, ``Standardize`` can."""
+        if self.call is not None or not (self.preprocess is None or isinstance(self.preprocess, Standardize)):
+            raise BadInput("a table with a function (call, preprocess) cannot be saved: use Standardize(mean, std).")
+        scaled = self.preprocess
+        return {
+            "numerical": list(self.numerical),
+            "categorical": {k: list(v) for k, v in self.categorical.items()},
+            "columns": list(self.columns),
+            "standardize": None if scaled is None else {"mean": list(scaled.mean), "std": list(scaled.std)},
+            "classes": list(self.classes),
+            "target": self.target,
+            "first_code": self.first_code,
+            "tokens": None if self.tokens is None else list(self.tokens),
+            "reference": None if self.reference is None else {k: v.tolist() for k, v in self.reference.items()},
+            "reference_name": self.reference_name,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Table:
+        """What ``to_dict`` made."""
+        rest = dict(data)
+        scaled = rest.pop("standardize", None)
+        preprocess = None if scaled is None else Standardize(tuple(scaled["mean"]), tuple(scaled["std"]))
+        return cls(preprocess=preprocess, **rest)

@@ -1,0 +1,111 @@
+"""Any module called with tensors: sequences of vectors, or the columns of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, MissingProcessor, UnknownName
+from whyformer.inputs.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.inputs.streams import pick
+from whyformer.types import Units
+
+
+class TensorSubject(Subject):
+    """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
+
+    def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
+        super().__init__(model, processor)
+        self.stream, self.main = "table", ""
+        if example is not None:
+            sequences = [k for k, v in example.tensors.items() if v.ndim == 3 and v.is_floating_point()]
+            self.main = sequences[0] if sequences else next(iter(example.tensors))
+            self.stream = "sequence" if sequences else "table"
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise MissingProcessor(
+            f"{type(self.model).__name__} is called with tensors here: pass a dict or tuple of tensors with a leading "
+            "batch axis, or a processor that turns your raw inputs into them. For the rows of a table (a DataFrame, "
+            "dicts) that is processor=wf.Table(numerical=[…], categorical={…})."
+        )
+
+    def columns(self, batch: Batch) -> list[tuple[str, int]]:
+        """(tensor, column) of each input unit."""
+        if self.stream == "sequence":
+            return [(self.main, i) for i in range(batch.tensors[self.main].shape[1])]
+        return [(k, i) for k, v in batch.tensors.items() if v.ndim == 2 for i in range(v.shape[1])]
+
+    def seen_columns(self, batch: Batch, length: int) -> list[tuple[str, int]]:
+        """The columns that became tokens: all of them, or (TabTransformer) the categorical ones only."""
+        columns = self.columns(batch)
+        categorical = [c for c in columns if not batch.tensors[c[0]].is_floating_point()]
+        numerical = [c for c in columns if batch.tensors[c[0]].is_floating_point()]
+        for choice in (columns, categorical, numerical):
+            if choice and length - len(choice) in {0, 1}:
+                return choice
+        return []
+
+    def _columns_of(self, batch: Batch, row: int, count: int) -> list[tuple[str, int]]:
+        """Those of the ``count`` units of one input: without its padding."""
+        columns = self.columns(batch)
+        real = self.keep(batch, len(columns), None)[row].nonzero()[:, 0].tolist()
+        return [columns[i] for i in real] if len(real) == count else self.seen_columns(batch, count)
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        columns = self.seen_columns(batch, length)
+        many = len(batch.tensors) > 1
+        labels = [f"{name}[{i}]" if many else str(i) for name, i in columns]
+        if not columns:  # positions of the model's own making
+            labels = [f"position {i}" for i in range(length)]
+        units = assemble(labels, [False] * len(labels), self.stream, length - len(labels), front)
+        return [pick(units, row.nonzero()[:, 0].tolist()) for row in self.keep(batch, length, front)]
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        if batch.keep_BN is not None and batch.keep_BN.shape[1] == length:  # found out by running the model
+            return batch.keep_BN
+        tensor = next(iter(batch.tensors.values()))
+        keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
+        for name, mask in batch.tensors.items():
+            if mask.shape == keep.shape and "mask" in name:
+                keep = ~mask.bool() if "padding" in name else mask.bool()
+                require_shown(name, keep)
+        return keep
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        if replacement not in self.replacements:
+            raise UnknownName("replacement", replacement, self.replacements)
+        columns = self._columns_of(batch, row, len(units))
+        if not columns:
+            raise BadInput(
+                f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
+                "not known, so none can be taken away."
+            )
+        copies = batch.select([row] * len(units))
+        changed = {k: v.clone() for k, v in copies.tensors.items()}
+        places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
+        for i, (name, column) in zip(places, columns, strict=True):
+            changed[name][i, column] = self._own_mean(batch, row) if replacement == "mean" else 0
+        return copies.with_tensors(**changed)
+
+    def _own_mean(self, batch: Batch, row: int) -> Tensor:
+        """(D,) of the input's real vectors."""
+        require_steps(self.stream)
+        vectors = batch.tensors[self.main][row]
+        return vectors[self.keep(batch, len(vectors), None)[row]].mean(0)
+
+
+def require_steps(stream: str) -> None:
+    """An input's own mean is over its steps; columns of a row have none that makes sense."""
+    if stream == "table":
+        raise BadInput(
+            "the mean of a column has to come from rows that are named, not from those that happen to be explained "
+            "together: pass processor=Table(…, reference=rows), use 'zero', or for integrated gradients give a tensor, "
+            "baseline=rows.mean(0)."
+        )

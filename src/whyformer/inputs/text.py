@@ -1,0 +1,384 @@
+"""Text: tokens of a tokenizer, or ids."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import borrowed, memory_of, names_no_padding
+from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
+from whyformer.inputs.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.targets import logits_of
+from whyformer.types import Units
+
+# Texts of several lengths in one batch, also by a tokenizer that has no padding.
+
+
+def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
+    if tokenizer.pad_token_id is not None:
+        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
+    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
+    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
+    longest = max(len(e["input_ids"]) for e in encodings)
+    left = getattr(tokenizer, "padding_side", "right") == "left"
+    fill = {"input_ids": filler}
+    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
+
+
+def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
+    padding = [filler] * (length - len(values))
+    return padding + list(values) if left else list(values) + padding
+
+
+def bare(one: Batch) -> Batch:
+    """A single input with the padding of its text cut off."""
+    assert one.keep_BN is not None
+    real = one.keep_BN[0]
+    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
+    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
+
+
+def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
+    """Ids, types and masks have a number for each position."""
+    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
+
+
+def one_by_one(subject: Subject, batch: Batch) -> bool:
+    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
+    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
+        return False
+    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
+        return names_no_padding(subject.model)
+    facts = memory_of(subject.model).facts
+    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
+    if key not in facts:
+        facts[key] = _minds_padding(subject, batch)
+    return bool(facts[key])
+
+
+def _minds_padding(subject: Subject, batch: Batch) -> bool:
+    """Whether the shortest text gets other logits with its padding than without."""
+    assert batch.keep_BN is not None
+    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
+    assert one.keep_BN is not None
+    try:
+        with borrowed(subject.model), torch.no_grad():
+            beside, alone = (logits_of(subject.call(b)) for b in (one, bare(one)))
+    except WhyformerError:
+        return False  # said where it is asked for
+    if beside.ndim == 3:  # one row per token: the last real one counts
+        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
+        beside, alone = beside[:, -1], alone[:, -1]
+    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
+    scale = float(alone.abs().max())
+    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
+
+
+# Which tokens make up a word.
+
+
+def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
+    """Word numbers of the second text continue after those of the first."""
+    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
+    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
+
+
+def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
+    """Words from the spelling of the pieces, for tokenizers that don't number them."""
+    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
+    word, result = -1, []
+    for label, is_special in zip(labels, special, strict=True):
+        if is_special:
+            result.append(-1)
+            continue
+        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
+        if not continues or word < 0:
+            word += 1
+        result.append(word)
+    return tuple(result)
+
+
+# Text: tokens of a tokenizer, or ids.
+
+
+class TextSubject(Subject):
+    """One text, or a pair of texts, per input; units are the tokens."""
+
+    stream = "text"
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
+        super().__init__(model, processor)
+        self.main = main
+        self.config = getattr(model, "config", None)
+
+    # Encoding
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        tokenizer = self._tokenizer()
+        texts = [_text(r) for r in raw]
+        limit = self.max_length()
+        encodings = [tokenizer(*t, truncation=False, add_special_tokens=True, verbose=False) for t in texts]
+        warnings: list[tuple[str, ...]] = []
+        for i, encoding in enumerate(encodings):
+            length = len(encoding["input_ids"])
+            if limit is not None and length > limit:
+                encodings[i] = tokenizer(*texts[i], truncation=True, max_length=limit)
+                warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
+            else:
+                warnings.append(())
+        batch = padded(tokenizer, encodings)
+        keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
+        batch = self._by_own_names(batch, keep)
+        self._check_vocabulary(batch[self.main])
+        tensors = {k: self.move(v) for k, v in batch.items() if self._takes(k)}
+        return Batch(
+            tensors,
+            keep_BN=self.move(keep.bool()),
+            raw=tuple(t[0] if len(t) == 1 else t for t in texts),
+            warnings=tuple(warnings),
+            encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
+        )
+
+    def uneven(self, batch: Batch) -> bool:
+        return not self.several and not self.compares and one_by_one(self, batch)
+
+    def alone(self, one: Batch) -> Batch:
+        return bare(one)
+
+    def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
+        """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
+        if self.main in batch:
+            return batch
+        named = {self.main: batch["input_ids"]}
+        mask = next((n for n in self.parameters if "mask" in n or "padding" in n), None)
+        if mask is not None and (self._requires(mask) or not bool(keep.all())):
+            named[mask] = keep == 0 if "padding" in mask else keep != 0  # torch.nn's padding masks say what is hidden
+        return named
+
+    def _requires(self, name: str) -> bool:
+        return self.parameters[name].default is inspect.Parameter.empty
+
+    def _takes(self, name: str) -> bool:
+        return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+
+    def _tokenizer(self) -> Any:
+        if self.processor is None:
+            raise MissingProcessor(
+                "text needs the model's tokenizer: pass processor=AutoTokenizer.from_pretrained(…), or give tensors "
+                "({'input_ids': …}) instead of strings."
+            )
+        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise BadInput(
+                f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
+                "tokenizer that was made for this model."
+            )
+        return tokenizer
+
+    def max_length(self) -> int | None:
+        """How many tokens the model takes: the smaller of what tokenizer and model say."""
+        limits = []
+        if self.processor is not None:
+            limits.append(getattr(self._tokenizer(), "model_max_length", None))
+        limits.append(self._positions())
+        finite = [n for n in limits if n is not None and n < 10**7]
+        return min(finite) if finite else None
+
+    def _positions(self) -> int | None:
+        """Rows of the position table. RoBERTa and its kin start counting after the padding index."""
+        limit = getattr(self.config, "max_position_embeddings", None)
+        if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
+            return None
+        for module in self.model.modules():
+            if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
+                return int(limit) - module.padding_idx - 1
+        return int(limit)
+
+    def _check_vocabulary(self, ids: Tensor) -> None:
+        table = self.table()
+        if table is not None and int(ids.max()) >= table.num_embeddings:
+            raise BadInput(
+                f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
+                "this is not the model's own tokenizer."
+            )
+
+    def table(self) -> nn.Embedding | None:
+        from whyformer.capture.embeddings import input_table
+
+        table = input_table(self.model)
+        return table if isinstance(table, nn.Embedding) else None
+
+    def adopt(self, tensors: Any) -> Batch:
+        batch = super().adopt(tensors)
+        if self.main not in batch.tensors:
+            raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
+        ids = batch.tensors[self.main]
+        if ids.ndim != 2:
+            raise BadInput(f"{self.main} has shape {tuple(ids.shape)}; it needs two axes, inputs × tokens.")
+        limit = self._positions()
+        if limit is not None and ids.shape[1] > limit:
+            raise TooLong(f"{ids.shape[1]} tokens, but the model takes {limit}. Cut the inputs to that length.")
+        self._check_vocabulary(ids)
+        keep = torch.ones_like(ids, dtype=torch.bool)
+        for name, tensor in batch.tensors.items():
+            if tensor.shape == ids.shape and name != self.main:
+                if "padding" in name:  # torch.nn's convention: True hides
+                    keep = ~tensor.bool()
+                elif name.endswith("mask"):
+                    keep = tensor.bool()
+                    require_shown(name, keep)
+        encodings = tuple(self._facts(None, {"input_ids": row}) for row in ids.tolist())
+        return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
+
+    # Units
+
+    def _facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
+        """What the tokenizer knows about one input, position by position (without padding for raw text)."""
+        ids = list(encoding["input_ids"])
+        facts: dict[str, Any] = {"ids": ids}
+        words = getattr(encoding, "word_ids", None)
+        try:
+            facts["word"] = [-1 if w is None else w for w in words()] if words else None
+            facts["spans"] = [encoding.token_to_chars(i) for i in range(len(ids))] if words else None
+        except (ValueError, AttributeError):  # slow tokenizers know neither
+            facts["word"] = facts["spans"] = None
+        facts["pair"] = text is not None and len(text) > 1
+        facts["text"] = text[0] if text is not None and len(text) == 1 else None
+        if facts["pair"] and facts["word"] is not None:
+            facts["word"] = distinct_words(facts["word"], encoding.sequence_ids())
+        return facts
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        if self.processor is None:
+            return [str(i) for i in ids]
+        tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
+        return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
+
+    def special_ids(self) -> set[int]:
+        if self.processor is not None:
+            tokenizer = self._tokenizer()
+            # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
+            kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
+            others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+            unknown = getattr(tokenizer, "unk_token_id", None)
+            return set(tokenizer.all_special_ids) - ({unknown} - others)
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        found: set[int] = set()
+        for name in names:
+            value = getattr(self.config, name, None)
+            found |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
+        return found
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        ids_BN, keep_BN = batch.tensors[self.main], batch.keep_BN
+        assert keep_BN is not None
+        extra = length - ids_BN.shape[1]
+        specials = self.special_ids()
+        result = []
+        for row, (ids, keep) in enumerate(zip(ids_BN.tolist(), keep_BN.tolist(), strict=True)):
+            real = [i for i, k in zip(ids, keep, strict=True) if k]
+            facts = batch.encodings[row] if batch.encodings else {}
+            known = len(facts.get("ids", ())) == len(real)
+            labels = self.labels(real)
+            word = facts.get("word") if known else None
+            spans = facts.get("spans") if known and facts.get("text") is not None else None
+            special = [i in specials for i in real]
+            result.append(
+                assemble(
+                    labels,
+                    special,
+                    self.stream,
+                    extra,
+                    front,
+                    word=tuple(word) if word else words_of(labels, special) if self.processor else None,
+                    spans=tuple((s.start, s.end) if s else (0, 0) for s in spans) if spans else None,
+                    text=facts.get("text") if known else None,
+                )
+            )
+        return result
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        keep_BN = batch.keep_BN
+        assert keep_BN is not None
+        extra = length - keep_BN.shape[1]
+        if extra <= 0:
+            return keep_BN[:, :length]
+        added = torch.ones(len(keep_BN), extra, dtype=torch.bool, device=keep_BN.device)
+        before = extra if front is None else front
+        return torch.cat([added[:, :before], keep_BN, added[:, before:]], 1)
+
+    # Taking units away
+
+    def removable(self, units: Units) -> list[bool]:
+        return [True] * len(units)  # [CLS] and [SEP] are ids like any other
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
+        has_mask = any("mask" in p for p in self.parameters)
+        return (*known, "delete", *(("attention_mask",) if has_mask else ()))
+
+    def _id_of(self, name: str) -> int | None:
+        if self.processor is not None:
+            value = getattr(self._tokenizer(), f"{name}_token_id", None)
+        else:
+            value = getattr(self.config, f"{name}_token_id", None)
+        return None if value is None else int(value)
+
+    def replacement_id(self, replacement: str | int) -> int:
+        if isinstance(replacement, int):
+            return replacement
+        found = self._id_of(replacement)
+        if found is None:
+            raise UnknownName(
+                "replacement",
+                replacement,
+                self.replacements,
+                "A token id (an integer) works too, and is needed where no tokenizer was given.",
+            )
+        return found
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
+        one = batch.select([row])
+        ids_N, keep_N = one.tensors[self.main][0], one.keep_BN[0] if one.keep_BN is not None else None
+        assert keep_N is not None
+        positions = keep_N.nonzero()[:, 0].tolist()
+        copies = one.select([0] * len(positions))
+        if replacement == "delete":
+            return self._deleted(one, positions)
+        if replacement == "attention_mask":
+            name = next(n for n in one.tensors if n != self.main and "mask" in n)
+            mask = copies.tensors[name].clone()
+            hides = not torch.equal(mask[0].bool(), keep_N)  # what True means, whatever the name says
+            mask[range(len(positions)), positions] = hides
+            return copies.with_tensors(**{name: mask})
+        ids = ids_N.repeat(len(positions), 1)
+        ids[range(len(positions)), positions] = self.replacement_id(replacement)
+        return copies.with_tensors(**{self.main: ids})
+
+    def _deleted(self, one: Batch, positions: list[int]) -> Batch:
+        """Each copy lacks one token; the rest moves up."""
+        width = one.tensors[self.main].shape[1]
+        rest = torch.tensor([[p for p in range(width) if p != gone] for gone in positions])
+        tensors = {
+            k: v[0][rest.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(positions)]
+            for k, v in one.tensors.items()
+        }
+        assert one.keep_BN is not None
+        keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
+        return Batch(tensors, keep_BN=keep, constants=one.constants)
+
+
+def _text(raw: Raw) -> tuple[str, ...]:
+    parts = raw if isinstance(raw, (tuple, list)) else (raw,)
+    if not all(isinstance(p, str) for p in parts) or not 1 <= len(parts) <= 2:
+        raise BadInput(f"expected a string or a pair of strings, got {type(raw).__name__}: {str(raw)[:60]!r}")
+    if not any(p.strip() for p in parts):
+        raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
+    return tuple(parts)

@@ -1,0 +1,133 @@
+"""Bytes that tensors take: the peak of a device, tensor by tensor on any device, and what autograd saves."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# How much memory the graph of a forward pass keeps for its backward pass.
+
+
+class SavedBytes:
+    """Inside ``with``: bytes of the tensors that autograd saves, weights left out and shared memory counted once."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.total = 0
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._seen = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
+
+    def __enter__(self) -> SavedBytes:
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._hooks.__exit__(*exc)
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.total += storage.nbytes()
+        return tensor
+
+    def _unpack(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+# The most memory that tensors took at a time while something ran: counted tensor by tensor, on any device.
+
+
+class _Live(TorchDispatchMode):
+    """Adds up the storages that are made inside, and takes them off when they die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in before:
+                self._add(tensor)
+        return out
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+
+        def gone(_: object, key: int = key, size: int = size) -> None:
+            self.now -= size
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Bytes of tensors alive at a time beyond those that were there before; what kernels use inside is not seen."""
+    with _Live() as live:
+        run()
+    return live.peak
+
+
+# The most memory a call took: of the device's allocator, or of the whole process where the model is on the CPU.
+
+
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Peak:
+    """Bytes above what was in use when it was made, at the highest moment since; 0 where the system does not tell.
+
+    On the CPU this is resident memory as the system sees it: what the process had free already is not seen, and what
+    other threads take is. On a GPU it is what torch's allocator handed out.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.start: int | None = torch.cuda.memory_allocated(device)
+        else:
+            self.start = _resident("VmRSS") if _forgotten() else None
+
+    @property
+    def bytes(self) -> int:
+        if self.start is None:
+            return 0
+        if self.device.type == "cuda":
+            highest = torch.cuda.max_memory_allocated(self.device)
+        else:
+            highest = _resident("VmHWM")
+        return max(0, highest - self.start)
+
+
+def _forgotten() -> bool:
+    """Whether the highest resident size so far could be set back to the present one (Linux)."""
+    try:
+        CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _resident(field: str) -> int:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)

@@ -1,0 +1,147 @@
+"""The end of the model: which logits are explained, at which output position, under which names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.families import task_of
+from whyformer.targets import logits_of
+
+
+class Head:
+    """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
+
+    def __init__(self, subject: Subject, batch: Batch, scalar: str = "logit") -> None:
+        self.subject, self.scalar, self.batch = subject, scalar, batch
+        self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
+        self.model = subject.model
+        if batch.constants.get("past_key_values") is not None:
+            raise BadInput(
+                "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
+                "whole text, without past_key_values."
+            )
+        self.extra: dict[str, Any] = {}
+        if "use_cache" in subject.parameters:
+            self.extra["use_cache"] = False
+        self.causal = is_causal_lm(self.model) and not subject.generates
+        self.speaks = self.causal or subject.generates  # classes are tokens
+        self.positions: list[int] | None = list(batch.positions) or None
+        if self.causal:
+            self.positions = self._last_positions(batch)
+
+    def _last_positions(self, batch: Batch) -> list[int]:
+        keep = batch.keep_BN
+        if keep is None:
+            raise NotOffered("a language model is explained at the last token: give it token ids.")
+        width = keep.shape[1]
+        return [width - 1 - int(row.flip(0).float().argmax()) for row in keep]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
+        _seed()  # inside borrowed(): the caller's random state is kept
+        if self.causal:
+            return self._language_model(batch)
+        output = self.subject.call(batch, **self.extra)
+        if batch is self.batch and self.subject.compares:
+            self.pairs = self.subject.pairs(output)
+        own = self.subject.logits(output, batch, self.scalar)
+        if own is not None:
+            return own
+        if self.scalar == "cosine":
+            raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
+        logits = logits_of(output)
+        if logits.ndim == 1:
+            logits = logits[:, None]
+        if logits.ndim != 2 and self._lacks_head(output):
+            raise NotOffered(
+                f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
+                "or patch, and no class to explain. Load the same weights with their head "
+                "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
+                "encoder of texts, a pair (a, b) as one input explains how alike they are."
+            )
+        if logits.ndim != 2 or self._is_per_token(logits, batch):
+            raise NotOffered(
+                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
+                "with an output per token, patch or step, explain one of them: wrap it in a module of yours whose "
+                "forward(self, input_ids, attention_mask) returns self.model(…).logits[:, position]."
+            )
+        return logits
+
+    @staticmethod
+    def _lacks_head(output: Any) -> bool:
+        """As transformers returns what its models without a head say."""
+        return hasattr(output, "last_hidden_state") and getattr(output, "logits", None) is None
+
+    def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
+        """One number per token (ELECTRA's discriminator): as many as there are tokens, and not as many as classes."""
+        ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
+        if ids is None or classes is None or batch is not self.batch:
+            return False
+        return logits.shape[1] == ids.shape[1] and logits.shape[1] not in {classes, batch.size}  # or every pair (CLIP)
+
+    def _language_model(self, batch: Batch) -> Tensor:
+        positions = torch.tensor(self._last_positions(batch))
+        extra, which = dict(self.extra), positions
+        if "logits_to_keep" in self.subject.parameters:
+            wanted, which = positions.unique(return_inverse=True)
+            extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
+        logits = logits_of(self.subject.call(batch, **extra))
+        if logits.ndim == 2:  # a subclass that chose the position itself
+            return logits
+        return logits[torch.arange(len(logits)), which.to(logits.device)]
+
+    @property
+    def independent(self) -> bool:
+        """Classes that do not exclude each other, as the model's config says: each has a probability of its own."""
+        return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.subject.processor, "tokenizer", self.subject.processor)
+
+    def labels(self) -> dict[int, str]:
+        if self.subject.compares:
+            return {0: "similarity"}
+        if self.speaks:
+            return {}
+        if self.subject.classes:
+            return dict(enumerate(self.subject.classes))
+        names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
+        return {int(k): str(v) for k, v in names.items()}
+
+    def name(self, index: int) -> str:
+        """The label of one class, or the token of one id."""
+        if self.speaks and self.subject.processor is not None:
+            return str(self.tokenizer.decode([index]))
+        return self.labels().get(index, "")
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token given as text, on language models."""
+        if not self.speaks or self.subject.processor is None:
+            return None
+        found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        unknown = found == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
+        if len(found) != 1 or unknown:  # the next token is one of the vocabulary
+            pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(found))) or "none"
+            raise BadInput(
+                f"target {text!r} is no single token of this tokenizer (it is {pieces}): give one of its tokens, with "
+                "the space in front that many of them have (' mat'), or a token id."
+            )
+        return int(found[0])
+
+
+def _seed() -> None:
+    """As torch.manual_seed(0), which formats a whole traceback per call where CUDA has not been used yet."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
+
+
+def is_causal_lm(model: Any) -> bool:
+    writes = task_of(model).endswith(("ForCausalLM", "LMHeadModel"))
+    return writes and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)

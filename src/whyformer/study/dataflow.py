@@ -1,0 +1,241 @@
+"""Where tensors come from and what they reach: the attention behind them, and the rows that feed the output."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.site import OpenSite
+from whyformer.study.readout import Ending, Reached, Survey
+
+# Where queries and keys come from: the input whose positions they hold, and the attention they have been through.
+
+
+OWN = "queries"  # positions that the model brings itself: object queries, pooling probes
+JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
+Segments = tuple[tuple[str | None, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What one tensor is made of."""
+
+    stream: str | None = None
+    calls: frozenset[int] = frozenset()  # attention calls in its past
+    pair: tuple[Mark, Mark] | None = None  # for scores: what the queries and keys were
+    segments: Segments = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One attention call: where its queries and keys came from."""
+
+    query: Mark
+    key: Mark
+
+
+class Lineage(Survey):
+    """A survey that also marks every tensor. ``inputs``: the streams of the model's arguments."""
+
+    def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
+        super().__init__(batch, names)
+        self.calls: list[Call] = []
+        self.reached_back = -1  # the latest attention after which a state from before the previous block was read
+        self._first_BHKD: Tensor | None = None  # what the first attention reads
+        self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
+        self._fused: tuple[Mark, Mark] | None = None
+        for tensor, stream in inputs:
+            self._put(tensor, Mark(stream))
+
+    def mark(self, tensor: Any) -> Mark | None:
+        entry = self._marks.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def first_values(self) -> Tensor | None:
+        """(1, H, K, D) what the first attention read, once: nothing is held any longer."""
+        first_BHKD, self._first_BHKD = self._first_BHKD, None
+        return first_BHKD
+
+    def reaching(self, logits: Tensor) -> frozenset[int]:
+        """The attention calls that reach the output: all, where the flow of data was lost."""
+        mark = self.mark(logits)
+        return mark.calls if mark is not None and mark.calls else frozenset(range(len(self.calls)))
+
+    def _put(self, tensor: Tensor, mark: Mark) -> None:
+        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.__name__
+        whole = name == "scaled_dot_product_attention"
+        if whole:
+            named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+            self._fused = (self.mark(named["query"]) or Mark(), self.mark(named["key"]) or Mark())
+        before = len(self.calls)
+        out = super().__torch_function__(func, types, args, kwargs)
+        self._fused = None
+        if name != "multi_head_attention_forward":  # its body has marked its own results
+            self._follow(name, _flat((*args, *(kwargs or {}).values())), out, attended=len(self.calls) > before)
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        super().at_site(site)
+        if not self.calls:
+            self._first_BHKD = site.value_BHKD
+        scores = self.mark(site.attention)
+        query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Mark(), Mark()))
+        if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
+            query = replace(query, stream=OWN)  # asked by what the model brings itself
+            key = key if key.stream is not None else replace(key, stream=OWN)
+        self.calls.append(Call(query, key))
+
+    def _follow(self, name: str, operands: list[Tensor], out: Any, attended: bool) -> None:
+        marks = [m for m in map(self.mark, operands) if m is not None]
+        if not marks and not attended:
+            return
+        calls = frozenset[int]().union(*(m.calls for m in marks))
+        latest = len(self.calls) - 1
+        if not attended and any(m.calls and max(m.calls) < latest - 1 for m in marks):
+            self.reached_back = latest  # the residual stream of a block is no older than the attention before it
+        if attended:  # the result belongs to who asked
+            asked = self.calls[-1].query
+            made = Mark(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)
+        else:
+            made = self._merged(name, operands, marks, calls)
+        for result in _flat([out]):
+            self._put(result, made)
+        if out is None and name == "__setitem__":
+            self._put(operands[0], made)
+
+    def _merged(self, name: str, operands: list[Tensor], marks: list[Mark], calls: frozenset[int]) -> Mark:
+        first = next((m for m in marks if m.stream is not None), marks[0])
+        pair = next((m.pair for m in marks if m.pair is not None), None)
+        if name in PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
+            left, right = (self.mark(t) or Mark() for t in operands[-2:])
+            pair = (replace(left, pair=None), replace(right, pair=None))
+        segments = first.segments
+        stream = first.stream
+        if name in {"cat", "concat", "concatenate"}:
+            joined = self._joined(operands)
+            if joined:
+                stream, segments = JOIN.join(dict.fromkeys(s for s, _ in joined if s)), joined
+        return Mark(stream, calls, pair, segments)
+
+    def _joined(self, operands: list[Tensor]) -> Segments:
+        """Streams laid end to end along the second of three axes; a token of the model's own joins its neighbour."""
+        if any(t.ndim != 3 for t in operands) or len({t.shape[2] for t in operands}) != 1:
+            return ()
+        parts = [(m.stream if (m := self.mark(t)) is not None else None, t.shape[1]) for t in operands]
+        return tuple(parts) if len({s for s, _ in parts if s is not None}) > 1 else ()
+
+
+PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
+
+
+def _flat(values: Any) -> list[Tensor]:
+    flat: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            flat.append(value)
+        elif isinstance(value, (list, tuple)):
+            flat.extend(v for v in value if isinstance(v, Tensor))
+    return flat
+
+
+# A lineage that finds the rows that feed the head in the same pass.
+
+
+class Tail(Lineage):
+    """Marks every tensor, and keeps the graph behind the latest attention, from call ``start`` on."""
+
+    def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]], start: int = 0) -> None:
+        super().__init__(batch, names, inputs)
+        self.start = start
+        self.ending: Ending | None = None
+        self._saved: dict[int, Tensor] = {}  # by autograd, since the latest attention
+        self._count = 0
+
+    def pack(self, tensor: Tensor) -> int:
+        """What autograd saves is held here, under a number."""
+        self._count += 1
+        self._saved[self._count] = tensor
+        return self._count
+
+    def unpack(self, number: int) -> Tensor:
+        return self._saved[number]
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = self.ending
+        out = super().__torch_function__(func, types, args, kwargs)
+        if self.ending is not None and self.ending is before:
+            self.ending.see(func.__name__, args, kwargs, out)
+        return out
+
+    def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        with torch.no_grad():
+            out = super()._sdpa(func, args, kwargs)
+        return self._started(out)
+
+    def _claim(self, *how: Any) -> Any:
+        with torch.no_grad():
+            out = super()._claim(*how)
+        return self._started(out)
+
+    def _started(self, out: Tensor) -> Tensor:
+        """The result at the start of a graph; a copy is handed on, since models may write into it."""
+        if len(self.sites) <= self.start:
+            return out
+        self._saved.clear()
+        torch.set_grad_enabled(True)
+        self.ending = Ending(self.sites[-1], out.requires_grad_())
+        return self._noted(out.clone(), out)
+
+    def reached(self, logits: Tensor) -> Reached | None:
+        """Rows of the last attention that reach the logits; None if this pass cannot tell."""
+        ending, self.ending = self.ending, None
+        try:
+            found = ending.reached(logits) if ending is not None and logits.requires_grad else None
+            return found if found is not None and found.rows else None
+        except (RuntimeError, KeyError):  # cut, without derivative, or in need of what was let go (checkpoints)
+            return None
+        finally:
+            self._saved.clear()
+
+
+def trace(
+    forward: Callable[[], Tensor], names: dict[int, str], inputs: list[tuple[Tensor, str]]
+) -> tuple[Lineage, frozenset[int], Reached | None]:
+    """One forward pass on a single input: its sites, the attention calls that reach the output, and their last rows.
+
+    A model that has fewer attention calls than layers leaves its rows open; so does one that cannot run with gradients
+    (weights of inference mode, functions without derivatives), which runs once more without them.
+    """
+    tail = Tail(1, names, inputs, start=likely_last(names))
+    try:
+        with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(tail.pack, tail.unpack), tail:
+            logits = forward()
+    except Exception:  # whatever is wrong with the model itself is said by the second pass
+        plain = Lineage(1, names, inputs)
+        with torch.no_grad(), plain:
+            logits = forward()
+        return plain, plain.reaching(logits), None
+    return tail, tail.reaching(logits), tail.reached(logits)
+
+
+def likely_last(names: dict[int, str]) -> int:
+    """A guess at the number of the last attention call: as if each of the model's layers had one.
+
+    It decides what a study costs, never what it finds: too small, graphs are kept in vain; too large, the rows take a
+    pass of their own.
+    """
+    layers = [re.match(r"\D*?(?:^|\.)(\d+)\.", name) for name in names.values()]
+    return max((int(found[1]) for found in layers if found), default=0)

@@ -1,0 +1,334 @@
+"""Several streams of positions: studied, told apart, and laid end to end so that one row of scores covers them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.intercept import module_names
+from whyformer.errors import CaptureError, NotOverUnits
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.streams import joined
+from whyformer.inputs.text import TextSubject
+from whyformer.output import Head
+from whyformer.study.facts import Study
+from whyformer.study.leak import Leak, Probe, audit_streams
+from whyformer.study.readout import Readout, Severed, direct_rows, grad_rows, readout_of
+from whyformer.study.schedule import START, Link, Schedule, is_steady, require_steady
+from whyformer.study.windows import Windows, windows_of
+from whyformer.types import Units
+
+# Which positions of one stream become which tokens of another: image tokens in a language model.
+
+
+class Entering(Severed):
+    """Keeps the last tensor with one vector per position that is made before attention call ``first``."""
+
+    def __init__(self, names: dict[int, str], first: int, positions: int) -> None:
+        super().__init__(1, names)
+        self.first, self.positions = first, positions
+        self.tokens: Tensor | None = None
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = super().__torch_function__(func, types, args, kwargs)
+        if len(self.sites) <= self.first and isinstance(out, Tensor) and out.ndim == 3 and out.requires_grad:
+            if tuple(out.shape[:2]) == (1, self.positions):
+                self.tokens = out
+        return out
+
+
+def made_of(
+    forward: Callable[[], Tensor], names: dict[int, str], source: int, first: int, places_N: Tensor
+) -> Tensor | None:
+    """(tokens, rows) weights of the rows of call ``source`` in each placed token, or None where that is not clear.
+
+    ``places_N`` marks the tokens among the positions that call ``first`` attends over.
+    """
+    entering = Entering(names, first, len(places_N))
+    with torch.enable_grad(), entering:
+        forward()
+    if entering.tokens is None or not places_N.any():
+        return None
+    tokens_ND, result, site = entering.tokens[0], entering.results[source], entering.sites[source]
+    mix = torch.randn(tokens_ND.shape, generator=torch.Generator().manual_seed(0)).to(tokens_ND)
+
+    def rows(chosen: Tensor) -> list[int]:
+        """Rows of the source that these tokens depend on."""
+        (grad,) = torch.autograd.grad((tokens_ND * mix)[chosen].sum(), result, retain_graph=True, allow_unused=True)
+        return [] if grad is None else [int(r) for r in grad_rows(site, grad).nonzero()[:, 0]]
+
+    places = places_N.nonzero()[:, 0].to(tokens_ND.device)
+    others = (~places_N).nonzero()[:, 0].to(tokens_ND.device)
+    used, count = rows(places), len(places)
+    if not used or len(used) % count or (len(others) and rows(others)):
+        return None
+    group = len(used) // count  # as many neighbouring rows for each token (Qwen merges four)
+    for i in {0, count // 2, count - 1}:
+        if rows(places[i : i + 1]) != used[i * group : (i + 1) * group]:
+            return None
+    total = site.attention.shape[site.contraction.query]
+    weights = torch.zeros(count, total)
+    for i in range(count):
+        weights[i, used[i * group : (i + 1) * group]] = 1 / group
+    return weights
+
+
+# Several streams of positions laid end to end, so that one row of scores covers them all.
+
+
+Array = np.ndarray[Any, Any]
+
+
+def lengths(subject: Subject, batch: Batch, schedule: Schedule) -> dict[str, int]:
+    """Positions of each stream in this batch: as studied, except for text, which has its own length."""
+    found = {}
+    for stream in schedule.shown:
+        part, view = subject.part(stream, batch)
+        studied = schedule.lengths[stream]
+        found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextSubject) else studied
+    return found
+
+
+def placed(subject: Subject, batch: Batch, schedule: Schedule) -> Schedule:
+    """The schedule with its links as they are in this batch."""
+    if not schedule.links:
+        return schedule
+    places_BN = _places(subject, batch)
+    return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
+
+
+def links_of(subject: Subject, one: Batch, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
+    """Streams whose result is placed among the tokens of the main one (image tokens in a language model)."""
+    places_BN, into = subject.places(one), subject.stream
+    firsts = [s.site for s in schedule.steps if s.query == into and s.used]
+    if places_BN is None or not firsts:
+        return ()
+    head, names = Head(subject, one), module_names(subject.model)
+    links: tuple[Link, ...] = ()
+    for source in sorted(schedule.streams, key=schedule.last, reverse=True):  # the nearest first: BLIP-2's queries
+        last = schedule.last(source)
+        if source in schedule.reduced(feeding, links).streams or not START < last < firsts[0]:
+            continue
+        weights = made_of(lambda: head.logits(one), names, last, firsts[0], places_BN[0])
+        if weights is not None and weights.shape[1] == schedule.lengths[source]:
+            links = (*links, Link(source, into, weights))
+    return links
+
+
+def slices(sizes: dict[str, int]) -> dict[str, slice]:
+    """Where each stream lies among all positions."""
+    found, start = {}, 0
+    for stream, size in sizes.items():
+        found[stream] = slice(start, start + size)
+        start += size
+    return found
+
+
+def keep_of(subject: Subject, batch: Batch, sizes: dict[str, int]) -> Tensor:
+    """(B, N) real positions of all streams."""
+    parts = []
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        parts.append(part.keep(view, size, None))
+    return torch.cat(parts, 1)
+
+
+def units_of(subject: Subject, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
+    each = []
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        own = part.units(view, size, None, grid)
+        # A part that is the subject itself (image tokens inside a text) knows better which stream a unit is of.
+        each.append(own if part is subject else [replace(u, stream=(stream,) * len(u)) for u in own])
+    return [joined(parts) for parts in zip(*each, strict=True)]
+
+
+def stream_probes(subject: Subject, one: Batch, schedule: Schedule) -> list[Probe]:
+    """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
+    sizes, probes = schedule.lengths, []
+    for stream, length in sizes.items():
+        own = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]
+        if not own or length < 2:
+            continue
+        position = length // 2
+        if stream in schedule.shown:
+            part, view = subject.part(stream, one)
+            real = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
+            position = real[len(real) // 2]
+        heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
+        heard[length] = {position}
+        for link in (link for link in schedule.links if link.source == stream):
+            places = link.at(_places(subject, one)).placed_BNM
+            assert places is not None
+            heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
+        probes.append(Probe(own[0], position, heard))
+    return probes
+
+
+def _places(subject: Subject, batch: Batch) -> Tensor:
+    places_BN = subject.places(batch)
+    assert places_BN is not None
+    return places_BN
+
+
+def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:
+    """Rules for the rows of each stream that feed the head, learned on one input."""
+    sizes = lengths(subject, one, schedule)
+    _require_units(sizes, schedule)
+    found = {}
+    for stream, rows in _direct(subject, one, schedule).items():
+        part, view = subject.part(stream, one)
+        keep = part.keep(view, sizes[stream], None)[0].cpu()
+        rank = {int(p): i for i, p in enumerate(keep.nonzero()[:, 0])}
+        real = [rank[r] for r in rows if r in rank]
+        if real:
+            rule = readout_of(real, sizes[stream], len(rank), set())
+            if subject.generates and real == [len(rank) - 1]:  # also where a single token is first and last
+                rule = Readout("last")
+            if stream == subject.positioned:  # which row is read is the target's choice, not the model's
+                rule = Readout("rows", tuple(real))
+            guessed = rule.kind == "last" and not subject.generates and not any("mask" in n for n in one.tensors)
+            # Without a mask an end-of-text token may only happen to be last here: look at each input.
+            found[stream] = Readout("rows", tuple(real)) if guessed and isinstance(part, TextSubject) else rule
+    if not found:
+        raise CaptureError(
+            "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "
+            "come from the attended positions, without detach() or no_grad() in between."
+        )
+    return found
+
+
+def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
+    for stream, size in sizes.items():
+        attended = schedule.lengths[stream]
+        if size != attended:
+            raise NotOverUnits(
+                f"attention runs over {attended} positions of the {stream} stream, and the input has {size} tokens "
+                "there: which position is which token is not known. Use a gradient or perturbation method."
+            )
+
+
+def _direct(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
+    head = Head(subject, one)
+    rows = direct_rows(lambda: head.logits(one), module_names(subject.model))
+    last = {stream: schedule.last(stream) for stream in schedule.streams}
+    return {stream: rows[site] for stream, site in last.items() if site != START and rows[site]}
+
+
+def readout_weights(
+    subject: Subject, batch: Batch, schedule: Schedule, rules: dict[str, Readout], sizes: dict[str, int]
+) -> Tensor:
+    """(B, N) weights of the rows that feed the head; each stream that feeds it has weights that sum to one."""
+    parts: dict[str, Tensor] = {}
+    each: list[dict[str, list[int]]] | None = None
+    for stream, size in sizes.items():
+        part, view = subject.part(stream, batch)
+        keep_BN = part.keep(view, size, None)
+        weights = torch.zeros(keep_BN.shape, device=keep_BN.device)
+        rule = rules.get(stream)
+        if rule is not None and rule.kind != "rows":
+            weights = rule.weights(keep_BN)
+        elif rule is not None and stream == subject.positioned and batch.positions:
+            weights[range(batch.size), list(batch.positions)] = 1
+        elif rule is not None:
+            # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
+            each = each or [_direct(subject, batch.select([i]), schedule) for i in range(batch.size)]
+            for i, rows in enumerate(each):
+                own = rows.get(stream, [])
+                weights[i, own] = 1 / max(len(own), 1)
+        parts[stream] = weights
+    return torch.cat(list(parts.values()), 1)
+
+
+def cropped(
+    maps: dict[tuple[str, str], Array], row: int, keep_N: Array, sizes: dict[str, int]
+) -> dict[tuple[str, str], Array]:
+    """One input's maps without padding, by (query stream, key stream)."""
+    own = {stream: keep_N[where] for stream, where in slices(sizes).items()}
+    return {(s, t): m[row][own[s]][:, own[t]] for (s, t), m in maps.items()}
+
+
+# Study a model of several streams, or of attention inside windows.
+
+
+UNFOLLOWED = (
+    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
+    "placed among the tokens of another stream. Scores are those of the tokens it became there."
+)
+LOST = (
+    "the model's {stream} layers have {count} position(s) that become no token ([CLS]): what they receive is not shown."
+)
+
+
+def study_several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> Study:
+    """Several streams: which rows of each feed the head."""
+    if len(schedule.streams) == 1 and any(s.windows > 1 for s in study.sites):
+        return _windowed(subject, one, study)
+    if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
+        return study
+    try:
+        readouts = readouts_of(subject, one, schedule)
+        links = tuple(
+            k for k in links_of(subject, one, schedule, readouts) if is_steady(study.sites, schedule, k.source)
+        )
+        followed = schedule.reduced(readouts, links)
+        require_steady(study.sites, followed)
+        used = {step.query for step in schedule.steps if step.used}
+        notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s in used and s not in followed.streams]
+        notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
+        found = replace(
+            study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=study.forwards + 1 + len(links)
+        )
+        probes = stream_probes(subject, one, followed)
+        if _is_short(subject, one, followed):
+            found = replace(found, input_length=1)
+        return _audited(subject, one, found, probes, {s.site for s in schedule.steps if s.cross})
+    except CaptureError as error:
+        return study.refused(error)
+
+
+def _is_short(subject: Subject, one: Batch, schedule: Schedule) -> bool:
+    """A stream of a single token, of which it cannot be told whether its first or its last row is read."""
+    if subject.generates:
+        return False  # always the last
+    parts = {stream: subject.part(stream, one) for stream in schedule.shown}
+    return any(int(p.keep(v, schedule.lengths[s], None)[0].sum()) < 2 for s, (p, v) in parts.items() if s != "queries")
+
+
+def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
+    """Attention inside windows: which tokens they hold, if all of the last ones are pooled by the head."""
+    head, names = Head(subject, one), module_names(subject.model)
+    try:
+        windows = windows_of(lambda: head.logits(one), names)
+        rows = direct_rows(lambda: head.logits(one), names)[-1]
+    except CaptureError as error:
+        return study.refused(error)
+    if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
+        return study
+    found = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
+    return _audited(subject, one, found, [_window_probe(windows)], set())
+
+
+def _window_probe(windows: Windows) -> Probe:
+    """The token in the middle of the first window; of later stages, the one that it is part of may change."""
+    first = windows.placements[0].tokens_WN[0]
+    place = next(i for i in range(len(first) // 2, len(first)) if first[i] >= 0)
+    heard = {windows.sizes[0]: {int(first[place])}}
+    alone = torch.zeros(1, windows.sizes[0], 1)
+    alone[0, first[place]] = 1
+    for stage in range(1, len(windows.sizes)):
+        heard[windows.sizes[stage]] = set(windows.merged(alone, 0, stage)[0, :, 0].nonzero()[:, 0].tolist())
+    return Probe(0, place, heard)
+
+
+def _audited(subject: Subject, one: Batch, study: Study, probes: list[Probe], cross: set[int]) -> Study:
+    head, names = Head(subject, one), module_names(subject.model)
+    leak = audit_streams(lambda: head.logits(one), names, probes, cross) if probes else Leak()
+    return replace(study, leak=leak, forwards=study.forwards + (len(probes) + 1 if probes else 0))

@@ -1,0 +1,347 @@
+"""Study a model once: the row that feeds its head, where its text starts, and whether it leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.borrow import memory_of, modules_of
+from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import first_values
+from whyformer.errors import CaptureError, NotOverUnits
+from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.text import TextSubject
+from whyformer.output import Head
+from whyformer.study.dataflow import Lineage, trace
+from whyformer.study.facts import Study, input_length
+from whyformer.study.leak import Leak, audit
+from whyformer.study.readout import (
+    Reached,
+    Readout,
+    ReadoutFinder,
+    SiteFacts,
+    Survey,
+    pooled_besides,
+    readout_of,
+    readout_rows,
+)
+from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
+from whyformer.study.streams import study_several
+
+# Study a model whose rows look at each other (SAINT): one row beside the reference rows.
+
+
+def beside_others(subject: Subject, one: Batch) -> Study:
+    """Column attention is studied; row attention is left aside, and the leak through it is said, not refused.
+
+    Between two column attentions SAINT mixes all columns of a row (they are one token of the row attention). That is
+    known of these models, so readings are given with a note (TableSubject.notes) in place of an error.
+    """
+    together = subject.in_company(one)
+    head, names = Head(subject, together), module_names(subject.model)
+    survey = Survey(together.size, names)
+    survey.rows_attend = True
+    with torch.no_grad(), survey:
+        head.logits(together)
+    sites = tuple(replace(site, streams=(subject.stream,) * 2, kind="self") for site in survey.facts)
+    unclaimed = tuple(str(c) for c in survey.softmaxes if not c.claimed and c.looks_like_attention)
+    steps = tuple(Step(i, subject.stream, subject.stream, i - 1 if i else START) for i in range(len(sites)))
+    schedule = Schedule(steps, {subject.stream: sites[0].keys})
+    readout = _readout_beside(head, together, names, len(sites) - 1, sites[0].keys)
+    length = sum(v.shape[1] for v in one.tensors.values())
+    return Study(sites, readout, None, Leak(), unclaimed, 0, length, 3, schedule=schedule)
+
+
+def _readout_beside(head: Head, together: Batch, names: dict[int, str], last: int, keys: int) -> Readout:
+    finder = ReadoutFinder(together.size, names, last)
+    finder.rows_attend = True
+    with torch.no_grad(), finder:
+        logits = head.logits(together)
+    if finder.ending is None or not logits.requires_grad:
+        raise CaptureError("the last column attention does not reach the model's output.")
+    with torch.enable_grad():
+        reached = finder.ending.reached(logits[0])
+    return readout_of(reached.rows, keys, keys, reached.slots)
+
+
+# Passes of a study: the model on the one input that is studied, counted.
+
+
+class Passes:
+    """Runs the input that is studied, or a variant of it, and counts how often."""
+
+    def __init__(self, subject: Subject, one: Batch) -> None:
+        self.one, self.count = one, 0
+        self._head = Head(subject, one)
+
+    def __call__(self, variant: Batch | None = None) -> Tensor:
+        self.count += 1
+        return self._head.logits(self.one if variant is None else variant)
+
+
+# Where the input's own positions start among those of the attention: the first that changes with its first unit.
+
+
+def text_starts(subject: TextSubject, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
+    """The first position of the text, for models that put tokens of their own around it.
+
+    ``before_BHKD`` are the values of the first attention.
+    """
+
+    def shift(embedding: Tensor) -> Tensor:
+        other = embedding.clone()
+        other[:, 0] = shifted(other[:, 0])
+        return other
+
+    def forward() -> Tensor:
+        with SwapEmbedding(run.one.tensors[subject.main], subject.table(), shift):
+            return run()
+
+    return _first_moved(before_BHKD, first_values(forward, names)) or 0
+
+
+def patches_start(
+    subject: Subject,
+    run: Passes,
+    names: dict[int, str],
+    before_BHKD: Tensor,
+    grid: tuple[int, int] | None,
+    readout: Readout,
+) -> int | None:
+    """The first patch, where it is in doubt: what the model adds may also come after the patches (YOLOS).
+
+    A single added token is in front if it is the first position that is read, and behind if it is the last.
+    """
+    if not isinstance(subject, ImageSubject) or grid is None:
+        return None
+    added = before_BHKD.shape[2] - grid[0] * grid[1]
+    if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
+        return None
+    pixels = run.one.tensors[subject.main]
+    rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
+    other = pixels.clone()
+    other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
+    changed = run.one.with_tensors(**{subject.main: other})
+    return _first_moved(before_BHKD, first_values(lambda: run(changed), names))
+
+
+def shifted(values: Tensor) -> Tensor:
+    """Other numbers of about the same size."""
+    return values * -1.5 + 0.1
+
+
+def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
+    moved = (before_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0]
+    return int(moved[0]) if len(moved) else None
+
+
+# Study a model of plain self-attention: the row that feeds its head, where its text starts, and whether it leaks.
+
+
+WEIGHED = (
+    "the head weighs the positions itself (attention pooling, {path}); the rows that it reads are taken evenly, so "
+    "its own weights are not part of the scores."
+)
+
+POOLED_BESIDES = (
+    "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
+    "what the others tell the head."
+)
+MAXIMUM = (
+    "the head takes the largest value over the positions, number by number; the rows that it reads are taken evenly, "
+    "so which of them won how often is not part of the scores."
+)
+SEVERAL_LAYERS = (
+    "the head reads the states after several layers, not after the last one alone; attention methods follow what "
+    "passes through all layers, and miss what earlier ones tell the head directly."
+)
+
+
+def study_one(subject: Subject, one: Batch) -> Study:
+    names, length = module_names(subject.model), input_length(subject, one)
+    run = Passes(subject, one)
+    try:
+        found, reaching, reached = trace(run, names, subject.inputs(one))
+    except CaptureError as error:  # other methods need no map
+        return Study((), None, _cells(subject, one), Leak(), (), 0, length, run.count).refused(error)
+    first_BHKD = found.first_values()
+    unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
+    schedule = schedule_of(found.facts, found.calls, reaching, subject.stream)
+    sites = tuple(
+        replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
+        for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
+    )
+    grid = found.grid if sites else _cells(subject, one)
+    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, run.count, schedule=schedule)
+    if first_BHKD is None:
+        return study
+    if not study.one_stream:
+        return study_several(subject, one, study, schedule)
+    extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
+    front = text_starts(subject, run, names, first_BHKD) if extra > 0 and isinstance(subject, TextSubject) else None
+    real = _real(subject, one, sites[0].keys, front)
+    try:
+        readout, besides = _readout(run, names, found, reached, real)
+    except CaptureError as error:
+        refused = _unread(schedule, sites) or error
+        return study.refused(refused, extra=extra, forwards=run.count, front=front)
+    leak = _leak(subject, run, names, extra, real)
+    if not isinstance(subject, TextSubject):
+        front = patches_start(subject, run, names, first_BHKD, grid, readout)
+        if front is None and readout.kind == "last":
+            front = 0  # the model's own token comes last
+    study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
+    study = replace(study, notes=(*besides, *_weighed(found, readout, sites[-1].queries), *_several_layers(found)))
+    apart = _side_by_side(found, schedule)
+    return study if apart is None else study.refused(apart)
+
+
+def _readout(
+    run: Passes, names: dict[int, str], found: Lineage, reached: Reached | None, real: Tensor
+) -> tuple[Readout, tuple[str, ...]]:
+    """The rule for the rows of the last attention that feed the head, and what it leaves out."""
+    last = found.sites[-1]
+    queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
+    rows, count, slots, maximum = reached or readout_rows(run, names, len(found.sites) - 1)
+    notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
+    # Rows are numbered among the real positions, so that padding on the left does not count.
+    rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
+    if queries == keys:
+        rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
+        readout = readout_of(rows, count, len(rank), slots)
+        besides = (POOLED_BESIDES.format(rule=readout),) if pooled_besides(rows, slots) else ()
+        return readout, (*besides, *notes)
+    # The last layer asks for a few rows only; they are named by where their query came from.
+    asked = range(last.first_query, last.first_query + queries)
+    return readout_of(list(asked), len(rank), len(rank), set()), notes
+
+
+def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+    """A head that reads the state before the last layers, as in ``hidden_states[-2]``."""
+    unread = [step.site for step in schedule.steps if not step.used]
+    if not unread or unread[-1] != len(sites) - 1 or len(unread) == len(sites):
+        return None
+    return CaptureError(
+        f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
+        "output: its head reads what is known before them. Use a gradient or perturbation method "
+        "(integrated_gradients, occlusion)."
+    )
+
+
+def _side_by_side(found: Lineage, schedule: Schedule) -> CaptureError | None:
+    """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
+    for index, (step, site, call) in enumerate(zip(schedule.steps, found.facts, found.calls, strict=True)):
+        if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
+            continue
+        follows = step.query_after == index - 1
+        if site.parallel and follows:
+            return NotOverUnits(
+                f"{site.path}: this attention was taken for another head of the layer before, and it starts from the "
+                "result of that. Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            )
+        if not site.parallel and not follows:
+            return NotOverUnits(
+                f"{site.path}: this attention starts from the same vectors as the one before it, not from its result, "
+                "so the two are no layers of one product (differential attention, a second stream of vectors for the "
+                "layout). Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            )
+    return None
+
+
+def _weighed(found: Lineage, readout: Readout, positions: int) -> tuple[str, ...]:
+    """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
+    if readout.kind not in {"mean", "rows"}:
+        return ()
+    after = [c for c in found.softmaxes[found.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+    return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
+
+
+def _several_layers(found: Lineage) -> tuple[str, ...]:
+    """A weighted sum of all hidden states (SUPERB's models), or the last four of them laid end to end."""
+    one_by_one = any(site.parallel for site in found.facts)  # heads: their calls are no layers
+    return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
+
+
+def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
+    """Images of a model without patches are explained in about 8 × 8 cells."""
+    if not isinstance(subject, ImageSubject):
+        return None
+    height, width = one.tensors[subject.main].shape[-2:]
+    rows = min(8, height)
+    return rows, max(1, min(width, round(rows * width / height)))
+
+
+def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
+    """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
+    names = module_names(subject.model)
+    keep = subject.keep(batch, study.length(subject, batch), study.front)
+    weights = torch.zeros(keep.shape, device=keep.device)
+    for row in range(batch.size):
+        one = batch.select([row])
+        head = Head(subject, one)
+        rows = readout_rows(partial(head.logits, one), names, len(study.sites) - 1).rows
+        weights[row, rows] = 1 / len(rows)
+    return weights
+
+
+def _real(subject: Subject, one: Batch, keys: int, front: int | None) -> Tensor:
+    return subject.keep(one, keys, front)[0].cpu()
+
+
+def _leak(subject: Subject, run: Passes, names: dict[int, str], extra: int, real: Tensor) -> Leak:
+    positions = real.nonzero()[:, 0].tolist()
+    if len(positions) < 2:
+        return Leak()
+    position = positions[len(positions) // 2]
+
+    def changed(strength: float) -> Tensor:
+        if not isinstance(subject, TextSubject) or extra:
+            return run()
+
+        def shift(embedding: Tensor) -> Tensor:
+            other = embedding.clone()
+            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
+            return other
+
+        with SwapEmbedding(run.one.tensors[subject.main], subject.table(), shift):
+            return run()
+
+    return audit(run, changed, names, position, len(real))
+
+
+# Each model and kind of input is studied once; the study is remembered beside the model.
+
+
+def study_of(subject: Subject, batch: Batch) -> tuple[Study, bool]:
+    """The study of this model for this kind of input, and whether it had to be made now."""
+    facts = memory_of(subject.model).facts
+    mixes = subject.mixes_rows  # asked before any mode is on: the answer may take a pass
+    key = _signature(subject, batch)
+    if key in facts:
+        return facts[key], False
+    row = _longest(batch)
+    if mixes:
+        study = beside_others(subject, batch.select([row]))
+    else:
+        study = study_one(subject, batch.select([row]))
+    if study.input_length > 1:  # a single position teaches nothing about rows
+        facts[key] = study
+    return study, True
+
+
+def _signature(subject: Subject, batch: Batch) -> tuple[Any, ...]:
+    shapes = tuple(
+        (k, v.ndim, () if isinstance(subject, TextSubject) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
+    )
+    return (type(subject).__name__, subject.main, shapes, subject.form(batch), len(modules_of(subject.model)))
+
+
+def _longest(batch: Batch) -> int:
+    return 0 if batch.keep_BN is None else int(batch.keep_BN.sum(1).argmax())

@@ -1,0 +1,183 @@
+"""Which tokens sit in which window: read from how the model moves them, not from its settings.
+
+Beside every tensor goes a shadow of the same shape that holds the number of the token each value belongs to. What the
+model does to move tokens (view, roll, transpose, slice, pad) is done to the shadow as well, so at an attention the
+shadow of the queries says which token stands where in which window, shifted or not. Where four tokens are laid side by
+side and projected (patch merging), the shadow says which: their places in the grid are numbered anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.site import OpenSite
+from whyformer.errors import NotOverUnits
+from whyformer.study.readout import Survey
+
+MOVES = frozenset(
+    "view reshape transpose permute contiguous roll flatten unflatten unsqueeze squeeze __getitem__ cat clone to "
+    "expand chunk split movedim narrow swapaxes stack".split()
+)
+PADDING = -1
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the tokens of one attention call stand: (windows, places) token numbers, and the stage they are of."""
+
+    tokens_WN: Tensor
+    stage: int
+
+
+@dataclass(frozen=True)
+class Windows:
+    """All placements in call order; ``merges[s]`` (N of stage s+1, N of stage s): which tokens became which."""
+
+    placements: tuple[Placement, ...]
+    merges: tuple[Tensor, ...]
+    sizes: tuple[int, ...]  # tokens of each stage
+
+    def whole(self, maps_WQK: Tensor, site: int) -> Tensor:
+        """(B·W, n, n) maps inside windows → (B, N, N), zero between windows."""
+        placement = self.placements[site]
+        tokens = placement.tokens_WN.to(maps_WQK.device)
+        windows, places = tokens.shape
+        count = self.sizes[placement.stage]
+        inside = maps_WQK.view(-1, windows, places, places)
+        rows = tokens[:, :, None].expand(windows, places, places)
+        columns = tokens[:, None, :].expand(windows, places, places)
+        real = (rows >= 0) & (columns >= 0)
+        result = maps_WQK.new_zeros(len(inside), count, count)
+        result[:, rows[real], columns[real]] = inside[:, real]
+        return result
+
+    def merged(self, relevance_BNK: Tensor, before: int, after: int) -> Tensor:
+        """Rows of an earlier stage → rows of a later one: a merged token is the mean of those it was made of."""
+        for stage in range(before, after):
+            relevance_BNK = self.merges[stage].to(relevance_BNK) @ relevance_BNK
+        return relevance_BNK
+
+
+class Shadows(Survey):
+    """Follows the tokens of one image from the patch embedding on."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__(1, names)
+        self.placements: list[Placement] = []
+        self.merges: list[Tensor] = []
+        self.sizes: list[int] = []
+        self._shadows: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._fused: Tensor | None = None
+        self._asking: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}  # scores -> shadow of their queries
+
+    def _get(self, table: dict[int, tuple[weakref.ref[Tensor], Tensor]], tensor: Any) -> Tensor | None:
+        entry = table.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor else None
+
+    def shadow(self, tensor: Any) -> Tensor | None:
+        return self._get(self._shadows, tensor)
+
+    def _put(self, tensor: Tensor, shadow: Tensor) -> None:
+        self._shadows[id(tensor)] = (weakref.ref(tensor), shadow)
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name == "scaled_dot_product_attention":
+            self._fused = self.shadow(args[0] if args else kwargs["query"])
+        before = len(self.placements)
+        out = super().__torch_function__(func, types, args, kwargs)
+        self._fused = None
+        with torch._C.DisableTorchFunction():
+            if len(self.placements) > before:
+                self._attended(out)
+            else:
+                self._follow(name, func, args, kwargs, out)
+        return out
+
+    def at_site(self, site: OpenSite) -> None:
+        super().at_site(site)
+        asked = self._fused if self._fused is not None else self._get(self._asking, site.attention)
+        if asked is None:
+            raise NotOverUnits(
+                f"{site.path}: which tokens its windows hold could not be followed. Use a gradient or perturbation "
+                "method."
+            )
+        rows = asked.movedim(1, 0)[0] if asked.ndim == 4 else asked  # heads hold the same tokens
+        self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
+        self._last = asked
+
+    def _attended(self, out: Any) -> None:
+        if isinstance(out, Tensor) and out.shape[:-1] == self._last.shape[:-1]:
+            self._put(out, self._last[..., :1].expand(out.shape))
+
+    def _follow(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
+        if name == "conv2d" and not self.placements and isinstance(out, Tensor):
+            self._start(out)
+            return
+        first = args[0] if args else next(iter(kwargs.values()), None)
+        members = list(first) if isinstance(first, (list, tuple)) else [first]
+        shadows = [self.shadow(t) for t in members]
+        if name in MOVES and shadows and all(s is not None for s in shadows):
+            moved = func(shadows if isinstance(first, (list, tuple)) else shadows[0], *args[1:], **kwargs)
+            for result, shadow in zip(_each(out), _each(moved), strict=True):
+                self._put(result, shadow)
+            return
+        if not isinstance(out, Tensor):
+            return
+        own = next((s for t in args if isinstance(t, Tensor) and (s := self.shadow(t)) is not None), None)
+        if name == "pad" and own is not None:
+            self._put(out, torch.nn.functional.pad(own, args[1], value=PADDING))
+        elif name in {"linear", "layer_norm"} and own is not None:
+            self._projected(own, out)
+        elif name in {"matmul", "bmm", "__matmul__"} and own is not None and out.ndim == own.ndim:
+            self._asking[id(out)] = (weakref.ref(out), own)
+        elif own is not None and own.shape == out.shape:
+            self._put(out, own)
+        else:
+            asked = next((a for t in args if (a := self._get(self._asking, t)) is not None), None)
+            if asked is not None and out.shape[: asked.ndim - 1][-1:] == asked.shape[-2:-1]:
+                self._asking[id(out)] = (weakref.ref(out), asked)
+
+    def _start(self, out: Tensor) -> None:
+        rows, columns = out.shape[-2:]
+        numbers = torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
+        self.sizes, self.merges = [rows * columns], []
+        self._put(out, numbers.expand(out.shape).clone())
+
+    def _projected(self, own: Tensor, out: Tensor) -> None:
+        """One token per vector stays itself; several side by side become a new one."""
+        if own.shape[:-1] != out.shape[:-1]:
+            return
+        if (own == own[..., :1]).all():
+            self._put(out, own[..., :1].expand(out.shape))
+            return
+        flat = own.reshape(-1, own.shape[-1])
+        merge = torch.zeros(len(flat), self.sizes[-1], dtype=torch.float32)
+        for i, values in enumerate(flat):
+            found = values[values >= 0].unique().long()
+            merge[i, found] = 1 / max(len(found), 1)
+        self.merges.append(merge)
+        self.sizes.append(len(flat))
+        fresh = torch.arange(len(flat), dtype=torch.float64).view(*own.shape[:-1], 1)
+        self._put(out, fresh.expand(out.shape))
+
+
+def _each(out: Any) -> list[Tensor]:
+    return [out] if isinstance(out, Tensor) else list(out)
+
+
+def windows_of(forward: Callable[[], Tensor], names: dict[int, str]) -> Windows:
+    """Placements of one image's tokens, by one forward pass."""
+    shadows = Shadows(names)
+    with torch.no_grad(), shadows:
+        forward()
+    return Windows(tuple(shadows.placements), tuple(shadows.merges), tuple(shadows.sizes))

@@ -1,0 +1,247 @@
+"""Many rows explained and averaged per column, a batch at a time, with what is to be said of all of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from whyformer.errors import BadInput
+from whyformer.explainer import Explainer
+from whyformer.inputs.choose import are_tensors
+from whyformer.inputs.table_schema import Table
+from whyformer.progress import tracker
+from whyformer.tables.csv_rows import CsvRows
+from whyformer.tables.result import GlobalExplanation
+from whyformer.types import Explanation
+
+# The warnings of many rows, told once per kind: in how many rows, and from which number to which.
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
+
+
+@dataclass
+class Kind:
+    """Warnings that differ in their numbers only."""
+
+    words: list[str]  # what stands around the numbers
+    rows: int = 0
+    lowest: list[str] = field(default_factory=list)  # as they were written
+    highest: list[str] = field(default_factory=list)
+
+    def add(self, numbers: list[str]) -> None:
+        self.lowest = [min(pair, key=_value) for pair in zip(self.lowest or numbers, numbers, strict=True)]
+        self.highest = [max(pair, key=_value) for pair in zip(self.highest or numbers, numbers, strict=True)]
+
+    def told(self, rows: int) -> str:
+        ranges = [a if a == b else f"{a} to {b}" for a, b in zip(self.lowest, self.highest, strict=True)]
+        text = "".join(w + r for w, r in zip(self.words, [*ranges, ""], strict=True))
+        if self.rows == rows and self.lowest == self.highest:
+            return text
+        return f"{text} ({f'all {rows}' if self.rows == rows else f'{self.rows} of {rows}'} rows)"
+
+
+class Remarks:
+    """Collected row by row."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[tuple[str, ...], Kind] = {}
+
+    def add(self, warnings: Sequence[str]) -> None:
+        """Those of one row."""
+        met = set()
+        for warning in warnings:
+            words = NUMBER.split(warning)
+            kind = self.kinds.setdefault(tuple(words), Kind(words))
+            kind.add(NUMBER.findall(warning))
+            met.add(tuple(words))
+        for words_of_kind in met:
+            self.kinds[words_of_kind].rows += 1
+
+    def told(self, rows: int) -> list[str]:
+        return [kind.told(rows) for kind in self.kinds.values()]
+
+
+def _value(number: str) -> float:
+    return float(number.rstrip("%"))
+
+
+# Many rows explained and averaged per column, a batch at a time.
+
+
+Array = np.ndarray[Any, Any]
+BATCH_SIZE = 128
+ABOUT_95 = 1.96
+
+
+def explain_global(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    method: str | None = None,
+    target: Any = None,
+    scalar: str = "logit",
+    batch_size: int | None = None,
+    samples: int = 500,
+    seed: int = 0,
+    progress: bool | None = None,
+    **options: Any,
+) -> GlobalExplanation:
+    """Explain many rows and average their scores per column.
+
+    inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it a piece
+    at a time), or the model's own tensors. Rows are explained ``batch_size`` at a time and only sums are kept, besides
+    ``samples`` rows drawn evenly for pictures. Limits are mean ± 1.96 standard errors over rows.
+    """
+    started = time.perf_counter()
+    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    step = batch_size or BATCH_SIZE
+    pieces, size = _pieces(explainer.processor, inputs, step)
+    _check(size, target, samples)
+    kept = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
+    sums = _Sums()
+    at = 0
+    first: Explanation | None = None
+    names: set[str] = set()
+    for piece in tracker(progress)(pieces, "explaining"):
+        part = target[at : at + step] if isinstance(target, list) else target
+        found = explainer.explain(
+            piece,
+            method=method,
+            target=part,
+            scalar=scalar,
+            seed=seed,
+            batch_size=step,
+            progress=False,
+            **options,
+        )
+        for explanation in found:
+            first = first or explanation
+            names.add(str(explanation.target))
+            sums.add(explanation, keep=at in kept)
+            at += 1
+    assert first is not None
+    return _result(first, sums, names, target, time.perf_counter() - started)
+
+
+class _Sums:
+    """Means and variances as they go along (Welford), so that memory does not grow with the table."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.labels: tuple[str, ...] = ()
+        self.mean: Array = np.zeros(0)
+        self.spread: Array = np.zeros(0)
+        self.matrix: Array | None = None
+        self.samples: list[Array] = []
+        self.values: list[tuple[str, ...]] = []
+        self.remarks = Remarks()
+
+    def add(self, explanation: Explanation, keep: bool) -> None:
+        scores = explanation.scores.astype(float)
+        both = np.stack([scores, np.abs(scores)])
+        if not self.count:
+            self.labels = explanation.units.labels
+            self.mean, self.spread = np.zeros_like(both), np.zeros_like(both)
+        if explanation.units.labels != self.labels:
+            raise BadInput("rows have different units: explain_global is for tables, whose columns stay the same.")
+        self.count += 1
+        away = both - self.mean
+        self.mean += away / self.count
+        self.spread += away * (both - self.mean)
+        if isinstance(explanation.matrix, np.ndarray):
+            before = np.zeros_like(explanation.matrix, dtype=float) if self.matrix is None else self.matrix
+            self.matrix = before + (explanation.matrix - before) / self.count
+        if keep:
+            self.samples.append(explanation.scores)
+            self.values.append(explanation.units.values or ())
+        self.remarks.add(explanation.warnings)
+
+    def limits(self) -> tuple[Array, Array]:
+        """(2, U) low and high; NaN for a single row, which shows no spread."""
+        if self.count < 2:
+            return np.full_like(self.mean, np.nan), np.full_like(self.mean, np.nan)
+        error = ABOUT_95 * np.sqrt(self.spread / (self.count - 1) / self.count)
+        return self.mean - error, self.mean + error
+
+
+def _result(first: Explanation, sums: _Sums, names: set[str], target: Any, seconds: float) -> GlobalExplanation:
+    low, high = sums.limits()
+    warnings = sums.remarks.told(sums.count)
+    if first.signed and len(names) > 1 and target is None:
+        warnings.append(
+            "each row's own prediction was explained, and scores for different classes were averaged: the mean size is "
+            "what to look at, or pass target=."
+        )
+    return GlobalExplanation(
+        labels=sums.labels,
+        special=first.units.special,
+        mean=sums.mean[0], low=low[0], high=high[0],
+        mean_size=sums.mean[1], size_low=low[1], size_high=high[1],
+        rows=sums.count,
+        method=first.method,
+        options={k: v for k, v in first.options.items() if first.changed is None or k in first.changed},
+        target=next(iter(names)) if len(names) == 1 else "the prediction of each row",
+        scalar=first.scalar,
+        signed=first.signed,
+        unseen=first.units.unseen,
+        matrix=sums.matrix,
+        samples=np.stack(sums.samples) if sums.samples else None,
+        sample_values=tuple(sums.values) if all(sums.values) else (),
+        warnings=tuple(warnings),
+        seconds=seconds,
+        model=first.model,
+    )  # fmt: skip
+
+
+def _check(size: int, target: Any, samples: int) -> None:
+    if isinstance(target, list) and len(target) != size:
+        raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
+    if not isinstance(samples, int) or samples < 0:
+        raise BadInput(f"samples={samples!r}: how many rows to keep for pictures, at least 0.")
+
+
+def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
+    """Batches of rows, and how many rows there are; rows in memory are all checked before long work."""
+    if isinstance(inputs, CsvRows):
+        inputs.check(processor)
+        return inputs, inputs.rows
+    if isinstance(processor, Table) and not are_tensors(inputs):
+        columns, _ = processor.read(inputs)
+        processor.encode(columns)
+        return _Pieces(columns, step), len(columns[processor.columns[0]])
+    if not are_tensors(inputs):
+        raise BadInput("explain_global takes rows with processor=Table(…), or the model's own tensors.")
+    pieces = _Pieces(inputs, step)
+    return pieces, pieces.rows
+
+
+class _Pieces:
+    """Columns or tensors, a few rows at a time."""
+
+    def __init__(self, inputs: Any, step: int) -> None:
+        self.inputs, self.step = inputs, step
+        if isinstance(inputs, Mapping):
+            inputs = list(inputs.values())
+        self.rows = len(inputs) if isinstance(inputs, Tensor) else len(inputs[0])
+
+    def __len__(self) -> int:
+        return math.ceil(self.rows / self.step)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, self.rows, self.step):
+            part = slice(start, start + self.step)
+            if isinstance(self.inputs, Tensor):
+                yield self.inputs[part]
+            elif isinstance(self.inputs, Mapping):
+                yield {k: v[part] for k, v in self.inputs.items()}
+            else:
+                yield tuple(v[part] for v in self.inputs)

@@ -1,0 +1,60 @@
+"""Which other rows a row looked at, in models that let rows look at each other (SAINT)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from whyformer.borrow import borrowed
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import Observe
+from whyformer.errors import BadInput, NotOffered
+from whyformer.explainer import Explainer
+from whyformer.inputs.table import TableSubject
+from whyformer.output import Head
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class RowAttention:
+    """Attention of one row to itself and to the reference rows, per layer and head."""
+
+    weights_LHR: Array  # rows sum to one; entry 0 is the row itself
+    labels: tuple[str, ...]
+    paths: tuple[str, ...]
+    reference: str
+
+    def ranked(self) -> list[tuple[str, float]]:
+        """Rows from the most to the least looked at, averaged over layers and heads."""
+        mean = self.weights_LHR.mean((0, 1))
+        return [(self.labels[i], float(mean[i])) for i in np.argsort(-mean, kind="stable")]
+
+
+def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAttention | list[RowAttention]:
+    """Run rows beside the table's reference rows and say how much each looked at every one of them.
+
+    Kept apart from explanations: it says which rows were looked at, not which columns mattered.
+    """
+    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    subject, batch, single = explainer.prepare(inputs)
+    if not isinstance(subject, TableSubject):
+        raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
+    found = []
+    with borrowed(explainer.model), torch.no_grad():
+        if not subject.mixes_rows:
+            raise NotOffered("rows of this model do not look at each other: there is no row attention to show.")
+        for row in range(batch.size):
+            together = subject.in_company(batch.select([row]))
+            observer = Observe(together.size, module_names(explainer.model))
+            observer.rows_attend = True
+            with observer:
+                Head(subject, together).logits(together)
+            maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
+            names = ("this row", *(f"{subject.table.reference_name} {i}" for i in range(together.company)))
+            paths = tuple(path for path, _ in observer.between_rows)
+            found.append(RowAttention(np.stack(maps), names, paths, subject.table.reference_name))
+    return found[0] if single else found

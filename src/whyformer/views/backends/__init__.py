@@ -1,1 +1,0 @@
-"""One file per output: terminal, html, figure. Each turns every mark of view.py into its own medium."""

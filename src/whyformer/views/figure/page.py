@@ -1,0 +1,301 @@
+"""Views as matplotlib figures."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on, ramp
+from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
+from whyformer.views.figure.sheet_charts import draw_lines, draw_table
+from whyformer.views.figure.sheet_matrix import draw_matrix
+from whyformer.views.image import canvas_size, painted, painted_heads, picture
+from whyformer.views.text import characters_of, wrapped
+from whyformer.views.view import (
+    Bar,
+    Bars,
+    Frame,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Page,
+    Panel,
+    Picture,
+    Ranking,
+    Scale,
+    Table,
+    Terms,
+    TokenRun,
+    View,
+    captions,
+    rows_of,
+)
+
+MARGIN, GAP = 0.3, 0.35
+PIXELS = 384  # of a picture's longer side
+ROW = 0.2  # height of a bar's line
+
+
+def figure(page: Page) -> Any:
+    """A matplotlib Figure with everything on the page."""
+    sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
+    inner = sheet.width - 2 * MARGIN
+    y = MARGIN
+    if page.title:
+        y = sheet.paragraph(MARGIN, y, inner, page.title, size=15, weight="bold") + 0.15
+    y = _words(sheet, y, inner, page.lead)
+    for view, caption in zip(page.views, captions(page.views), strict=True):
+        y = _view(sheet, y, inner, view, caption) + GAP
+    y = _words(sheet, y, inner, page.outro)
+    return sheet.finish(y - GAP + MARGIN if page.views else y)
+
+
+def save_figure(page: Page, path: Path) -> None:
+    """The same page gives the same bytes: no date inside, ids in SVG from a fixed salt."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
+        figure(page).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _width(view: View) -> float:
+    marks = [m for p in view.panels for m in p.marks]
+    if marks and all(isinstance(m, Matrix) and m.small for m in marks):
+        return max(6.0, 1.05 * view.columns + 2 * MARGIN)
+    if len(marks) == 1 and isinstance(marks[0], Matrix):
+        return 8.0 if max(marks[0].values.shape) > 16 else 6.5
+    if any(isinstance(m, Table) for m in marks):
+        return 11.0
+    return {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+
+
+def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
+    for block in blocks:
+        if isinstance(block, str):
+            y = sheet.paragraph(MARGIN, y, min(width, 8), block) + 0.15
+            continue
+        if block.title:
+            y = sheet.paragraph(MARGIN, y, width, block.title, weight="bold") + 0.05
+        offset = max(cells(f.name) for f in block.facts) * letter(9, mono=True) + 0.3
+        for fact in block.facts:
+            sheet.text(MARGIN, y + 0.19, fact.name, mono=True)
+            y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
+        y += 0.15
+    return y
+
+
+def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
+    y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
+    for fact in view.facts:
+        sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
+        y = sheet.paragraph(MARGIN + 0.95, y, width - 0.95, fact.value)
+    y += 0.15
+    for row in rows_of(view.panels, view.columns):
+        columns = 1 if row[0].wide else view.columns
+        gap = 0.08 if _small(row[0]) else GAP
+        each = (width - gap * (columns - 1)) / columns
+        y = (
+            max(_panel(sheet, MARGIN + i * (each + gap), y, each, panel) for i, panel in enumerate(row))
+            + gap / 2
+            + 0.05
+        )
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    for scale in view.legends:
+        y = _legend(sheet, y, scale, over_images)
+    if caption:
+        y = sheet.paragraph(MARGIN, y, width, caption, size=8, color=GREY)
+    return _doubts(sheet, MARGIN, y, width, view.doubts)
+
+
+def _small(panel: Panel) -> bool:
+    return any(isinstance(m, Matrix) and m.small for m in panel.marks)
+
+
+def _doubts(sheet: Sheet, x: float, y: float, width: float, doubts: Sequence[str]) -> float:
+    if doubts:
+        y = sheet.paragraph(x, y + 0.08, width, "What to doubt", weight="bold", color="#8a4a05")
+    for doubt in doubts:
+        y = sheet.paragraph(x, y, width, f"– {doubt}", size=8.5)
+    return y
+
+
+def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> float:
+    small = _small(panel)
+    if panel.title:
+        style: dict[str, Any] = {"size": 7, "color": GREY} if small else {"size": 10, "weight": "bold"}
+        y = sheet.paragraph(x, y, width, panel.title, **style) + (0.03 if small else 0.08)
+    if panel.note:
+        y = sheet.paragraph(x, y, width, panel.note, size=8, color=GREY) + 0.05
+    for mark in panel.marks:
+        y = _mark(sheet, x, y, width, mark) + (0 if small else 0.1)
+    if panel.small_print():
+        y = sheet.paragraph(x, y, width, " · ".join(panel.small_print()), size=7.5, color=GREY)
+    return _doubts(sheet, x, y, width, panel.doubts)
+
+
+def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
+    """Draw a mark with its upper left corner at x, y; returns where it ends."""
+    if isinstance(mark, TokenRun):
+        return _run(sheet, x, y, width, mark)
+    if isinstance(mark, Ranking):
+        return _rows(sheet, x, y, width, mark.parts(), mark.scale, quoted=True)
+    if isinstance(mark, Bars):
+        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale)
+    if isinstance(mark, Picture):
+        return _image(
+            sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size), mark.frames
+        )
+    if isinstance(mark, Heat):
+        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
+    if isinstance(mark, Matrix):
+        return draw_matrix(sheet, x, y, width, mark)
+    if isinstance(mark, Table):
+        return draw_table(sheet, x, y, width, mark)
+    if isinstance(mark, Lines):
+        return draw_lines(sheet, x, y, width, mark)
+    y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
+    return _keys(sheet, x, y, width, mark)
+
+
+def _run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size: float = 11) -> float:
+    step, line_height = letter(size, mono=True), size * 1.75 / 72
+    for line in wrapped(characters_of(run), max(8, int(width / step))):
+        at = x
+        for _, group in groupby(line, key=lambda c: c.piece):
+            characters = list(group)
+            words = "".join(c.char for c in characters)
+            ink = INK
+            if characters[0].tint is not None:
+                background = colour(run.scale, characters[0].tint)
+                ink = ink_on(background)
+                sheet.box(at, y + 0.02, cells(words) * step, line_height - 0.05, hexadecimal(background))
+            sheet.text(at, y + line_height * 0.7, words, size=size, mono=True, color=ink)
+            at += cells(words) * step
+        y += line_height
+    return y
+
+
+def _rows(
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    lines: Sequence[tuple[int, Bar] | str],
+    scale: Scale,
+    quoted: bool = False,
+) -> float:
+    size = 8.5
+    step = letter(size, mono=True)
+    digits = decimals([line[1].score for line in lines if not isinstance(line, str)])
+    longest = min(34, max(18, int((width - 1.0) / step) - (14 if quoted else 9)))  # for columns with their values
+    labels = [_label(line, quoted, longest) for line in lines]
+    scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
+    number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
+    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1))
+    top = y
+    for line, label, score in zip(lines, labels, scores, strict=True):
+        quiet = isinstance(line, str) or line[1].special
+        look: dict[str, Any] = {
+            "size": size,
+            "mono": True,
+            "color": GREY if quiet else INK,
+            "style": "italic" if quiet else "normal",
+        }
+        sheet.text(x, y + ROW * 0.7, label, **look)
+        if not isinstance(line, str):
+            sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
+            _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
+        y += ROW
+    if scale.signed:
+        sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
+    return y
+
+
+def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
+    if isinstance(line, str):
+        return line
+    label = _short(line[1].label, longest if " = " in line[1].label else 18)
+    return f"{line[0]:>2}. {label!r}" if quoted else label
+
+
+def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
+    length = scale.length(bar.colour)
+    reach = max(abs(scale.low), abs(scale.high))
+    fill = (
+        "#8a929b" if bar.special else hexadecimal(colour(scale, scale.high * 0.8 if length >= 0 else scale.low * 0.8))
+    )
+    full = width / 2 if scale.signed else width
+    start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
+    beyond = abs(bar.colour) > reach * 1.0001
+    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
+    sheet.box(start, y, abs(length) * full, height, fill, **style)
+    if bar.low is not None and bar.high is not None:
+        middle = x + (width / 2 if scale.signed else 0)
+        left, right = (max(x, middle + scale.length(limit) * full) for limit in (bar.low, bar.high))
+        sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
+
+
+def _image(
+    sheet: Sheet,
+    x: float,
+    y: float,
+    width: float,
+    size: tuple[int, int],
+    paint: Callable[[tuple[int, int]], Any],
+    frames: Sequence[Frame] = (),
+) -> float:
+    drawn = min(width, 3.2 * size[1] / max(size))
+    height = drawn * size[0] / size[1]
+    sheet.pixels(x, y, drawn, height, paint(size))
+    for frame in frames:
+        _frame(sheet, x, y, drawn, height, frame)
+    return y + height
+
+
+def _frame(sheet: Sheet, x: float, y: float, width: float, height: float, frame: Frame) -> None:
+    """A box on a picture: white on a dark line, its name above it, or inside where there is no room."""
+    left, top, right, bottom = (e * full for e, full in zip(frame.box, (width, height, width, height), strict=True))
+    for edge, thick in (("black", 3.0), ("white", 1.4)):
+        sheet.box(x + left, y + top, right - left, bottom - top, "none", edge, linewidth=thick, zorder=2)
+    label = _short(frame.label, max(4, int(width / letter(8))))
+    long, high = cells(label) * letter(8) + 0.08, 0.16
+    at_x, at_y = x + max(0.0, min(left, width - long)), y + (top - high if top >= high else top)
+    sheet.box(at_x, at_y, long, high, "black", zorder=3)
+    sheet.text(at_x + 0.04, at_y + high - 0.045, label, size=8, color="white", zorder=4)
+
+
+def _keys(sheet: Sheet, x: float, y: float, width: float, mark: HeadColours) -> float:
+    at = x
+    y += 0.22
+    for i, name in zip(mark.numbers, mark.names, strict=True):
+        needed = 0.3 + cells(name) * letter(8)
+        if at + needed > x + width and at > x:
+            at, y = x, y + 0.2
+        sheet.box(at, y - 0.1, 0.11, 0.11, head_colour(i))
+        sheet.text(at + 0.16, y, name, size=8)
+        at += needed
+    return y
+
+
+def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
+    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
+    y += 0.05
+    sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors, np.linspace(0, 1, 256)[None]))
+    sheet.box(MARGIN, y, 1.8, 0.1, "none", LINE)
+    ends = f"{number(scale.low)} … {'0 … ' if scale.signed else ''}{number(scale.high)}   {scale.meaning}"
+    sheet.text(MARGIN + 1.95, y + 0.1, ends, size=8, color=GREY)
+    return y + 0.15
+
+
+def _short(label: str, longest: int) -> str:
+    label = " ".join(label.split()) if "\n" in label else label
+    return label if len(label) <= longest else label[: longest - 1] + "…"

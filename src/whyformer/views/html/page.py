@@ -1,0 +1,220 @@
+"""Views as HTML: one file, no script, no network, no font to fetch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on
+from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.html.charts import lines_svg, table_html
+from whyformer.views.html.style import STYLE
+from whyformer.views.html.svg import heads_svg, heat_svg, matrix_svg, picture_svg
+from whyformer.views.view import (
+    Bar,
+    Bars,
+    Fact,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Page,
+    Panel,
+    Picture,
+    Ranking,
+    Scale,
+    Table,
+    Terms,
+    TokenRun,
+    View,
+    captions,
+    rows_of,
+)
+
+
+def document(page: Page) -> str:
+    """A whole page."""
+    title = page.title or (page.views[0].title if page.views else "whyformer")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        # An empty icon keeps browsers from asking for one.
+        '<link rel="icon" href="data:,">\n'
+        f'<title>{escape(title)}</title>\n</head>\n<body style="margin:0;background:#fff">\n'
+        f"{fragment(page)}\n</body>\n</html>\n"
+    )
+
+
+def fragment(page: Page) -> str:
+    """The same without the frame of a document, for notebooks."""
+    parts = [f"<style>{STYLE}</style>", '<div class="wf">']
+    if page.title:
+        parts.append(f"<h1>{escape(page.title)}</h1>")
+    parts += _words(page.lead)
+    if _has_specials(page):
+        parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
+    parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
+    parts += _words(page.outro)
+    return "\n".join([*parts, "</div>"])
+
+
+def _has_specials(page: Page) -> bool:
+    marks = [m for v in page.views for p in v.panels for m in p.marks]
+    return any(b.special for m in marks if isinstance(m, (Bars, Ranking)) for b in m.bars)
+
+
+def _words(blocks: Sequence[str | Terms]) -> list[str]:
+    parts = []
+    for block in blocks:
+        if isinstance(block, str):
+            parts.append(f'<p class="wf-words">{escape(block)}</p>')
+            continue
+        if block.title:
+            parts.append(f"<h2>{escape(block.title)}</h2>")
+        tag = "code" if block.code else "b"
+        rows = "".join(f"<dt><{tag}>{escape(f.name)}</{tag}></dt><dd>{escape(f.value)}</dd>" for f in block.facts)
+        parts.append(f'<dl class="wf-terms">{rows}</dl>')
+    return parts
+
+
+def _view(view: View, caption: str) -> str:
+    parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>', _facts(view.facts)]
+    small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
+    for row in rows_of(view.panels, view.columns):
+        kind = "wf-row wf-small" if small else "wf-row"
+        style = f' style="--columns:{1 if row[0].wide else view.columns}"'
+        parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
+    over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
+    parts += [_legend(scale, over_images) for scale in view.legends]
+    if caption:
+        parts.append(f'<p class="wf-caption">{escape(caption)}</p>')
+    parts.append(_doubts(view.doubts))
+    return "\n".join(p for p in [*parts, "</section>"] if p)
+
+
+def _facts(facts: Sequence[Fact]) -> str:
+    if not facts:
+        return ""
+    items = "".join(f"<div><dt>{escape(f.name)}</dt><dd>{escape(f.value)}</dd></div>" for f in facts)
+    return f'<dl class="wf-facts">{items}</dl>'
+
+
+def _doubts(doubts: Sequence[str]) -> str:
+    if not doubts:
+        return ""
+    return (
+        f'<div class="wf-doubts"><b>What to doubt</b><ul>{"".join(f"<li>{escape(d)}</li>" for d in doubts)}</ul></div>'
+    )
+
+
+def _panel(panel: Panel) -> str:
+    parts = ['<div class="wf-panel">']
+    if panel.title:
+        parts.append(f"<h3>{escape(panel.title)}</h3>")
+    if panel.note:
+        parts.append(f'<p class="wf-note">{escape(panel.note)}</p>')
+    parts += [_mark(mark) for mark in panel.marks]
+    if panel.small_print():
+        parts.append(f'<p class="wf-note">{" · ".join(map(escape, panel.small_print()))}</p>')
+    return "".join([*parts, _doubts(panel.doubts), "</div>"])
+
+
+def _mark(mark: Mark) -> str:
+    if isinstance(mark, TokenRun):
+        return _run(mark)
+    if isinstance(mark, Ranking):
+        return _ranking(mark)
+    if isinstance(mark, Bars):
+        return _bars(mark)
+    if isinstance(mark, Picture):
+        return picture_svg(mark)
+    if isinstance(mark, Heat):
+        return heat_svg(mark)
+    if isinstance(mark, Matrix):
+        return matrix_svg(mark)
+    if isinstance(mark, Table):
+        return table_html(mark)
+    if isinstance(mark, Lines):
+        return lines_svg(mark)
+    return _heads(mark)
+
+
+def _run(run: TokenRun) -> str:
+    digits = decimals([p.score for p in run.pieces if p.score is not None])
+    parts = []
+    for piece in run.pieces:
+        if piece.score is None or piece.colour is None:
+            parts.append(escape(piece.text))
+            continue
+        background = colour(run.scale, piece.colour)
+        style = f"background:{hexadecimal(background)};color:{ink_on(background)}"
+        tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
+        kind = "wf-token wf-special" if piece.special else "wf-token"
+        parts.append(f'<span class="{kind}" style="{style}" title="{tip}">{escape(piece.text)}</span>')
+    return f'<p class="wf-run" dir="auto">{"".join(parts)}</p>'
+
+
+def _ranking(mark: Ranking) -> str:
+    digits = decimals([b.score for b in mark.bars])
+    rows = ""
+    for part in mark.parts():
+        if isinstance(part, str):
+            rows += f'<tr><td></td><td class="wf-more" colspan="3">{escape(part)}</td></tr>'
+        else:
+            rows += _row(part[1], f"{part[0]}.", repr(part[1].label), digits, mark.scale)
+    return f'<table class="wf-bars">{rows}</table>'
+
+
+def _bars(mark: Bars) -> str:
+    digits = decimals([b.score for b in mark.bars])
+    return f'<table class="wf-bars">{"".join(_row(b, "", b.label, digits, mark.scale) for b in mark.bars)}</table>'
+
+
+def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale) -> str:
+    length = scale.length(bar.colour)
+    reach = max(abs(scale.low), abs(scale.high))
+    beyond = abs(bar.colour) > reach * 1.0001
+    fill = (
+        "#8a929b" if bar.special else hexadecimal(colour(scale, scale.high * 0.8 if length >= 0 else scale.low * 0.8))
+    )
+    size = abs(length) * (50 if scale.signed else 100)
+    start = (50 - size if length < 0 else 50) if scale.signed else 0
+    kind = "wf-bar wf-beyond" if beyond else "wf-bar"
+    tip = ' title="longer than the scale of the other units"' if beyond else ""
+    axis = '<i class="wf-axis"></i>' if scale.signed else ""
+    drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
+    drawn += _limits(bar, scale)
+    wide = ' class="wf-pair"' if " = " in label else ""  # a column and its value
+    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(label)}</th>'
+    special = ' class="wf-special"' if bar.special else ""
+    cells += f'<td class="wf-number">{fixed(bar.score, digits)}</td><td class="wf-track">{drawn}</td>'
+    return f"<tr{special}>{cells}</tr>"
+
+
+def _limits(bar: Bar, scale: Scale) -> str:
+    if bar.low is None or bar.high is None:
+        return ""
+    middle, full = (50, 50) if scale.signed else (0, 100)
+    start, end = (max(0.0, middle + full * scale.length(x)) for x in (bar.low, bar.high))
+    place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
+    return f'<i class="wf-limits" style="{place}" title="{number(bar.low)} to {number(bar.high)}"></i>'
+
+
+def _heads(mark: HeadColours) -> str:
+    keys = "".join(
+        f'<span class="wf-key"><i style="background:{head_colour(i)}"></i>{escape(name)}</span>'
+        for i, name in zip(mark.numbers, mark.names, strict=True)
+    )
+    return f"{heads_svg(mark)}<p>{keys}</p>"
+
+
+def _legend(scale: Scale, over_images: bool) -> str:
+    anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
+    zero = "<span>0</span>" if scale.signed else ""
+    ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
+    return (
+        f'<div class="wf-legend"><span class="wf-ramp" style="{ramp}"></span>'
+        f'<span class="wf-ends"><span>{number(scale.low)}</span>{zero}<span>{number(scale.high)}</span></span>'
+        f"<span>{escape(scale.meaning)}</span></div>"
+    )

@@ -1,0 +1,111 @@
+"""Pictures and matrices on a terminal: half blocks in colour, shades of grey characters without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from whyformer.views.color import colours, head_colour
+from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, resized, shrunk
+from whyformer.views.view import HeadColours, Heat, Matrix, Picture, Scale
+
+Array = np.ndarray[Any, Any]
+SHADES = "·░▒▓█"  # a dot for nothing, so that the edges of a map are seen
+MINUS = "·:-=#"  # negative scores
+TALLEST = 32  # pixels; two per line
+LONGEST_LABEL = 14
+
+
+def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
+    if not coloured:
+        return Text(f"(the image, {mark.image.shape[0]} × {mark.image.shape[1]} pixels)")
+    return _half_blocks(framed(picture(mark.image, _fitting(canvas_size(mark), width)), mark.frames))
+
+
+def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
+    if coloured:
+        return _half_blocks(framed(painted(mark, _fitting(canvas_size(mark), width)), mark.frames))
+    values = mark.values_RC
+    if values.shape[1] * 2 > width:
+        size = (max(1, round(values.shape[0] * width / 2 / values.shape[1])), width // 2)
+        values = resized(values, size)
+    return Group(*(Text("".join(_shade(v, mark.scale) * 2 for v in row), no_wrap=True) for row in values))
+
+
+def heads_block(mark: HeadColours, width: int, coloured: bool) -> RenderableType:
+    if coloured:
+        legend = Text()
+        for i, name in zip(mark.numbers, mark.names, strict=True):
+            legend.append("■ ", style=head_colour(i)).append(f"{name}  ")
+        return Group(_half_blocks(painted_heads(mark, _fitting(canvas_size(mark), width))), legend)
+    strongest = np.stack(mark.maps_RC).argmax(0)
+    digits = "0123456789abcdefghijklmnopqrstuvwxyz"
+    lines = [Text("".join(f"{digits[v % len(digits)]} " for v in row), no_wrap=True) for row in strongest]
+    legend = Text("strongest head per patch: " + ", ".join(f"{digits[i % 36]} {n}" for i, n in enumerate(mark.names)))
+    return Group(*lines, legend)
+
+
+def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
+    if mark.small:
+        side = max(2, min(width, 24))
+        values = shrunk(mark.values, side)
+        if coloured:
+            return _half_blocks(colours(mark.scale, values))
+        return Group(*(Text("".join(_shade(v, mark.scale) for v in row), no_wrap=True) for row in values))
+    label_width = min(LONGEST_LABEL, max((cell_len(x) for x in mark.row_labels), default=0))
+    rows, columns = mark.values.shape
+    cell = 3 if columns * 3 + label_width + 5 <= width else 1
+    shown = min(columns, (width - label_width - 5) // cell)
+    lines = []
+    if mark.row_axis or mark.column_axis:
+        lines.append(Text(f"rows: {mark.row_axis}; columns: {mark.column_axis}", style="dim"))
+    if cell == 3:
+        head = "".join(f"{i:>3}" for i in range(shown))
+        lines.append(Text(" " * (label_width + 4) + head, style="dim", no_wrap=True))
+    for i, row in enumerate(mark.values):
+        label = mark.row_labels[i] if i < len(mark.row_labels) else ""
+        line = Text(f"{i:>3} {set_cell_size(label, label_width)} "[: label_width + 5], no_wrap=True)
+        for value in row[:shown]:
+            if coloured:
+                red, green, blue = colours(mark.scale, np.array(value))
+                line.append(" " * cell, style=f"on rgb({red},{green},{blue})")
+            else:
+                shade = _shade(value, mark.scale)
+                line.append(f"{shade * 2} " if cell > 1 else shade)
+        lines.append(line)
+    if shown < columns:
+        lines.append(Text(f"… {columns - shown} more columns", style="dim"))
+    if rows != columns or mark.row_labels != mark.column_labels:
+        names = ", ".join(f"{i} {label}" for i, label in enumerate(mark.column_labels[:shown]))
+        lines.append(Text(f"columns: {names}" if names else "", style="dim"))
+    return Group(*lines)
+
+
+def _shade(value: float, scale: Scale) -> str:
+    if not scale.signed:
+        return SHADES[round(scale.position(value) * (len(SHADES) - 1))]
+    length = scale.length(value)
+    marks = SHADES if length >= 0 else MINUS
+    return marks[round(abs(length) * (len(marks) - 1))]
+
+
+def _fitting(size: tuple[int, int], width: int) -> tuple[int, int]:
+    factor = min(width / size[1], TALLEST / size[0])
+    return max(2, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def _half_blocks(pixels: Array) -> Text:
+    """Two rows of pixels per line: the upper is the character's colour, the lower its background."""
+    if len(pixels) % 2:
+        pixels = np.concatenate([pixels, pixels[-1:]])
+    text = Text(no_wrap=True)
+    for upper, lower in zip(pixels[::2], pixels[1::2], strict=True):
+        for a, b in zip(upper, lower, strict=True):
+            text.append("▀", style=f"rgb({a[0]},{a[1]},{a[2]}) on rgb({b[0]},{b[1]},{b[2]})")
+        text.append("\n")
+    text.rstrip()
+    return text
