@@ -53,11 +53,11 @@ def main(argv: list[str] | None = None) -> None:
     model = bert(options.layers)
     ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0))
     explainer = Explainer(model)
-    subject, batch, _ = explainer.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    modality, batch, _ = explainer.prepare({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
     results: dict[str, list[Tensor]] = {}
     spent, seconds = {}, {}
     with borrowed(model), torch.no_grad():
-        layers = list(Run(subject, batch, study_of(subject, batch)[0]).anatomy().layers)
+        layers = list(Run(modality, batch, study_of(modality, batch)[0]).anatomy().layers)
         roads: dict[str, Callable[[list[tuple[Any, Any]]], list[Tensor]]] = {
             "Gram matrices": by_gram_matrices,
             "all vectors": by_vectors,

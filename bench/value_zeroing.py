@@ -111,9 +111,9 @@ def main(argv: list[str] | None = None) -> None:
     ids = torch.randint(1000, 20000, (1, options.tokens), generator=torch.Generator().manual_seed(0)).to(options.device)
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     explainer = Explainer(model)
-    subject, batch, _ = explainer.prepare(inputs)
+    modality, batch, _ = explainer.prepare(inputs)
     with borrowed(model), torch.no_grad():
-        run = Run(subject, batch, study_of(subject, batch)[0])
+        run = Run(modality, batch, study_of(modality, batch)[0])
         seconds: dict[str, list[float]] = {name: [] for name in ROADS}
         worst = 0.0
         calls = block_inputs(model, inputs)

@@ -299,4 +299,4 @@ def test_the_model_is_not_disturbed() -> None:
         case = CASES[name]
         model = case.build(case.implementations[0])
         with running(name, model=model) as run:
-            assert torch.equal(run.anatomy().record.logits, run.head.logits(run.batch))
+            assert torch.equal(run.anatomy().record.logits, run.output.logits(run.batch))

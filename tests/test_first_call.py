@@ -89,12 +89,12 @@ def test_nothing_of_a_study_is_alive_afterwards(name: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
     explainer = wf.Explainer(model)
-    subject, batch, _ = explainer.prepare(case.inputs())
+    modality, batch, _ = explainer.prepare(case.inputs())
     gc.collect()
     gc.disable()  # what only the collector would free counts as alive
     try:
         with explainer.borrowed(), LiveBytes(model) as live:
-            study_of(subject, batch)
+            study_of(modality, batch)
         left = live.now
     finally:
         gc.enable()
@@ -107,11 +107,11 @@ def test_one_pass_finds_the_rows_that_a_pass_of_their_own_finds(name: str) -> No
     case = CASES[name]
     model = case.build(case.implementations[0])
     explainer = wf.Explainer(model)
-    subject, batch, _ = explainer.prepare(case.inputs())
+    modality, batch, _ = explainer.prepare(case.inputs())
     one = batch.select([0])
-    run, names = Passes(subject, one), module_names(model)
+    run, names = Passes(modality, one), module_names(model)
     with explainer.borrowed():
-        found, _, reached = trace(run, names, subject.inputs(one))
+        found, _, reached = trace(run, names, modality.inputs(one))
         assert run.count == 1
         assert reached == readout_rows(run, names, len(found.sites) - 1)
 

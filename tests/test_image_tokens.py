@@ -172,9 +172,9 @@ def test_variants_come_in_parts() -> None:
     parts = explainer.explain(inputs_of("qwen2_vl"), method="occlusion", target=7, replace=WORD, batch_size=3)
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=0, atol=1e-5)
-    subject, batch, _ = explainer.prepare(inputs_of("qwen2_vl"))
-    found = list(subject.variants(batch, 1, whole[1].units, WORD, 4))
-    together = subject.without_unit(batch, 1, whole[1].units, WORD)
+    modality, batch, _ = explainer.prepare(inputs_of("qwen2_vl"))
+    found = list(modality.variants(batch, 1, whole[1].units, WORD, 4))
+    together = modality.without_unit(batch, 1, whole[1].units, WORD)
     assert [part.size for part in found] == [4, 4, 4, 1]
     for name, tensor in together.tensors.items():
         assert torch.equal(torch.cat([part.tensors[name] for part in found]), tensor)

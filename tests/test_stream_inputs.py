@@ -117,8 +117,8 @@ def test_raw_inputs_alone_and_together(name: str) -> None:
 def test_ready_tensors_give_the_same(name: str) -> None:
     """What the processor makes, passed as the model's own tensors without a processor."""
     family = FAMILIES[name]
-    subject, batch, _ = explainer(name).prepare(list(family.raw))
-    batch, target = subject.expanded(batch, family.target)
+    modality, batch, _ = explainer(name).prepare(list(family.raw))
+    batch, target = modality.expanded(batch, family.target)
     tensors = packed(batch.tensors) if SIZES in batch.tensors else batch.tensors
     expected = flat(explainer(name).explain(list(family.raw), target=family.target))
     bare = wf.Explainer(explainer(name).model)

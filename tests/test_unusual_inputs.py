@@ -235,14 +235,14 @@ def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
 
 def test_detectors_that_ask_of_each_class_by_itself() -> None:
     """No class of theirs means: no object. The last one is a class like the others."""
-    from whyformer.inputs.detection import DetectionSubject
+    from whyformer.inputs.detection import DetectionInput
 
     model = seeded(deformable)
-    subject = DetectionSubject(model)
-    batch = subject.adopt({"pixel_values": randn(2, 3, 96, 96)})
+    modality = DetectionInput(model)
+    batch = modality.adopt({"pixel_values": randn(2, 3, 96, 96)})
     with torch.no_grad():
         best = model(pixel_values=batch.tensors["pixel_values"]).logits.sigmoid()[..., 2].argmax(1)
-    steps, wanted = subject.expanded(batch, 2)
+    steps, wanted = modality.expanded(batch, 2)
     assert wanted == [2, 2] and list(steps.positions) == best.tolist()
 
 

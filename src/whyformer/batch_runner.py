@@ -9,7 +9,7 @@ import torch
 
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.found import explanations, with_pairs
-from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.base import Batch, Modality
 from whyformer.memory import Peak
 from whyformer.registry import Method
 from whyformer.run import Run
@@ -22,7 +22,7 @@ class BatchRunner:
 
     def __init__(
         self,
-        subject: Subject,
+        modality: Modality,
         study: Study,
         scalar: str,
         seed: int,
@@ -31,7 +31,7 @@ class BatchRunner:
         setup: int,
         track: Any,
     ) -> None:
-        self.subject, self.study, self.scalar, self.seed = subject, study, scalar, seed
+        self.modality, self.study, self.scalar, self.seed = modality, study, scalar, seed
         self.batch_size, self.keep_layers, self.setup, self.track = batch_size, keep_layers, setup, track
 
     def run(
@@ -57,7 +57,7 @@ class BatchRunner:
     ) -> dict[str, list[Explanation]] | None:
         """None where the memory did not suffice; by then the error is gone, and with it the tensors in its frames."""
         try:
-            if self.subject.mixes_rows:
+            if self.modality.mixes_rows:
                 return self._beside_others(batch, target, chosen, settings)
             return self._run_or_singly(batch, target, chosen, settings)
         except torch.OutOfMemoryError as error:
@@ -94,8 +94,8 @@ class BatchRunner:
             results |= self._run(batch, target, asking, {m.name: settings[m.name] for m in asking})
         looking = [m for m in chosen if m not in asking]
         for row in range(batch.size if looking else 0):
-            one = self.subject.in_company(batch.select([row]))
-            own = [target[row], *[None] * one.company] if isinstance(target, list) else target
+            one = self.modality.beside_reference_rows(batch.select([row]))
+            own = [target[row], *[None] * one.reference_rows] if isinstance(target, list) else target
             for name, found in self._run(one, own, looking, {m.name: settings[m.name] for m in looking}).items():
                 results[name] += found[:1]
         return results
@@ -113,7 +113,7 @@ class BatchRunner:
         self, batch: Batch, target: Any, chosen: list[Method], settings: dict[str, dict[str, Any]]
     ) -> dict[str, list[Explanation]]:
         run = Run(
-            self.subject,
+            self.modality,
             batch,
             self.study,
             target=target,
@@ -125,7 +125,7 @@ class BatchRunner:
         )
         started, peak = time.perf_counter(), Peak(next(iter(batch.tensors.values())).device)
         if any("attention_gradients" in m.needs for m in chosen):
-            run.record(grad=True, several=True)  # one record serves every method that follows
+            run.record(grad=True, multi_stream=True)  # one record serves every method that follows
         elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
             run.anatomy()  # likewise, for those that need the blocks around attention as well
         shared = time.perf_counter() - started

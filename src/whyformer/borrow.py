@@ -21,27 +21,32 @@ from whyformer.errors import BadInput, NotOffered
 
 
 @dataclass
-class Memory:
-    """What is kept per model while it lives: its lock, and facts learned about it (study/)."""
+class Loan:
+    """What belongs to a model while it lives: its lock, and what was found out about it (study/)."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
-    facts: dict[Any, Any] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict)
     modules: list[nn.Module] | None = None  # while it is borrowed
 
 
-_MEMORIES: weakref.WeakKeyDictionary[nn.Module, Memory] = weakref.WeakKeyDictionary()
-_MEMORIES_LOCK = threading.Lock()
+_LOANS: weakref.WeakKeyDictionary[nn.Module, Loan] = weakref.WeakKeyDictionary()
+_LOANS_LOCK = threading.Lock()
 
 
-def memory_of(model: nn.Module) -> Memory:
-    with _MEMORIES_LOCK:
-        return _MEMORIES.setdefault(model, Memory())
+def _loan(model: nn.Module) -> Loan:
+    with _LOANS_LOCK:
+        return _LOANS.setdefault(model, Loan())
+
+
+def known_about(model: nn.Module) -> dict[Any, Any]:
+    """What was found out about a model, to be read and added to; it goes with the model."""
+    return _loan(model).known
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """All modules of a model, found once while it is borrowed."""
-    found = memory_of(model).modules
-    return list(model.modules()) if found is None else found
+    modules = _loan(model).modules
+    return list(model.modules()) if modules is None else modules
 
 
 def unwrapped(model: Any) -> nn.Module:
@@ -66,10 +71,10 @@ def unwrapped(model: Any) -> nn.Module:
 @contextlib.contextmanager
 def borrowed(model: nn.Module) -> Iterator[None]:
     """Hold the model's lock, with the model ready to be explained."""
-    memory = memory_of(model)
-    with memory.lock, contextlib.ExitStack() as stack:
-        stack.callback(setattr, memory, "modules", memory.modules)
-        memory.modules = modules = list(model.modules())
+    loan = _loan(model)
+    with loan.lock, contextlib.ExitStack() as stack:
+        stack.callback(setattr, loan, "modules", loan.modules)
+        loan.modules = modules = list(model.modules())
         training = [m for m in modules if m.training]
         stack.callback(_restore_training, training)
         for module in training:

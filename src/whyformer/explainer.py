@@ -16,9 +16,9 @@ from whyformer.capture.intercept import mark_attention, module_names
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, one_of, refuse_misspelled, spelled
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.choose import are_tensors, choose_subject, encoded, is_single, listed, unpacked
-from whyformer.inputs.table import TableSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.choose import are_tensors, choose_modality, encoded, is_single, listed, unpacked
+from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.progress import tracker
 from whyformer.registry import Method, default_method, get_method, methods
@@ -79,12 +79,12 @@ class Explainer:
         one_of("memory", memory, ("auto",))
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-        subject, batch, single = self.prepare(inputs)
-        scalar = subject.scalar(scalar)
+        modality, batch, single = self.prepare(inputs)
+        scalar = modality.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.methods()).")
-        chosen = [get_method(n or default_method(_modality(subject))) for n in names]
+        chosen = [get_method(n or default_method(_modality(modality))) for n in names]
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -92,19 +92,19 @@ class Explainer:
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
-            batch, target = subject.expanded(hidden_padding(subject, batch), target)
-            study, new = study_of(subject, batch)
-            step, uneven = batch_size or _default_size(batch), subject.uneven(batch)
+            batch, target = modality.expanded(hidden_padding(modality, batch), target)
+            study, new = study_of(modality, batch)
+            step, one_by_one = batch_size or _default_size(batch), modality.one_by_one(batch)
             track = tracker(progress)
-            stride = 1 if uneven else step
+            stride = 1 if one_by_one else step
             chunks = [range(i, min(i + stride, batch.size)) for i in range(0, batch.size, stride)]
             for chunk in track(chunks, "explaining"):
                 own, part = part_of(batch, target, chunk)
-                if uneven:
-                    own = subject.alone(own)
-                    study, new = study_of(subject, own)
+                if one_by_one:
+                    own = modality.alone(own)
+                    study, new = study_of(modality, own)
                 runner = BatchRunner(
-                    subject, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
+                    modality, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
                 )
                 for name, found in runner.run(own, part, chosen, settings).items():
                     results[name] += found
@@ -114,29 +114,29 @@ class Explainer:
 
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
-        subject, batch, _ = self.prepare(inputs)
+        modality, batch, _ = self.prepare(inputs)
         with self.borrowed():
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             names = module_names(self.model)
-            study, _ = study_of(subject, batch)
+            study, _ = study_of(modality, batch)
             if not grad:
-                found = observe(lambda: logits_of(subject.call(batch)), Observe(batch.size, names), values=True)
+                found = observe(lambda: logits_of(modality.call(batch)), Observe(batch.size, names), values=True)
             else:
-                run = Run(subject, batch, study, target=target, scalar=scalar)
+                run = Run(modality, batch, study, target=target, scalar=scalar)
                 recorder = Recorder(batch.size, names, study.batch_axes)
-                found = record(lambda: run.head.logits(batch), recorder, run.scalars, values=True)
+                found = record(lambda: run.output.logits(batch), recorder, run.scalars, values=True)
             require_sites(found)
             return with_streams(found, study)
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
-        subject, batch, _ = self.prepare(inputs)
+        modality, batch, _ = self.prepare(inputs)
         with self.borrowed():
-            batch, _ = subject.expanded(batch, None)  # a generator is studied on what it writes
-            if subject.uneven(batch):
-                batch = subject.alone(batch.select([0]))
-            return study_of(subject, batch)[0]
+            batch, _ = modality.expanded(batch, None)  # a generator is studied on what it writes
+            if modality.one_by_one(batch):
+                batch = modality.alone(batch.select([0]))
+            return study_of(modality, batch)[0]
 
     def audit(self, inputs: Any) -> Leak:
         """Does information pass between positions outside the captured attention? (study/leak.py)"""
@@ -168,21 +168,21 @@ class Explainer:
 
     # Inputs
 
-    def prepare(self, inputs: Any) -> tuple[Subject, Batch, bool]:
-        """Subject, encoded batch, and whether a single raw input was given."""
+    def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
+        """Modality, encoded batch, and whether a single raw input was given."""
         if not isinstance(self.processor, Table):
             inputs = listed(inputs)
-        subject = choose_subject(self.model, self.processor, inputs)
-        if isinstance(subject, TableSubject):
-            return subject, *subject.read(inputs)
+        modality = choose_modality(self.model, self.processor, inputs)
+        if isinstance(modality, TableInput):
+            return modality, *modality.read(inputs)
         if are_tensors(inputs):
-            batch = subject.adopt(inputs)
-            return subject, batch, False
+            batch = modality.adopt(inputs)
+            return modality, batch, False
         single = is_single(inputs)
         raw = [inputs] if single else list(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return subject, encoded(subject, raw), single
+        return modality, encoded(modality, raw), single
 
 
 def explain(
@@ -221,9 +221,9 @@ def _default_size(batch: Batch) -> int:
     return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
 
 
-def _modality(subject: Subject) -> str:
+def _modality(modality: Modality) -> str:
     """A table is one whose columns are named; of bare tensors nothing is known."""
-    return "" if subject.stream == "table" and not isinstance(subject, TableSubject) else subject.stream
+    return "" if modality.stream == "table" and not isinstance(modality, TableInput) else modality.stream
 
 
 def _shaped(found: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
 from whyformer.study.streams import cropped
@@ -35,7 +35,7 @@ def explanations(
     predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
     base = None if found.base_B is None else found.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in found.checks.items()}
-    notes = [*run.study.notes, *run.subject.notes(run.batch, run.length)]
+    notes = [*run.study.notes, *run.modality.notes(run.batch, run.length)]
     notes += [PROBABILITIES] if run.gives_probabilities else []
     options = options | found.used
     same: dict[str, Any] = {
@@ -50,7 +50,7 @@ def explanations(
             "python": platform.python_version(),
         },
         "signed": m.signed if found.signed is None else found.signed,
-        "model": type(run.subject.model).__name__,
+        "model": type(run.modality.model).__name__,
     }
     result = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
@@ -65,7 +65,7 @@ def explanations(
                 units=units,
                 target=_with_label(run, target),
                 value=values[row],
-                prediction=Target(predictions[row], run.head.name(predictions[row]), position=target.position),
+                prediction=Target(predictions[row], run.output.name(predictions[row]), position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
@@ -95,8 +95,8 @@ def _require_scores(m: Method, scores: Array, units: int, row: int) -> None:
 
 
 def _with_label(run: Run, target: Target) -> Target:
-    versus = "" if target.versus is None else target.versus_label or run.head.name(target.versus)
-    return replace(target, label=target.label or run.head.name(target.index), versus_label=versus)
+    versus = "" if target.versus is None else target.versus_label or run.output.name(target.versus)
+    return replace(target, label=target.label or run.output.name(target.index), versus_label=versus)
 
 
 def with_pairs(run: Run, found: Attribution) -> Attribution:
@@ -109,10 +109,10 @@ def with_pairs(run: Run, found: Attribution) -> Attribution:
 
 def _readout(run: Run, row: int, keep_N: Array) -> str:
     readout = run.study.readout
-    if run.several:
+    if run.multi_stream:
         rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
         return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
-    if readout is not None and readout.kind == "rows" and isinstance(run.subject, TextSubject):
+    if readout is not None and readout.kind == "rows" and isinstance(run.modality, TextInput):
         found = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])  # those of the study were of another text
         return str(replace(readout, rows=tuple(int(i) for i in found)))
     return "" if readout is None else str(readout)
@@ -131,8 +131,8 @@ def _left_out(run: Run, row: int) -> list[str]:
     shown = set(run.units[row].stream)
     if not shown:
         return []  # every position is masked
-    main = run.batch.tensors.get(run.subject.main)  # the units are its positions, whatever they are called
-    given = dict.fromkeys(stream for tensor, stream in run.subject.inputs(run.batch) if tensor is not main)
+    main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
+    given = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
     missing = [s for s in given if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
     return [
         f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."

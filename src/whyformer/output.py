@@ -8,28 +8,28 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.families import task_of
 from whyformer.targets import logits_of
 
 
-class Head:
+class Output:
     """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
 
-    def __init__(self, subject: Subject, batch: Batch, scalar: str = "logit") -> None:
-        self.subject, self.scalar, self.batch = subject, scalar, batch
+    def __init__(self, modality: Modality, batch: Batch, scalar: str = "logit") -> None:
+        self.modality, self.scalar, self.batch = modality, scalar, batch
         self.pairs: Tensor | None = None  # what pairs of units add to a similarity, once the batch was run
-        self.model = subject.model
+        self.model = modality.model
         if batch.constants.get("past_key_values") is not None:
             raise BadInput(
                 "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
                 "whole text, without past_key_values."
             )
         self.extra: dict[str, Any] = {}
-        if "use_cache" in subject.parameters:
+        if "use_cache" in modality.parameters:
             self.extra["use_cache"] = False
-        self.causal = is_causal_lm(self.model) and not subject.generates
-        self.speaks = self.causal or subject.generates  # classes are tokens
+        self.causal = is_causal_lm(self.model) and not modality.generates
+        self.speaks = self.causal or modality.generates  # classes are tokens
         self.positions: list[int] | None = list(batch.positions) or None
         if self.causal:
             self.positions = self._last_positions(batch)
@@ -46,10 +46,10 @@ class Head:
         _seed()  # inside borrowed(): the caller's random state is kept
         if self.causal:
             return self._language_model(batch)
-        output = self.subject.call(batch, **self.extra)
-        if batch is self.batch and self.subject.compares:
-            self.pairs = self.subject.pairs(output)
-        own = self.subject.logits(output, batch, self.scalar)
+        output = self.modality.call(batch, **self.extra)
+        if batch is self.batch and self.modality.compares:
+            self.pairs = self.modality.pairs(output)
+        own = self.modality.logits(output, batch, self.scalar)
         if own is not None:
             return own
         if self.scalar == "cosine":
@@ -87,10 +87,10 @@ class Head:
     def _language_model(self, batch: Batch) -> Tensor:
         positions = torch.tensor(self._last_positions(batch))
         extra, which = dict(self.extra), positions
-        if "logits_to_keep" in self.subject.parameters:
+        if "logits_to_keep" in self.modality.parameters:
             wanted, which = positions.unique(return_inverse=True)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
-        logits = logits_of(self.subject.call(batch, **extra))
+        logits = logits_of(self.modality.call(batch, **extra))
         if logits.ndim == 2:  # a subclass that chose the position itself
             return logits
         return logits[torch.arange(len(logits)), which.to(logits.device)]
@@ -102,27 +102,27 @@ class Head:
 
     @property
     def tokenizer(self) -> Any:
-        return getattr(self.subject.processor, "tokenizer", self.subject.processor)
+        return getattr(self.modality.processor, "tokenizer", self.modality.processor)
 
     def labels(self) -> dict[int, str]:
-        if self.subject.compares:
+        if self.modality.compares:
             return {0: "similarity"}
         if self.speaks:
             return {}
-        if self.subject.classes:
-            return dict(enumerate(self.subject.classes))
+        if self.modality.classes:
+            return dict(enumerate(self.modality.classes))
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
         return {int(k): str(v) for k, v in names.items()}
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""
-        if self.speaks and self.subject.processor is not None:
+        if self.speaks and self.modality.processor is not None:
             return str(self.tokenizer.decode([index]))
         return self.labels().get(index, "")
 
     def token_id(self, text: str) -> int | None:
         """The id of a token given as text, on language models."""
-        if not self.speaks or self.subject.processor is None:
+        if not self.speaks or self.modality.processor is None:
             return None
         found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         unknown = found == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token

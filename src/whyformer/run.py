@@ -20,11 +20,11 @@ from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_l
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.image import ImageSubject, patch_masks
-from whyformer.inputs.table import TableSubject
-from whyformer.inputs.text import TextSubject
-from whyformer.output import Head
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.image import ImageInput, patch_masks
+from whyformer.inputs.table import TableInput
+from whyformer.inputs.text import TextInput
+from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.schedule import Schedule
 from whyformer.study.windows import Windows
@@ -37,44 +37,44 @@ from whyformer.types import Record, Target, Units
 class Positions:
     """What is known about a batch before the model has run on it."""
 
-    def __init__(self, subject: Subject, batch: Batch, study: Study) -> None:
-        self.subject, self.batch, self.study = subject, batch, study
+    def __init__(self, modality: Modality, batch: Batch, study: Study) -> None:
+        self.modality, self.batch, self.study = modality, batch, study
 
     @property
     def length(self) -> int:
         """Positions the model's attention runs over; those of several streams are laid end to end."""
-        if self.several:
+        if self.multi_stream:
             return sum(self.stream_sizes.values())
-        return self.study.length(self.subject, self.batch)
+        return self.study.length(self.modality, self.batch)
 
     @property
     def explained(self) -> range:
         """The rows of the batch that are explained; others may stand beside them (SAINT)."""
-        return range(self.batch.size - self.batch.company)
+        return range(self.batch.size - self.batch.reference_rows)
 
     @cached_property
     def keep_BN(self) -> Tensor:
         """(B, N) real positions; False at padding."""
-        if self.several:
-            return streams.keep_of(self.subject, self.batch, self.stream_sizes)
-        return self.subject.keep(self.batch, self.length, self.study.front)
+        if self.multi_stream:
+            return streams.keep_of(self.modality, self.batch, self.stream_sizes)
+        return self.modality.keep(self.batch, self.length, self.study.front)
 
     @cached_property
     def units(self) -> list[Units]:
-        if self.several:
-            return streams.units_of(self.subject, self.batch, self.stream_sizes, self.study.grid)
-        return self.subject.units(self.batch, self.length, self.study.front, self.study.grid)
+        if self.multi_stream:
+            return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
+        return self.modality.units(self.batch, self.length, self.study.front, self.study.grid)
 
     @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
-        if self.several:
+        if self.multi_stream:
             rules = self.study.readouts
-            return streams.readout_weights(self.subject, self.batch, self.schedule, rules, self.stream_sizes)
+            return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.study.readout.kind == "rows" and isinstance(self.subject, TextSubject):
-            return rows_of_each(self.subject, self.batch, self.study)
+        if self.study.readout.kind == "rows" and isinstance(self.modality, TextInput):
+            return rows_of_each(self.modality, self.batch, self.study)
         return self.study.readout.weights(self.keep_BN)
 
     @cached_property
@@ -87,15 +87,15 @@ class Positions:
 
     def per_unit(self, detail: Tensor) -> Tensor:
         """Sum a (B, …) attribution of the input's own numbers over each unit → (B, N) attention positions."""
-        if isinstance(self.subject, ImageSubject):
+        if isinstance(self.modality, ImageInput):
             rows = []
             for row, units in enumerate(self.units):
                 masks = patch_masks(units, detail[row][None])
                 rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
             return torch.stack(rows)
         scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
-        if isinstance(self.subject, TableSubject):
-            return self.subject.placed(scores, self.batch, self.length)
+        if isinstance(self.modality, TableInput):
+            return self.modality.placed(scores, self.batch, self.length)
         missing = self.length - scores.shape[1]
         if missing <= 0:
             return scores
@@ -105,20 +105,20 @@ class Positions:
     # Several streams
 
     @property
-    def several(self) -> bool:
+    def multi_stream(self) -> bool:
         """Several streams of tokens: methods that know the rules for them read maps by stream."""
-        return self.study.several
+        return self.study.multi_stream
 
     @cached_property
     def schedule(self) -> Schedule:
         """Who asks whom (study/schedule.py)."""
         assert self.study.schedule is not None
-        return streams.placed(self.subject, self.batch, self.study.schedule)
+        return streams.placed(self.modality, self.batch, self.study.schedule)
 
     @cached_property
     def stream_sizes(self) -> dict[str, int]:
         """Positions of each stream, in the order in which they are laid end to end."""
-        return streams.lengths(self.subject, self.batch, self.schedule)
+        return streams.lengths(self.modality, self.batch, self.schedule)
 
     def by_stream(self, values_BN: Tensor) -> dict[str, Tensor]:
         """The columns of each stream."""
@@ -163,7 +163,7 @@ class Run(Positions):
 
     def __init__(
         self,
-        subject: Subject,
+        modality: Modality,
         batch: Batch,
         study: Study,
         *,
@@ -174,16 +174,16 @@ class Run(Positions):
         keep_layers: bool = False,
         track: Callable[[Sequence[Any], str], Any] | None = None,
     ) -> None:
-        super().__init__(subject, batch, study)
+        super().__init__(modality, batch, study)
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
         self.track = track or (lambda steps, label: steps)
-        self.head = Head(subject, batch, scalar)
+        self.output = Output(modality, batch, scalar)
         self.forwards_B = np.zeros(batch.size)
         self.backwards_B = np.zeros(batch.size)
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
-        self._names = module_names(subject.model)
+        self._names = module_names(modality.model)
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
 
@@ -213,7 +213,7 @@ class Run(Positions):
             self._see(logits_BC)
             self._resolve(logits_BC.detach())
         values_B = scalar_of(logits_BC, self.targets, self.scalar)
-        if not self.batch.company:
+        if not self.batch.reference_rows:
             return values_B
         own_B = torch.zeros_like(values_B)
         own_B[: len(self.explained)] = 1
@@ -222,11 +222,11 @@ class Run(Positions):
     @property
     def gives_probabilities(self) -> bool:
         """What the model returns are no logits. Classes that do not exclude each other need not add up to anything."""
-        return not self.head.independent and are_probabilities(self.logits)
+        return not self.output.independent and are_probabilities(self.logits)
 
     def pairs(self) -> Tensor | None:
-        """(B, N_a, N_b) what pairs of units add to a similarity, where the subject knows; found on the way."""
-        return self.head.pairs
+        """(B, N_a, N_b) what pairs of units add to a similarity, where the modality knows; found on the way."""
+        return self.output.pairs
 
     def _see(self, logits: Tensor) -> None:
         self._logits = logits.detach().float()
@@ -236,7 +236,12 @@ class Run(Positions):
 
     def _resolve(self, logits: Tensor) -> None:
         self._targets = resolve_targets(
-            self._wanted, logits, self.head.labels(), self.head.positions, self.head.token_id, self.head.independent
+            self._wanted,
+            logits,
+            self.output.labels(),
+            self.output.positions,
+            self.output.token_id,
+            self.output.independent,
         )
 
     # Passes
@@ -245,7 +250,7 @@ class Run(Positions):
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
         """Logits of a batch; ``owners`` are the inputs it is charged to."""
         np.add.at(self.forwards_B, list(owners), 1)
-        return self.head.logits(batch)
+        return self.output.logits(batch)
 
     def score(self, batch: Batch, owner: int) -> Tensor:
         """(n,) explained value of n variants of input ``owner``, in batches."""
@@ -256,12 +261,12 @@ class Run(Positions):
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.scalar))
         return torch.cat(parts)
 
-    def record(self, grad: bool = False, values: bool = False, several: bool = False) -> Record:
+    def record(self, grad: bool = False, values: bool = False, multi_stream: bool = False) -> Record:
         """Attention maps (and gradients) of the batch; one record serves all methods.
 
         several: the method knows what to do with several streams.
         """
-        require_readable(self.study, several)
+        require_readable(self.study, multi_stream)
         found = self._records.get(True) or (None if grad else self._records.get(False))
         if found is None or (values and found.sites[0].value_BHKD is None):
             found = self._record(grad, values)
@@ -275,17 +280,17 @@ class Run(Positions):
         self.forwards_B += 1
         if not grad:
             observer = self._ready(Observe(self.batch.size, self._names, axes))
-            result = observe(lambda: self.head.logits(self.batch), observer, values)
+            result = observe(lambda: self.output.logits(self.batch), observer, values)
         else:
             recorder = self._ready(Recorder(self.batch.size, self._names, axes))
-            result = record(lambda: self.head.logits(self.batch), recorder, self.scalars, values)
+            result = record(lambda: self.output.logits(self.batch), recorder, self.scalars, values)
             self.backwards_B += 1
         if self._logits is None:
             self._see(result.logits)
         return result
 
     def _ready(self, intercept: Seeing) -> Seeing:
-        intercept.rows_attend = self.batch.company > 0
+        intercept.rows_attend = self.batch.reference_rows > 0
         return intercept
 
     def anatomy(self) -> Anatomy:
@@ -294,7 +299,7 @@ class Run(Positions):
             require_readable(self.study)
             self.forwards_B += 1
             intercept = self._ready(Dissect(self.batch.size, self._names, self.study.batch_axes))
-            found = dissect(lambda: self.head.logits(self.batch), intercept)
+            found = dissect(lambda: self.output.logits(self.batch), intercept)
             require_sites(found.record)
             self._anatomy = found
             self._records[False] = with_streams(found.record, self.study)
@@ -307,12 +312,12 @@ class Run(Positions):
         intercept = self._ready(Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit))
         self.forwards_B += 1
         with torch.no_grad(), intercept:
-            return self.head.logits(self.batch)
+            return self.output.logits(self.batch)
 
     # Gradients at the input
 
     def require_one_input(self) -> None:
-        if self.subject.several:
+        if self.modality.multi_input:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
                 "input: one of them would be left out. Use occlusion, or generic_attention."
@@ -335,10 +340,10 @@ class Run(Positions):
         floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
         seen = BeforeAttention(self.batch.size, self.length)
         seen.add(*leaves)
-        is_text = isinstance(self.subject, TextSubject)
+        is_text = isinstance(self.modality, TextInput)
         with torch.enable_grad():
             with rules, self.swapped(self.batch, leaf) if is_text else LookupLeaves(leaf, self.batch.tensors), seen:
-                logits = self.head.logits(self.batch.with_tensors(**floats))
+                logits = self.output.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use "
@@ -353,5 +358,5 @@ class Run(Positions):
 
     def swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         """A mode in which the word embeddings of a text are what ``replace`` makes of them."""
-        assert isinstance(self.subject, TextSubject)
-        return SwapEmbedding(batch.tensors[self.subject.main], self.subject.table(), replace)
+        assert isinstance(self.modality, TextInput)
+        return SwapEmbedding(batch.tensors[self.modality.main], self.modality.table(), replace)

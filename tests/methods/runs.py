@@ -22,8 +22,8 @@ def running(
 ) -> Iterator[Run]:
     model = model_of(name, double) if model is None else model
     explainer = Explainer(model)
-    subject, batch, _ = explainer.prepare(CASES[name].inputs() if inputs is None else inputs)
+    modality, batch, _ = explainer.prepare(CASES[name].inputs() if inputs is None else inputs)
     with borrowed(explainer.model):
-        batch = hidden_padding(subject, batch)
-        study, _ = study_of(subject, batch)
-        yield Run(subject, batch, study, **({"target": TARGET} | how))
+        batch = hidden_padding(modality, batch)
+        study, _ = study_of(modality, batch)
+        yield Run(modality, batch, study, **({"target": TARGET} | how))

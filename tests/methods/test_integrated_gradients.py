@@ -24,7 +24,7 @@ from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
 from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
 from tests.references.integrated_gradients import integrated_gradients
-from whyformer.engines.gradient import Place
+from whyformer.engines.gradient import InputSpace
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.memory import SavedBytes
 
@@ -177,15 +177,15 @@ def test_batch_size_changes_nothing_at_the_entrance(name: str) -> None:
 def test_memory_stays_within_the_budget(method: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every graph is weighed here, whatever the method itself weighs."""
     weighed: list[tuple[int, int]] = []
-    gradient_at = Place.gradient_at
+    gradient_at = InputSpace.gradient_at
 
-    def watched(place: Place, points: torch.Tensor, rows: list[int]) -> torch.Tensor:
-        with SavedBytes(place.run.subject.model) as saved:
-            gradient = gradient_at(place, points, rows)
+    def watched(space: InputSpace, points: torch.Tensor, rows: list[int]) -> torch.Tensor:
+        with SavedBytes(space.run.modality.model) as saved:
+            gradient = gradient_at(space, points, rows)
         weighed.append((len(rows), saved.total))
         return gradient
 
-    monkeypatch.setattr(Place, "gradient_at", watched)
+    monkeypatch.setattr(InputSpace, "gradient_at", watched)
     wide = explained("bert", **method, memory_mb=1000)
     assert max(weighed)[0] == 16, "without a tight budget points share batches"
     one = max(total // count for count, total in weighed)

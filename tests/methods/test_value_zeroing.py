@@ -96,7 +96,7 @@ def brute_force(run: Run, blocks: str, layer: int) -> Tensor:
 
         return edit
 
-    hook = run.subject.model.get_submodule(blocks)[layer].register_forward_hook(see)
+    hook = run.modality.model.get_submodule(blocks)[layer].register_forward_hook(see)
     for token in (None, *range(run.length)):
         run.rewritten(edit_of(token))
     hook.remove()

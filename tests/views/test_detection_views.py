@@ -18,7 +18,7 @@ from tests.models import CASES
 from whyformer.types import Target
 from whyformer.views.explained import side_by_side, view_of
 from whyformer.views.facts import facts
-from whyformer.views.image import framed, frames_of, place_of
+from whyformer.views.image import framed, frames_of, gradient_space
 from whyformer.views.view import Frame, Heat, Picture
 
 SIZE = {"shortest_edge": 32, "longest_edge": 64}
@@ -49,7 +49,7 @@ def test_the_box_is_the_one_that_the_model_predicts() -> None:
         (frame,) = frames_of(explanation)
         np.testing.assert_allclose(frame.box, predicted(inputs, row, 2), atol=1e-6)
         assert frame.label == "<dog>"
-        assert ("detected", place_of(frame)) in [(f.name, f.value) for f in facts(explanation)]
+        assert ("detected", gradient_space(frame)) in [(f.name, f.value) for f in facts(explanation)]
         other = explanation.replace(target=Target(0, "cat", position=4))
         np.testing.assert_allclose(frames_of(other)[0].box, predicted(inputs, row, 4), atol=1e-6)
 
@@ -133,7 +133,7 @@ def test_a_terminal_paints_it_into_the_picture() -> None:
     expected[4:9, [2, 6]] = True
     assert np.array_equal(white, expected)
     assert (painted[5, 3:6] == 0).all() and (painted[0] == 100).all()
-    assert place_of(frame) == "25–75 % across, 50–100 % down"
+    assert gradient_space(frame) == "25–75 % across, 50–100 % down"
 
 
 def test_saved_explanations_keep_their_box(tmp_path: Path) -> None:

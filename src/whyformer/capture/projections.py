@@ -25,7 +25,7 @@ TOLERANCE = 1e-3  # relative; a wrong column is off by about 1
 
 
 @dataclass(frozen=True)
-class Found:
+class HeadWeights:
     """Columns of a weight, one slice per head: (H, in, D) for q, k, v; (H, D, out) for o."""
 
     weight_HXY: Tensor
@@ -38,10 +38,10 @@ class SiteWeights:
 
     path: str
     heads: int
-    query: Found | None = None
-    key: Found | None = None
-    value: Found | None = None
-    output: Found | None = None
+    query: HeadWeights | None = None
+    key: HeadWeights | None = None
+    value: HeadWeights | None = None
+    output: HeadWeights | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ProjectionFinder(Observe):
             if starts is not None:
                 width = self._result_HND.shape[-1]
                 rows = torch.stack([weight[s : s + width] for s in starts])
-                self.found[-1].output = Found(rows)
+                self.found[-1].output = HeadWeights(rows)
                 self._result_HND = None
         self._recent.append(projection)
 
@@ -120,7 +120,7 @@ class ProjectionFinder(Observe):
         self._result_HND = site.attention_BHQK[0] @ value_HND
         self._recent, self._operands = [], {}
 
-    def _find(self, heads_HND: Tensor | None) -> Found | None:
+    def _find(self, heads_HND: Tensor | None) -> HeadWeights | None:
         if heads_HND is None:
             return None
         width = heads_HND.shape[-1]
@@ -128,7 +128,7 @@ class ProjectionFinder(Observe):
             for projection in reversed(self._recent):
                 starts = columns_of(heads_HND, projection.result_NY, rotated)
                 if starts is not None:
-                    return Found(torch.stack([projection.weight_XY[:, s : s + width] for s in starts]), rotated)
+                    return HeadWeights(torch.stack([projection.weight_XY[:, s : s + width] for s in starts]), rotated)
         return None
 
 

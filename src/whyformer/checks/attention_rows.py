@@ -115,9 +115,9 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
     for each pair of streams (who asks whom), and the readout rows are those of the streams that feed the head.
     """
     one_of("rows", rows, ROWS)
-    if run.subject.mixes_rows:
+    if run.modality.mixes_rows:
         raise NotOffered("attention runs over the rows of a table too: there is no one row of attention to change.")
-    run.record(several=True)  # refuses what cannot be read
+    run.record(multi_stream=True)  # refuses what cannot be read
     said, place = said_of(run), _windowed if run.windowed else _plain
     every = [
         place(run, calls[number], asks, heads, rows, said)
@@ -132,9 +132,9 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
 
 def _calls(run: Run) -> dict[tuple[str, str], list[int]]:
     """Numbers of the attention calls, by who asks whom."""
-    stream = run.subject.stream
-    if not run.several:
-        return {(stream, stream): list(range(len(run.record(several=True).sites)))}
+    stream = run.modality.stream
+    if not run.multi_stream:
+        return {(stream, stream): list(range(len(run.record(multi_stream=True).sites)))}
     shown = tuple(run.stream_sizes)
     pairs = {(s, t): run.schedule.between(s, t) for s in shown for t in shown}
     return {pair: calls for pair, calls in pairs.items() if calls}
@@ -145,9 +145,9 @@ def _plain(
 ) -> LayerRows | None:
     """The rows of one call over a whole stream; None where a stream that does not feed the head asks, or too few keys
     could change."""
-    site = run.record(several=True).sites[call]
+    site = run.record(multi_stream=True).sites[call]
     own = site.attention_BHQK[0].float()
-    where = slices(run.stream_sizes) if run.several else {asks[0]: slice(0, run.length)}
+    where = slices(run.stream_sizes) if run.multi_stream else {asks[0]: slice(0, run.length)}
     queries, keys = where[asks[0]], where[asks[1]]
     whole = queries.stop - queries.start
     first, count = site.first_query if own.shape[1] != whole else 0, own.shape[1]
@@ -158,7 +158,7 @@ def _plain(
     chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
     own = own[list(chosen)][:, asked]
     free = (run.keep_BN[0] & ~run.special_BN[0])[keys] & (own > 0).any(0)
-    if run.several and int(free.sum(-1).max()) < 2:  # object queries that look at each other
+    if run.multi_stream and int(free.sum(-1).max()) < 2:  # object queries that look at each other
         return None
     place = torch.arange(keys.start, keys.stop, device=own.device).expand(free.shape)
     read, everything = weight[asked] / weight[asked].sum(), run.keep_BN.shape[1]
@@ -171,7 +171,7 @@ def _windowed(
     run: Run, call: int, asks: tuple[str, str], heads: Choice, rows: str, said: Callable[[Tensor], Tensor]
 ) -> LayerRows:
     """The rows of one call inside windows. The head pools all tokens, so all of them are read."""
-    site, windows = run.record(several=True).sites[call], run.windows
+    site, windows = run.record(multi_stream=True).sites[call], run.windows
     tokens_WN = windows.placements[call].tokens_WN.to(site.attention_BHQK.device)
     stage = windows.placements[call].stage
     chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
@@ -213,8 +213,8 @@ def logits_with(run: Run, places: Sequence[LayerRows], maps: Sequence[Tensor]) -
     copies = run.batch.select([0] * size)
     run.forwards_B[0] += size
     try:
-        with Impose(size, module_names(run.subject.model), run.study.batch_axes, rewrite=rewrite):
-            return run.head.logits(copies)
+        with Impose(size, module_names(run.modality.model), run.study.batch_axes, rewrite=rewrite):
+            return run.output.logits(copies)
     except AmbiguousLayout:
         if size == 1:
             raise

@@ -15,7 +15,7 @@ from whyformer.result import from_plain, to_plain
 from whyformer.version import __version__
 
 
-class Kept:
+class Cache:
     """One file per piece: a whole check, one input of it, one set of random weights.
 
     about: all that the pieces depend on, besides their own keys.

@@ -103,7 +103,7 @@ def check_with(
     results: dict[str, Any] = {}
     for name, settings in exam.track(list(wanted.items()), "checking"):
         try:
-            results[name] = exam.kept(RESULTS[name], (name, settings), partial(CHECKS[name], exam, **settings))
+            results[name] = exam.cached(RESULTS[name], (name, settings), partial(CHECKS[name], exam, **settings))
             findings += [_concerning(f, exam) for f in results[name].findings()]
         except BadInput:
             raise
@@ -128,7 +128,7 @@ def check_with(
 
 def _concerning(finding: Finding, exam: Exam) -> Finding:
     """What is wrong with attention is a note where the method weighs it with something else, or goes without."""
-    if finding.check in ABOUT_ATTENTION and exam.subject.compares:
+    if finding.check in ABOUT_ATTENTION and exam.modality.compares:
         finding = replace(finding, text=f"{finding.text} {IN_SHARES}")
     if finding.check not in ABOUT_ATTENTION or finding.level != "warning" or exam.method.needs == {"attention"}:
         return finding

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.checks.cache import Kept
+from whyformer.checks.cache import Cache
 from whyformer.engines.perturbation.game import Part, folder_of, weights_digest
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.inputs.base import Batch
 from whyformer.inputs.choose import are_tensors, is_single
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.progress import tracker
 from whyformer.registry import Method, get_method
 from whyformer.run import Run
@@ -53,24 +53,24 @@ class Exam:
         if not isinstance(explainer.processor, Table) and not are_tensors(inputs):
             self.raw = [inputs] if is_single(inputs) else list(inputs)
             self.inputs = self.raw
-        self.subject, batch, _ = explainer.prepare(self.inputs)
+        self.modality, batch, _ = explainer.prepare(self.inputs)
         if isinstance(explainer.processor, Table):  # rows in any form are read once
             self.inputs = dict(batch.tensors)
         if isinstance(target, list) and len(target) != batch.size:
             raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
         with self.borrowing():
-            self.batch: Batch = self._expanded(hidden_padding(self.subject, batch))
-            self.uneven = self.subject.uneven(self.batch)
-            one = self.subject.alone(self.batch.select([0])) if self.uneven else self.batch
-            self.study: Study = study_of(self.subject, one)[0]
+            self.batch: Batch = self._expanded(hidden_padding(self.modality, batch))
+            self.one_by_one = self.modality.one_by_one(self.batch)
+            one = self.modality.alone(self.batch.select([0])) if self.one_by_one else self.batch
+            self.study: Study = study_of(self.modality, one)[0]
         self.size = self.batch.size
         self.track = one_bar(tracker(progress))
         folder = folder_of(cache)
-        self.kept = Kept(folder, () if folder is None else self._about())
+        self.cached = Cache(folder, () if folder is None else self._about())
 
     def _expanded(self, given: Batch) -> Batch:
         """One row per explanation: where an input gives several (detections, tokens of an answer), each is checked."""
-        batch, targets = self.subject.expanded(given, self.target)
+        batch, targets = self.modality.expanded(given, self.target)
         if batch is given:
             return given
         if any("written" in facts for facts in batch.encodings):
@@ -86,7 +86,7 @@ class Exam:
     def _about(self) -> Iterator[Part]:
         """All that findings depend on, besides the options of the checks."""
         yield weights_digest(self.explainer.model)
-        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.subject.classes))
+        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.modality.classes))
         yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
         yield repr(self.batch.positions)
         for name, tensor in self.batch.tensors.items():
@@ -103,10 +103,10 @@ class Exam:
 
     def alone(self, row: int) -> Batch:
         one = self.batch.select([row])
-        if self.uneven:
-            return self.subject.alone(one)
+        if self.one_by_one:
+            return self.modality.alone(one)
         keep = one.keep_BN
-        if not isinstance(self.subject, TextSubject) or keep is None or self.subject.several:
+        if not isinstance(self.modality, TextInput) or keep is None or self.modality.multi_input:
             return one
         width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
         tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
@@ -120,11 +120,11 @@ class Exam:
         target = [self.target[row]] if isinstance(self.target, list) else self.target
         one = self.alone(row)
         return Run(
-            self.subject,
+            self.modality,
             one,
-            study_of(self.subject, one)[0] if self.uneven else self.study,
+            study_of(self.modality, one)[0] if self.one_by_one else self.study,
             target=None if own_answer else target,
-            scalar=self.subject.scalar(scalar),
+            scalar=self.modality.scalar(scalar),
             seed=self.seed,
             batch_size=self.step,
         )
@@ -146,7 +146,7 @@ class Exam:
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        found = self.kept(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
+        found = self.cached(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
         return list(found)
 
     @property

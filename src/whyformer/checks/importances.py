@@ -13,7 +13,7 @@ from whyformer.checks.distances import Array, tvd
 from whyformer.checks.watched import said_of
 from whyformer.engines.perturbation.variants import Filled
 from whyformer.errors import NotOffered
-from whyformer.inputs.image import ImageSubject, patch_index
+from whyformer.inputs.image import ImageInput, patch_index
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.run import Run
 
@@ -23,7 +23,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
 
     patches_PN: of tokens that were merged of patches, instead of units.
     """
-    constant = Impose(1, module_names(run.subject.model), run.study.batch_axes, rewrite=lambda _, __, a: a.detach())
+    constant = Impose(1, module_names(run.modality.model), run.study.batch_axes, rewrite=lambda _, __, a: a.detach())
     try:
         run.require_one_input()
         trace = run.traced(constant)
@@ -42,7 +42,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
 
 def _has_units(run: Run, leaf: Tensor) -> bool:
     """Can the numbers of the input be shared out to units? Those of raw audio cannot."""
-    return isinstance(run.subject, ImageSubject) or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
+    return isinstance(run.modality, ImageInput) or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
 
 
 def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
@@ -50,12 +50,12 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
 
     patches_PN: of tokens that were merged of patches, instead of units.
     """
-    replacements, count = run.subject.replacements, len(run.units[0] if patches_PN is None else patches_PN)
+    replacements, count = run.modality.replacements, len(run.units[0] if patches_PN is None else patches_PN)
     try:
         if not replacements:
             return np.full(count, np.nan)
         if patches_PN is None:
-            every = run.subject.without_unit(run.batch, 0, run.units[0], replacements[0])
+            every = run.modality.without_unit(run.batch, 0, run.units[0], replacements[0])
         else:
             tokens = _without_tokens(run, patches_PN, replacements[0])
     except NotOffered:
@@ -71,19 +71,19 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
 
 def _without_tokens(run: Run, patches_PN: Tensor, replacement: str) -> Filled:
     """One image without some of the tokens that its patches were merged into."""
-    assert isinstance(run.subject, ImageSubject)
-    name, units = run.subject.main, run.units[0]
+    assert isinstance(run.modality, ImageInput)
+    name, units = run.modality.main, run.units[0]
     assert units.grid is not None
     pixels = run.batch.tensors[name]
     token_of_patch = patches_PN.argmax(0).to(pixels.device)
     owner = token_of_patch[patch_index(units.grid, *pixels.shape[-2:]).to(pixels.device)]
-    filling = run.subject.background(pixels, replacement)
+    filling = run.modality.background(pixels, replacement)
     return Filled(run.batch, {name: owner.expand(pixels.shape[1:])}, [{name: filling}])
 
 
 def mixing(run: Run, place: LayerRows) -> float:
     """Kobayashi et al. 2021's mixing ratio of the rows in this layer; NaN where blocks cannot be taken apart."""
-    if run.several or run.windowed:
+    if run.multi_stream or run.windowed:
         return float("nan")
     try:
         ratio = mixing_ratio(run, level="attn_res_ln")[0, place.layer]

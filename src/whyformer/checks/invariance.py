@@ -16,7 +16,7 @@ from whyformer.capture.embeddings import ShiftEmbedding
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.types import Explanation
 
 COMPANY = 1e-3  # relative difference that rounding explains
@@ -124,9 +124,9 @@ def _together(exam: Exam) -> list[Explanation]:
     targets = [*exam.targets, exam.targets[0]]
     tensors = _named(exam, rows)
     masks = [name for name in tensors if name.endswith("mask") and "padding" not in name]
-    if isinstance(exam.subject, TextSubject) and masks:
-        width, main = tensors[exam.subject.main].shape[1], exam.subject.main
-        pad = getattr(exam.subject.config, "pad_token_id", None) or 0
+    if isinstance(exam.modality, TextInput) and masks:
+        width, main = tensors[exam.modality.main].shape[1], exam.modality.main
+        pad = getattr(exam.modality.config, "pad_token_id", None) or 0
         tensors = {
             k: _padded(v, pad if k == main else 0) if v.shape[1:2] == (width,) else v for k, v in tensors.items()
         }
@@ -139,23 +139,23 @@ def _padded(tensor: Tensor, filler: int, extra: int = 3) -> Tensor:
 
 def _shifted(exam: Exam) -> list[Explanation] | None:
     """Explanations of the shifted input by the model that takes the shift back; None where there is none."""
-    subject, targets = exam.subject, exam.targets  # explained before anything is moved
-    if subject.several or subject.mixes_rows:
+    modality, targets = exam.modality, exam.targets  # explained before anything is moved
+    if modality.multi_input or modality.mixes_rows:
         return None
     model = exam.explainer.model
-    if isinstance(subject, TextSubject):
-        table = subject.table()
+    if isinstance(modality, TextInput):
+        table = modality.table()
         if table is None:
             return None
         amount = _amount(table.weight.detach(), exam.seed)
         with _taken_back(model, table, amount), ShiftEmbedding(table, lambda ids: amount):
             return exam.explain(target=targets)
-    main = exam.batch.tensors.get(subject.main)
+    main = exam.batch.tensors.get(modality.main)
     if main is None or not main.is_floating_point():
         return None
     amount = _amount(main, exam.seed)
     with _subtracted(model, amount):
-        return exam.explain({**exam.batch.tensors, subject.main: main + amount}, target=targets)
+        return exam.explain({**exam.batch.tensors, modality.main: main + amount}, target=targets)
 
 
 def _amount(numbers: Tensor, seed: int) -> Tensor:

@@ -254,7 +254,7 @@ def jain_wallace(
     key = ("jain_wallace", layers, heads, rows, *settings)
     with exam.borrowing():
         found = [
-            exam.kept(AttentionTest, (*key, row), partial(one, row))
+            exam.cached(AttentionTest, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "attention is not explanation")
         ]
     return JainWallace(tuple(found), str(layers), str(heads), rows, permutations, candidates, epsilon)
@@ -286,7 +286,7 @@ def _one(
         run, places, before[0], candidates=candidates, steps=steps, epsilon=epsilon, seed=exam.seed, track=exam.track
     )
     target = column_of(run)
-    scalar = "share" if run.subject.compares else shown.scalar
+    scalar = "share" if run.modality.compares else shown.scalar
     own_map = {"scores": _map(own_N, units), "value": float(before[0, target]), "method": "attention", "scalar": scalar}
     original = shown.replace(**own_map)
     found = over_units(places, list(adversary.shown))

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import memory_of
+from whyformer.borrow import known_about
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
 from whyformer.engines.perturbation.variants import Coalitions
 from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
-from whyformer.output import Head
+from whyformer.output import Output
 
 # Weights drawn anew, part by part, inside the model itself, and put back.
 
@@ -88,12 +88,12 @@ class Redrawn:
         self._originals: dict[str, Tensor] = {}
 
     def __enter__(self) -> Redrawn:
-        self._facts = dict(memory_of(self.model).facts)
+        self._facts = dict(known_about(self.model))
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.restore()
-        facts = memory_of(self.model).facts
+        facts = known_about(self.model)
         facts.clear()
         facts.update(self._facts)
 
@@ -223,10 +223,10 @@ def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int
     if not 1 <= copies <= beside:
         raise BadInput(f"copies={copies}, beside={beside}: at least one copy, and no more than beside.")
     original = exam.scores(exam.explanations)
-    evidence = exam.kept(float, (NAME, "evidence"), lambda: _evidence(exam))
+    evidence = exam.cached(float, (NAME, "evidence"), lambda: _evidence(exam))
 
     def agreement(*key: object) -> tuple[float, float]:
-        return exam.kept(tuple[float, float], (NAME, by, *key), lambda: _agreement(exam, original))
+        return exam.cached(tuple[float, float], (NAME, by, *key), lambda: _agreement(exam, original))
 
     with exam.borrowing(), Redrawn(exam.explainer.model) as drawn:
         parts = parts_of(drawn.model, lambda _: _logits(exam), by)
@@ -244,7 +244,7 @@ def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int
         for other in exam.track(range(beside), "randomised copies"):
             if other:
                 _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
-            chance.append(exam.kept(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
+            chance.append(exam.cached(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
             if 0 < other < copies:
                 kept.append(agreement("copy", other))
     stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
@@ -279,7 +279,7 @@ def _agreement(exam: Exam, original: list[Any]) -> tuple[float, float]:
 def _logits(exam: Exam) -> torch.Tensor:
     steps = range(0, exam.size, exam.step)
     chunks = [exam.batch.select(range(i, min(i + exam.step, exam.size))) for i in steps]
-    return torch.cat([Head(exam.subject, chunk).logits(chunk).float() for chunk in chunks])
+    return torch.cat([Output(exam.modality, chunk).logits(chunk).float() for chunk in chunks])
 
 
 def _evidence(exam: Exam) -> float:
@@ -293,7 +293,7 @@ def _evidence(exam: Exam) -> float:
             run = exam.run(row, own_answer=True)
             units = [i for i, special in enumerate(run.units[0].special) if not special]
             try:
-                game = Coalitions(run, 0, [units], run.subject.replacements[0])
+                game = Coalitions(run, 0, [units], run.modality.replacements[0])
                 empty = float(game.scores(np.array([[False]]))[0])
             except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
                 empty = 0.0

@@ -112,7 +112,7 @@ def serrano_smith(
     key = ("serrano_smith", layers, heads, rows, draws, points)
     with exam.borrowing():
         found = tuple(
-            exam.kept(Erasure, (*key, row), partial(one, row))
+            exam.cached(Erasure, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "erasing attention")
         )
     return SerranoSmith(found, str(layers), str(heads), rows)
@@ -154,7 +154,7 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
 
 def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
     """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
-    sites = run.record(grad=True, several=True).sites
+    sites = run.record(grad=True, multi_stream=True).sites
     totals = [torch.zeros(places[0].positions, device=places[0].own_HRK.device) for _ in range(3)]
     for place in places:
         grad = sites[place.layer].attention_grad_BHQK

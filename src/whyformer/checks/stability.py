@@ -18,8 +18,8 @@ from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.checks.result import Finding
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.detection import DetectionSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.detection import DetectionInput
+from whyformer.inputs.text import TextInput
 from whyformer.types import Explanation
 
 STEADY = 0.7  # mean Spearman from which a map counts as steady
@@ -78,7 +78,7 @@ def stability(
     base = exam.explanations
     each = tuple[tuple[float, float, float], ...]
     drawn = [
-        exam.kept(each, ("stability", noise, draw), partial(_moved, exam, base, noise, draw))
+        exam.cached(each, ("stability", noise, draw), partial(_moved, exam, base, noise, draw))
         for draw in exam.track(range(draws), "noise")
     ]
     # per input: all draws
@@ -109,9 +109,9 @@ def _moved(exam: Exam, base: list[Explanation], noise: float, draw: int) -> tupl
 
 def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([exam.seed, draw]).generate_state(1)[0]))
-    subject = exam.subject
-    if isinstance(subject, TextSubject):
-        table = subject.table()
+    modality = exam.modality
+    if isinstance(modality, TextInput):
+        table = modality.table()
         if table is None:
             raise NotOffered("the word embedding of this model was not found, so no noise can be put on it.")
         spread = noise * float(table.weight.detach().float().std())
@@ -122,12 +122,12 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
 
         with ShiftEmbedding(table, delta):
             return exam.explain(target=exam.targets)
-    main = exam.batch.tensors.get(subject.main)
-    several = subject.several and not isinstance(subject, DetectionSubject)  # whose one input are the pixels
+    main = exam.batch.tensors.get(modality.main)
+    several = modality.multi_input and not isinstance(modality, DetectionInput)  # whose one input are the pixels
     if main is None or not main.is_floating_point() or several:
         raise NotOffered("noise needs one tensor of numbers or of token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
-    changed: dict[str, Any] = {**exam.batch.tensors, subject.main: noisy}
+    changed: dict[str, Any] = {**exam.batch.tensors, modality.main: noisy}
     return exam.explain(changed, target=exam.targets)
 
 

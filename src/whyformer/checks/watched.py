@@ -30,13 +30,13 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
     0 where nothing of the inputs is left. It is handed on as two columns, 1 - share and share. So is the probability
     of the class where a detector asks for each class by itself.
     """
-    if asks_each(run.subject, run.logits.shape[1]):
+    if asks_each(run.modality, run.logits.shape[1]):
         return partial(_of_class, run.targets[0].index)
-    if not run.subject.compares:
+    if not run.modality.compares:
         return probabilities
     units = [i for i, special in enumerate(run.units[0].special) if not special]
     whole = float(run.value_B[0])
-    empty = float(Coalitions(run, 0, [units], run.subject.replacements[0]).scores(np.array([[False]]))[0])
+    empty = float(Coalitions(run, 0, [units], run.modality.replacements[0]).scores(np.array([[False]]))[0])
     if abs(whole - empty) < NOTHING:
         raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
 
@@ -54,12 +54,12 @@ def _of_class(index: int, logits_VC: Tensor) -> Tensor:
 
 def column_of(run: Run) -> int:
     """Where the explained class stands in what is said."""
-    alone = run.logits.shape[1] == 1 or run.subject.compares or asks_each(run.subject, run.logits.shape[1])
+    alone = run.logits.shape[1] == 1 or run.modality.compares or asks_each(run.modality, run.logits.shape[1])
     return 1 if alone else run.targets[0].index
 
 
 def require_decision(run: Run) -> None:
-    if run.subject.compares:
+    if run.modality.compares:
         raise NotOffered(
             "the model compares two inputs: a similarity is no decision, so none can flip. jain_wallace and "
             "wiegreffe_pinter measure how far it moves."

@@ -107,7 +107,7 @@ def wiegreffe_pinter(
     key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
     with exam.borrowing():
         found = [
-            exam.kept(UniformTest, (*key, row), partial(one, row))
+            exam.cached(UniformTest, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "uniform attention")
         ]
     return WiegreffePinter(tuple(found), str(layers), len(others))

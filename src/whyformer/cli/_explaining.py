@@ -100,12 +100,12 @@ def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:
     """The images as the model saw them (resized, cropped), so that patches lie where they belong."""
     from whyformer.views.image import unnormalized
 
-    subject, batch, _ = explainer.prepare(images)
+    modality, batch, _ = explainer.prepare(images)
     processor = getattr(explainer.processor, "image_processor", explainer.processor)
     mean, std = getattr(processor, "image_mean", None), getattr(processor, "image_std", None)
     if not getattr(processor, "do_normalize", True):
         mean = std = None
-    pictures, masks = batch.tensors[main or subject.main], batch.tensors.get("pixel_mask")
+    pictures, masks = batch.tensors[main or modality.main], batch.tensors.get("pixel_mask")
     if masks is not None and masks.ndim == 3:  # smaller images were padded at the right and bottom
         sizes = [(int(m.any(1).sum()), int(m.any(0).sum())) for m in masks]
         pictures = [pixels[:, :high, :wide] for pixels, (high, wide) in zip(pictures, sizes, strict=True)]

@@ -56,7 +56,7 @@ def capture(
     study = explainer.study(_example(loaded, kind, text, image))
     trouble = None
     try:
-        require_readable(study, several=True)
+        require_readable(study, multi_stream=True)
     except CaptureError as error:
         trouble = str(error)
     if not study.sites:

@@ -149,10 +149,10 @@ def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
     """The image as the model saw it; packed patches (Qwen2-VL) are no picture, so the file itself is shown."""
     from whyformer.inputs.image_tokens import SIZES
 
-    subject, batch, _ = explainer.prepare(raw)
-    if SIZES in batch.tensors or batch.tensors[subject.image].ndim != 4:
+    modality, batch, _ = explainer.prepare(raw)
+    if SIZES in batch.tensors or batch.tensors[modality.image].ndim != 4:
         return [opened] * len(raw)
-    return seen_by(explainer, raw, subject.image)
+    return seen_by(explainer, raw, modality.image)
 
 
 # whyformer explain text|image|table|pair|similar|sound: why did the model say that?
@@ -235,11 +235,11 @@ def image(
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
     from whyformer.image_file import open_image
-    from whyformer.inputs.detection import DetectionSubject
+    from whyformer.inputs.detection import DetectionInput
 
     opened = [open_image(path) for path in images]
     explainer = Explainer(*load_image(model))
-    if isinstance(explainer.prepare(opened[:1])[0], DetectionSubject) and versus is None:
+    if isinstance(explainer.prepare(opened[:1])[0], DetectionInput) and versus is None:
         how["target"] = object_from(target)
     explained = explainer.explain(opened, method=method or None, **how)
     names = [path.name for path in images]

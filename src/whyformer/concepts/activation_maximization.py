@@ -18,9 +18,9 @@ from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.patch_grid import grid_artefact
 from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.text import TextSubject
-from whyformer.output import Head
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.text import TextInput
+from whyformer.output import Output
 from whyformer.progress import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
@@ -129,30 +129,30 @@ LENGTHS = {"neuron": 3, "token": 4, "layer": 2}
 class Unit:
     """Open it to read the unit's value from passes of the model."""
 
-    def __init__(self, subject: Subject, example: Batch, unit: Any) -> None:
-        self.subject, self.unit = subject, unit
+    def __init__(self, modality: Modality, example: Batch, unit: Any) -> None:
+        self.modality, self.unit = modality, unit
         self.layer = ""
         self.target = -1
         self._stack = ExitStack()
         self._tap: Tap | None = None
-        head = Head(subject, example)
+        output = Output(modality, example)
         if isinstance(unit, tuple):
             if not unit or LENGTHS.get(unit[0]) != len(unit):
                 raise BadInput(f"unit={unit!r}: {FORMS}.")
-            study = None if isinstance(unit[1], str) else study_of(subject, example)[0]
-            self.layer = layer_name(subject.model, unit[1], study)
+            study = None if isinstance(unit[1], str) else study_of(modality, example)[0]
+            self.layer = layer_name(modality.model, unit[1], study)
             place = " ".join(map(str, unit[2:]))
             self.name = f"{unit[0]} {place} of {self.layer}" if place else f"mean of {self.layer}"
         else:
             if unit is None:
                 raise BadInput(f"unit: {FORMS}.")
-            logits_BC = head.logits(example)
-            self.target = resolve_targets(unit, logits_BC, head.labels(), head.positions, head.token_id)[0].index
-            self.name = f"class {head.name(self.target) or self.target}"
+            logits_BC = output.logits(example)
+            self.target = resolve_targets(unit, logits_BC, output.labels(), output.positions, output.token_id)[0].index
+            self.name = f"class {output.name(self.target) or self.target}"
 
     def __enter__(self) -> Unit:
         if self.layer:
-            self._tap = self._stack.enter_context(Tap(self.subject.model, self.layer))
+            self._tap = self._stack.enter_context(Tap(self.modality.model, self.layer))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -160,7 +160,7 @@ class Unit:
 
     def value(self, batch: Batch) -> Tensor:
         """A single number, differentiable."""
-        logits_BC = Head(self.subject, batch).logits(batch)
+        logits_BC = Output(self.modality, batch).logits(batch)
         if self._tap is None:
             return logits_BC[0, self.target]
         found = self._tap.take()[0]
@@ -183,21 +183,21 @@ def maximized_text(
 ) -> Maximized:
     """``length`` embeddings between the tokens that every text has."""
     ids_1N, free_N = _frame(explainer, settings["length"])
-    subject, batch, _ = explainer.prepare({"input_ids": ids_1N})
-    if not isinstance(subject, TextSubject):
+    modality, batch, _ = explainer.prepare({"input_ids": ids_1N})
+    if not isinstance(modality, TextInput):
         raise NotOffered("activation maximisation is for models of one image or one text.")
-    table = subject.table()
+    table = modality.table()
     weight_VD = getattr(table, "weight", None)
     if weight_VD is None:
         raise NotOffered("the model does not say which table holds its word embeddings.")
     allowed_V = torch.ones(len(weight_VD), dtype=torch.bool)
-    allowed_V[[i for i in subject.special_ids() if i < len(weight_VD)]] = False
+    allowed_V[[i for i in modality.special_ids() if i < len(weight_VD)]] = False
     words_VD = weight_VD.detach()[allowed_V]
     typical = words_VD.norm(dim=1).median()
     noise = torch.randn((settings["length"], weight_VD.shape[1]), generator=draw).to(words_VD)
     soft_ND = (words_VD.mean(0) + noise * words_VD.std(0) * 0.1).requires_grad_()
     step = stepper(soft_ND, settings["optimizer"], settings["lr"])
-    ids = batch.tensors[subject.main]
+    ids = batch.tensors[modality.main]
     spots = free_N.to(ids.device)
 
     def placed(embedding: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def maximized_text(
         return other
 
     history: list[float] = []
-    with Unit(subject, batch, unit) as sought:
+    with Unit(modality, batch, unit) as sought:
         for _ in track(range(settings["steps"]), "maximising"):
             with SwapEmbedding(ids, table, placed):
                 value = sought.value(batch)
@@ -217,14 +217,14 @@ def maximized_text(
         chosen = allowed_V.nonzero()[:, 0].to(nearest.device)[nearest]
         hard = ids.clone()
         hard[0, spots] = chosen.to(ids)
-        final = float(sought.value(batch.with_tensors(**{subject.main: hard})).detach())
+        final = float(sought.value(batch.with_tensors(**{modality.main: hard})).detach())
     fell = history[-1] - final
     notes = (f"the tokens reach {final:.3g}, the soft embeddings {history[-1]:.3g}.",) if fell > 0 else ()
     return Maximized(
         unit=sought.name,
         value=final,
         history=tuple(history),
-        tokens=tuple(subject.labels(chosen.tolist())),
+        tokens=tuple(modality.labels(chosen.tolist())),
         start=history[0],
         options=settings,
         warnings=notes,
@@ -297,23 +297,23 @@ def activation_maximization(
         if getattr(explainer.model, "main_input_name", "") == "input_ids":
             settings = {"steps": steps, "lr": lr, "length": length, "norm": norm, "seed": seed, "optimizer": optimizer}
             return maximized_text(explainer, unit, settings, draw, track, stepper)
-        subject, batch, grid = _blank(explainer, size)
-        pixels = batch.tensors[subject.main]
+        modality, batch, grid = _blank(explainer, size)
+        pixels = batch.tensors[modality.main]
         shape = tuple(pixels.shape[1:])
         patch = max(shape[1] // grid[0], shape[2] // grid[1])
         jitter = float(patch) if jitter is None else jitter
         canvas = Canvas(shape, pixels, _colours(explainer, shape[0]) if bounded else None, fourier, draw)  # type: ignore[arg-type]
         step = stepper(canvas.parameters, optimizer, lr)
         history: list[float] = []
-        with Unit(subject, batch, unit) as sought:
-            start = float(sought.value(_with(subject, batch, canvas.image().detach())).detach())
+        with Unit(modality, batch, unit) as sought:
+            start = float(sought.value(_with(modality, batch, canvas.image().detach())).detach())
             for _ in track(range(steps), "maximising"):
                 image = canvas.image()
-                value = sought.value(_with(subject, batch, shaken(image, jitter, scale, draw)))
+                value = sought.value(_with(modality, batch, shaken(image, jitter, scale, draw)))
                 step(value - l2 * image.square().mean() - tv * total_variation(image))
                 history.append(float(value.detach()))
             image = canvas.image().detach()
-            final = float(sought.value(_with(subject, batch, image)).detach())
+            final = float(sought.value(_with(modality, batch, image)).detach())
     options: dict[str, Any] = {"steps": steps, "lr": lr, "l2": l2, "tv": tv, "jitter": jitter, "scale": scale}
     options |= {"fourier": fourier, "bounded": bounded, "optimizer": optimizer, "seed": seed}
     return Maximized(
@@ -356,7 +356,7 @@ def _check(steps: int, lr: float, optimizer: str, weights: dict[str, float]) -> 
         raise BadInput(f"scale={weights['scale']!r}: below 1; 0.1 means 10 % larger or smaller.")
 
 
-def _blank(explainer: Explainer, size: tuple[int, int] | None) -> tuple[Subject, Batch, tuple[int, int]]:
+def _blank(explainer: Explainer, size: tuple[int, int] | None) -> tuple[Modality, Batch, tuple[int, int]]:
     """A grey image of the model's size, and its grid of patches."""
     config = getattr(explainer.model, "config", None)
     if size is None:
@@ -365,14 +365,14 @@ def _blank(explainer: Explainer, size: tuple[int, int] | None) -> tuple[Subject,
         raise BadInput("the model does not say how large its images are: give size=(height, width).")
     height, width = (size, size) if isinstance(size, int) else size
     channels = getattr(config, "num_channels", 3)
-    subject, batch, _ = explainer.prepare(torch.zeros(1, channels, height, width))
+    modality, batch, _ = explainer.prepare(torch.zeros(1, channels, height, width))
     with torch.no_grad():
-        study = study_of(subject, batch)[0]
-    return subject, batch, study.grid or (1, 1)
+        study = study_of(modality, batch)[0]
+    return modality, batch, study.grid or (1, 1)
 
 
-def _with(subject: Subject, batch: Batch, image: Tensor) -> Batch:
-    return batch.with_tensors(**{subject.main: image})
+def _with(modality: Modality, batch: Batch, image: Tensor) -> Batch:
+    return batch.with_tensors(**{modality.main: image})
 
 
 def _colours(explainer: Explainer, channels: int) -> tuple[Any, Any]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch, Subject
-from whyformer.output import Head
+from whyformer.inputs.base import Batch, Modality
+from whyformer.output import Output
 from whyformer.study import Study, study_of
 from whyformer.targets import require_finite, resolve_targets, scalar_of
 from whyformer.types import Target
@@ -147,31 +147,31 @@ class Reader:
         if isinstance(layer, str):
             self.name = layer_name(self.model, layer, None)
         else:
-            subject, batch = next(self._batches(example))
-            self.name = layer_name(self.model, layer, study_of(subject, batch)[0])
+            modality, batch = next(self._batches(example))
+            self.name = layer_name(self.model, layer, study_of(modality, batch)[0])
 
     def _batches(self, inputs: Any) -> Any:
-        """Subject and batch, ``step`` inputs at a time."""
+        """Modality and batch, ``step`` inputs at a time."""
         if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(x, Tensor) for x in inputs):
             inputs = torch.stack(list(inputs))  # a list of images, not a list of arguments
         if isinstance(inputs, (Tensor, Mapping)):
-            subject, batch, _ = self.explainer.prepare(inputs)
+            modality, batch, _ = self.explainer.prepare(inputs)
             for start in range(0, batch.size, self.step):
-                yield subject, batch.select(slice(start, start + self.step))
+                yield modality, batch.select(slice(start, start + self.step))
             return
         raw = list(inputs)
         if isinstance(inputs, str) or not raw:
             raise BadInput("each set of inputs is a list with at least one text or image.")
         for start in range(0, len(raw), self.step):
-            subject, batch, _ = self.explainer.prepare(raw[start : start + self.step])
-            yield subject, batch
+            modality, batch, _ = self.explainer.prepare(raw[start : start + self.step])
+            yield modality, batch
 
     def activations(self, inputs: Any) -> Array:
         """(N, D)"""
         parts = []
         with Tap(self.model, self.name) as tap, torch.no_grad():
-            for subject, batch in self._batches(inputs):
-                Head(subject, batch).logits(batch)
+            for modality, batch in self._batches(inputs):
+                Output(modality, batch).logits(batch)
                 parts.append(_double(pooled(tap.take().detach(), batch.keep_BN, self.pooling)))
         return _joined(parts)
 
@@ -179,12 +179,12 @@ class Reader:
         """(N, D) of the target's logit, and the target's name."""
         parts, name = [], ""
         with Tap(self.model, self.name, leaf=True) as tap, torch.enable_grad():
-            for subject, batch in self._batches(inputs):
-                head = Head(subject, batch)
-                logits_BC = head.logits(batch)
+            for modality, batch in self._batches(inputs):
+                output = Output(modality, batch)
+                logits_BC = output.logits(batch)
                 require_finite(logits_BC)
-                aims = _aims(head, batch, logits_BC, target)
-                name = _name(head, subject, aims[0])
+                aims = _aims(output, batch, logits_BC, target)
+                name = _name(output, modality, aims[0])
                 leaf = tap.take()
                 score = scalar_of(logits_BC, aims, "logit").sum()
                 gradient = torch.zeros_like(leaf)
@@ -195,17 +195,17 @@ class Reader:
         return _joined(parts), name
 
 
-def _aims(head: Head, batch: Batch, logits_BC: Tensor, target: Any) -> list[Target]:
+def _aims(output: Output, batch: Batch, logits_BC: Tensor, target: Any) -> list[Target]:
     if target is None or isinstance(target, list):
         raise BadInput("tcav asks about one class: give target, by name or index.")
-    return resolve_targets(target, logits_BC, head.labels(), head.positions, head.token_id)
+    return resolve_targets(target, logits_BC, output.labels(), output.positions, output.token_id)
 
 
-def _name(head: Head, subject: Subject, target: Target) -> str:
-    first = target.label or head.name(target.index) or str(target.index)
+def _name(output: Output, modality: Modality, target: Target) -> str:
+    first = target.label or output.name(target.index) or str(target.index)
     if target.versus is None:
         return first
-    return f"{first} rather than {target.versus_label or head.name(target.versus) or target.versus}"
+    return f"{first} rather than {target.versus_label or output.name(target.versus) or target.versus}"
 
 
 def _double(values: Tensor) -> Array:

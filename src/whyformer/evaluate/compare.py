@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 from whyformer.engines.perturbation.game import FRACTIONS
 from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, spelled
 from whyformer.evaluate.agreement import agreement
-from whyformer.evaluate.contender import Entry, filled, wanted
+from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
 from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.explainer import Explainer
@@ -254,7 +254,7 @@ def compare(
     saw: repeat with another ``replace`` and see whether the order holds.
     """
     explainer = Explainer(model, processor, attention_at=attention_at)
-    entries, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
+    contenders, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)
     how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
@@ -264,7 +264,7 @@ def compare(
             if given is not None and len(given) not in {perturbed.size, perturbed.given}:
                 raise BadInput(f"{len(given)} {name} for {perturbed.given} inputs: give one per input.")
         marks = Marks(*(None if given is None else perturbed.each(given) for given in (rationales, masks)))
-        return _compared(perturbed, entries, judged, marks, scalar)
+        return _compared(perturbed, contenders, judged, marks, scalar)
 
 
 def chosen_metrics(given: Any, rationales: bool, masks: bool) -> Judged:
@@ -292,8 +292,10 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
             raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
 
 
-def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks: Marks, scalar: str) -> Comparison:
-    done = [filled(entry, perturbed, scalar) for entry in perturbed.track(entries, "explaining")]
+def _compared(
+    perturbed: Perturbed, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str
+) -> Comparison:
+    done = [filled(entry, perturbed, scalar) for entry in perturbed.track(contenders, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
     if not done:
@@ -327,12 +329,14 @@ def _compared(perturbed: Perturbed, entries: list[Entry], judged: Judged, marks:
     )
 
 
-def _rows(entries: list[Entry], judged: Judged, values: Values, perturbed: Perturbed) -> tuple[ComparedMethod, ...]:
-    names = [e.name for e in entries]
+def _rows(
+    contenders: list[Contender], judged: Judged, values: Values, perturbed: Perturbed
+) -> tuple[ComparedMethod, ...]:
+    names = [e.name for e in contenders]
     scores = {m.name: _scores(m, values[m.name], names, perturbed) for m, _ in judged}
     decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
-    order = sorted(entries, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
+    order = sorted(contenders, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
     rows = []
     for entry, place in zip(order, places, strict=True):
@@ -377,10 +381,10 @@ def _twice(perturbed: Perturbed, judged: Judged) -> list[str]:
     ]
 
 
-def _warnings(perturbed: Perturbed, entries: list[Entry], scores: list[Array]) -> tuple[str, ...]:
+def _warnings(perturbed: Perturbed, contenders: list[Contender], scores: list[Array]) -> tuple[str, ...]:
     found = list(perturbed.doubts())
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
-    for entry, count in zip(entries, np.broadcast_to(flat, len(entries)), strict=True):
+    for entry, count in zip(contenders, np.broadcast_to(flat, len(contenders)), strict=True):
         if count:
             found.append(
                 f"{entry.name}: all scores are equal on {count} of {len(scores)} inputs, so its order there is that of "

@@ -34,7 +34,7 @@ class Scored:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Contender:
     """One method with its options, and its scores for every input; or why it has none."""
 
     name: str
@@ -48,10 +48,10 @@ class Entry:
     failure: str = ""
 
 
-def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Entry]:
+def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
     if given is None:
-        return [Entry(name, name) for name, m in methods().items() if name != "random" and m.scope == "local"]
+        return [Contender(name, name) for name, m in methods().items() if name != "random" and m.scope == "local"]
     if isinstance(given, (str, Mapping)):
         given = [given]
     found = []
@@ -62,7 +62,7 @@ def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Entry]:
             raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
         entry = get_method(name)
         entry.checked(options)
-        found.append(Entry(named(entry.name, options), entry.name, options))
+        found.append(Contender(named(entry.name, options), entry.name, options))
     if len({e.name for e in found}) != len(found):
         raise BadInput(f"a method is named twice: {', '.join(e.name for e in found)}.")
     return found
@@ -74,7 +74,7 @@ def named(method: str, options: Mapping[str, Any]) -> str:
     return f"{method}({inside})" if inside else method
 
 
-def filled(entry: Entry, perturbed: Perturbed, scalar: str, memory: bool = True) -> Entry:
+def filled(entry: Contender, perturbed: Perturbed, scalar: str, memory: bool = True) -> Contender:
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
     path = _path(entry, perturbed, scalar)
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": perturbed.seed, "progress": False}
@@ -134,7 +134,7 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(entry: Entry, perturbed: Perturbed, scalar: str) -> Path | None:
+def _path(entry: Contender, perturbed: Perturbed, scalar: str) -> Path | None:
     if perturbed.folder is None:
         return None
     tensors = [x for pair in perturbed.batch.tensors.items() for x in pair]
@@ -144,7 +144,7 @@ def _path(entry: Entry, perturbed: Perturbed, scalar: str) -> Path | None:
     return perturbed.folder / f"{name}.scores.json"
 
 
-def _write(entry: Entry, path: Path) -> None:
+def _write(entry: Contender, path: Path) -> None:
     data = dataclasses.asdict(entry) | {"options": {}}
     for one in data["scored"]:
         one["scores"] = one["scores"].tolist()
@@ -153,7 +153,7 @@ def _write(entry: Entry, path: Path) -> None:
     partly.replace(path)
 
 
-def _read(entry: Entry, path: Path) -> Entry:
+def _read(entry: Contender, path: Path) -> Contender:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         scored = tuple(Scored(**{**one, "scores": np.array(one["scores"], np.float32)}) for one in data["scored"])

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.detection import DetectionSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.detection import DetectionInput
 from whyformer.run import Run
 
 SAME = 0.5  # overlap (intersection over union) from which two boxes are of one object
 
 
-def asks_each(subject: Subject, classes: int) -> bool:
+def asks_each(modality: Modality, classes: int) -> bool:
     """Is each class asked for by itself (a sigmoid), as DETR's successors do? DETR has one class more: no object."""
-    return isinstance(subject, DetectionSubject) and classes == getattr(subject.model.config, "num_labels", None)
+    return isinstance(modality, DetectionInput) and classes == getattr(modality.model.config, "num_labels", None)
 
 
 class Queries:
@@ -38,14 +38,14 @@ class Queries:
     @torch.no_grad()
     def _call(self, batch: Batch) -> Any:
         np.add.at(self.run.forwards_B, [self.row] * batch.size, 1)
-        return self.run.subject.call(batch, **self.run.head.extra)
+        return self.run.modality.call(batch, **self.run.output.extra)
 
     def say(self, batch: Batch) -> list[Tensor]:
         """(M,) each: probability and logit of the class at the explained query, whether the query still names it, and
         whether another one does instead that did not before."""
         output = self._call(batch)
         logits_MC = output.logits[:, self.query].float()
-        each = asks_each(self.run.subject, logits_MC.shape[1])
+        each = asks_each(self.run.modality, logits_MC.shape[1])
         probability = (logits_MC.sigmoid() if each else logits_MC.softmax(1))[:, self.index]
         stays = self._named(logits_MC) == self.index
         taken = (self._others(output) & ~self.had_Q).any(1) & ~stays
@@ -54,7 +54,7 @@ class Queries:
     def _named(self, logits_XC: Tensor) -> Tensor:
         """(X,) the class that a query names: the most probable one; -1 where even that has less than one half."""
         best = logits_XC.argmax(-1)
-        if not asks_each(self.run.subject, logits_XC.shape[-1]):
+        if not asks_each(self.run.modality, logits_XC.shape[-1]):
             return best
         return torch.where(logits_XC.amax(-1) > 0, best, -1)
 

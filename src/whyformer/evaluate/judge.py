@@ -12,7 +12,7 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import Game, count_of, only_top, without_top
 from whyformer.evaluate.annotations import rationale_of, region_of
-from whyformer.evaluate.contender import Entry
+from whyformer.evaluate.contender import Contender
 from whyformer.evaluate.noise import scores_with_noise
 from whyformer.evaluate.perturbed import Perturbed
 from whyformer.evaluate.trial import Trial
@@ -102,7 +102,7 @@ class OneInput:
             self._searched[kind] = self.trial(ceiling_scores(self.game, kind), kind == "leave_one_out")
         return self._searched[kind]
 
-    def trial(self, scores_P: Array, signed: bool, entry: Entry | None = None) -> Trial:
+    def trial(self, scores_P: Array, signed: bool, entry: Contender | None = None) -> Trial:
         again = None
         if entry is not None:
             again = partial(scores_with_noise, self.perturbed, entry, self.scalar, self.number)
@@ -122,14 +122,14 @@ class OneInput:
 
 def judge(
     one: OneInput,
-    entries: list[Entry],
+    contenders: list[Contender],
     judged: Judged,
     values: Values,
     curves: Curves,
 ) -> None:
     number, drawn = one.number, random_scores(len(one.parts), one.number, one.perturbed.seed)
     trials = {}
-    for entry in entries:
+    for entry in contenders:
         scored = entry.scored[number]
         trials[entry.name] = one.trial(scored.scores[one.parts], scored.signed, entry)
     floor = [one.trial(scores, False) for scores in drawn]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.evaluate.contender import Entry
+from whyformer.evaluate.contender import Contender
 from whyformer.evaluate.perturbed import Perturbed
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.registry import get_method
 from whyformer.run import Run
 
@@ -35,9 +35,11 @@ class NoisyEmbedding(TorchFunctionMode):
         return out + self.noise_ND[: out.shape[-2]]
 
 
-def scores_with_noise(perturbed: Perturbed, entry: Entry, scalar: str, number: int, draw: int, radius: float) -> Array:
+def scores_with_noise(
+    perturbed: Perturbed, entry: Contender, scalar: str, number: int, draw: int, radius: float
+) -> Array:
     """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
-    subject, batch = perturbed.subject, perturbed.batch.select([number])
+    modality, batch = perturbed.modality, perturbed.batch.select([number])
     generator = torch.Generator().manual_seed(hash((perturbed.seed, number, draw)) % 2**31)
 
     def noise(shape: Any, like: Tensor, spread: Tensor) -> Tensor:
@@ -45,18 +47,18 @@ def scores_with_noise(perturbed: Perturbed, entry: Entry, scalar: str, number: i
         return uniform * radius * spread
 
     mode: Any = nullcontext()
-    table = subject.table() if isinstance(subject, TextSubject) else None
+    table = modality.table() if isinstance(modality, TextInput) else None
     if table is not None:
-        length = batch.tensors[subject.main].shape[1]
+        length = batch.tensors[modality.main].shape[1]
         mode = NoisyEmbedding(table.weight, noise((length, table.embedding_dim), table.weight, table.weight.std()))
     else:
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
-        if not floats or isinstance(subject, TextSubject):
+        if not floats or isinstance(modality, TextInput):
             return np.full(len(perturbed.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(entry.method)
     study = perturbed.run_of(number)[0].study
-    run = Run(subject, batch, study, target=[perturbed.targets[number]], scalar=scalar, seed=perturbed.seed)
+    run = Run(modality, batch, study, target=[perturbed.targets[number]], scalar=scalar, seed=perturbed.seed)
     with mode:
         found = method.run(run, **method.checked(entry.options))
     scores = found.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()

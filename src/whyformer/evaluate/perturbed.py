@@ -17,9 +17,9 @@ from whyformer.engines.perturbation.variants import Variants, checked_replacemen
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import BATCH_SIZE, Explainer
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.detection import DetectionSubject
-from whyformer.inputs.table import TableSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.detection import DetectionInput
+from whyformer.inputs.table import TableInput
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
@@ -51,23 +51,23 @@ class Perturbed:
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
         self.explainer, self.seed, self.batch_size = explainer, seed, batch_size or BATCH_SIZE
         self.track = tracker(progress)
-        self.subject, batch, self.single = explainer.prepare(inputs)
-        self.scalar = self.subject.scalar(scalar)
+        self.modality, batch, self.single = explainer.prepare(inputs)
+        self.scalar = self.modality.scalar(scalar)
         if isinstance(target, list) and len(target) != batch.size:
             raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
-        given = hidden_padding(self.subject, batch)
-        expanded, target = self.subject.expanded(given, target)
+        given = hidden_padding(self.modality, batch)
+        expanded, target = self.modality.expanded(given, target)
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
         self.of = expanded.groups or tuple(range(expanded.size))  # per explanation: the input it is of
         self.batch = replaced(expanded, groups=())
         self.inputs = [inputs] if self.single else inputs
         if expanded is not given:
-            self.inputs = _as_tensors(self.subject, self.batch)
-        self.replacement = checked_replacement(self.subject, replace) if perturb else None
+            self.inputs = _as_tensors(self.modality, self.batch)
+        self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.pool = self._pool(reference)
         # Inputs that differ in form are each studied by themselves.
-        self.uneven = self.subject.uneven(self.batch)
-        self.step = 1 if self.uneven else self.batch_size
+        self.one_by_one = self.modality.one_by_one(self.batch)
+        self.step = 1 if self.one_by_one else self.batch_size
         self.runs = [self._run(rows, target) for rows in self._chunks()]
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in run.units]
@@ -115,8 +115,8 @@ class Perturbed:
 
     def _pool(self, reference: Any) -> Batch:
         """The inputs that means and resampling are taken from."""
-        if reference is None and isinstance(self.subject, TableSubject):
-            reference = self.subject.table.reference
+        if reference is None and isinstance(self.modality, TableInput):
+            reference = self.modality.table.reference
         return self.batch if reference is None else self.explainer.prepare(reference)[1]
 
     def _others(self, number: int) -> Batch:
@@ -133,15 +133,15 @@ class Perturbed:
     def _run(self, rows: Sequence[int], target: Any) -> Run:
         own = [target[i] for i in rows] if isinstance(target, list) else target
         batch = self.batch.select(rows)
-        batch = self.subject.alone(batch) if self.uneven else batch
-        study, _ = study_of(self.subject, batch)
+        batch = self.modality.alone(batch) if self.one_by_one else batch
+        study, _ = study_of(self.modality, batch)
         how: dict[str, Any] = {"scalar": self.scalar, "seed": self.seed, "batch_size": self.batch_size}
-        return Run(self.subject, batch, study, target=own, **how)
+        return Run(self.modality, batch, study, target=own, **how)
 
     def label(self, number: int) -> str:
         """The name of what is explained of one input."""
         run, target = self.run_of(number)[0], self.targets[number]
-        return target.label or run.head.name(target.index) or str(target.index)
+        return target.label or run.output.name(target.index) or str(target.index)
 
     def run_of(self, number: int) -> tuple[Run, int]:
         """The run that an input belongs to, and its row there."""
@@ -149,7 +149,7 @@ class Perturbed:
 
     def _parts(self, units: Units) -> Array:
         """The units that are judged: those that can be taken away, special tokens apart."""
-        removable = np.array(self.subject.removable(units), dtype=bool)
+        removable = np.array(self.modality.removable(units), dtype=bool)
         return np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
 
     def game(self, number: int) -> Game:
@@ -165,7 +165,7 @@ class Perturbed:
         parts = self.parts[number]
         pool = self._others(number) if self.replacement == "resample" else self.pool
         variants = variants_of(run, row, parts.tolist(), self.replacement, pool, (self.seed, number))
-        queries = Queries(run, row) if isinstance(self.subject, DetectionSubject) else None
+        queries = Queries(run, row) if isinstance(self.modality, DetectionInput) else None
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
             len(parts),
@@ -191,9 +191,9 @@ class Perturbed:
         return Store(self.folder / f"{name}.variants", parts, columns)
 
 
-def _as_tensors(subject: Subject, batch: Batch) -> dict[str, Any]:
+def _as_tensors(modality: Modality, batch: Batch) -> dict[str, Any]:
     """Explanations of one input as inputs of their own: the image once per detection, the text once per answer."""
-    if subject.uneven(batch) or any("written" in facts for facts in batch.encodings):
+    if modality.one_by_one(batch) or any("written" in facts for facts in batch.encodings):
         raise NotOffered(
             "each input gives an explanation per token of its answer, and here they have to be run one by one: they "
             "cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."

@@ -347,7 +347,7 @@ def recommend(
         one_of("spaces", space, SPACES)
     if methods is not None and not methods and not spaces:
         raise BadInput("there is nothing to choose from: name methods or spaces.")
-    entries = wanted(methods)
+    contenders = wanted(methods)
     explainer = Explainer(model, processor, attention_at=attention_at)
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
     with perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as perturbed:
@@ -363,14 +363,14 @@ def recommend(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax at its end."
             )
-        field = _field(perturbed, spaces, entries)
+        field = _field(perturbed, spaces, contenders)
         if not field.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
             raise NotOffered(f"none of the candidates can explain this model: {reasons}")
         return _recommended(perturbed, field, known, scope, report, value)
 
 
-def _field(perturbed: Perturbed, spaces: Sequence[str], entries: Sequence[Any]) -> Field:
+def _field(perturbed: Perturbed, spaces: Sequence[str], contenders: Sequence[Any]) -> Field:
     excluded: dict[str, str] = {}
     candidates: list[Candidate] = []
     scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in perturbed.parts]
@@ -384,8 +384,8 @@ def _field(perturbed: Perturbed, spaces: Sequence[str], entries: Sequence[Any]) 
             excluded["attention aggregations"] = str(reason)
     aside: dict[str, list[Array]] = {}
     if candidates:  # these methods stand with all of their options already
-        entries = [e for e in entries if SPACED.get(e.method) not in spaces or e.options]
-    for entry in perturbed.track(list(entries), "explaining"):
+        contenders = [e for e in contenders if SPACED.get(e.method) not in spaces or e.options]
+    for entry in perturbed.track(list(contenders), "explaining"):
         done = filled(entry, perturbed, perturbed.scalar, memory=False)
         if done.failure:
             excluded[entry.name] = done.failure
@@ -403,7 +403,7 @@ def _field(perturbed: Perturbed, spaces: Sequence[str], entries: Sequence[Any]) 
 
 def _alone(run: Run, row: int) -> Run:
     return Run(
-        run.subject,
+        run.modality,
         run.batch.select([row]),
         run.study,
         target=[run.targets[row]],

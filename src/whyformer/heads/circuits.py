@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.projections import Found, ProjectionFinder, SiteWeights
+from whyformer.capture.projections import HeadWeights, ProjectionFinder, SiteWeights
 from whyformer.errors import NotOffered
 from whyformer.heads.induction import repeated_tokens
 from whyformer.heads.visit import visiting
-from whyformer.output import Head
+from whyformer.output import Output
 
 Array = np.ndarray[Any, Any]
 
@@ -83,7 +83,7 @@ def circuits(
         one = visit.part([0])
         finder = ProjectionFinder(visit.names)
         with torch.no_grad(), finder:
-            Head(visit.subject, one).logits(one)
+            Output(visit.modality, one).logits(one)
         weights = [_complete(site) for site in finder.found]
         tables = _tables(visit.model, weights[0]["query"].weight_HXY.shape[1])
         copying = [_copying(w, tables) for w in weights]
@@ -101,8 +101,8 @@ def circuits(
         )
 
 
-def _complete(site: SiteWeights) -> dict[str, Found]:
-    found: dict[str, Found] = {}
+def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
+    found: dict[str, HeadWeights] = {}
     for name in ("query", "key", "value", "output"):
         weight = getattr(site, name)
         if weight is None:
@@ -120,7 +120,7 @@ def _complete(site: SiteWeights) -> dict[str, Found]:
     return found
 
 
-def _array(found: Found) -> Array:
+def _array(found: HeadWeights) -> Array:
     array: Array = found.weight_HXY.detach().float().cpu().numpy()
     return array
 
@@ -139,7 +139,7 @@ def _tables(model: Any, width: int) -> tuple[Tensor, Tensor] | None:
     return (weights[0], weights[1]) if weights[0].shape == weights[1].shape else None
 
 
-def _copying(weights: dict[str, Found], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+def _copying(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
     """AB and BA share their eigenvalues (but zeros), so a D × D matrix will do for the vocabulary-sized circuit."""
     value, output = (weights[name].weight_HXY.double() for name in ("value", "output"))
     between = None if tables is None else tables[1].t() @ tables[0]
@@ -148,7 +148,7 @@ def _copying(weights: dict[str, Found], tables: tuple[Tensor, Tensor] | None) ->
     return [positive_share(o @ v if between is None else o @ between @ v) for v, o in zip(value, output, strict=True)]
 
 
-def _matching(weights: dict[str, Found], tables: tuple[Tensor, Tensor] | None) -> list[float]:
+def _matching(weights: dict[str, HeadWeights], tables: tuple[Tensor, Tensor] | None) -> list[float]:
     query, key = (weights[name].weight_HXY.double() for name in ("query", "key"))
     between = None if tables is None else tables[0].t() @ tables[0]
     return [

@@ -113,15 +113,15 @@ def direct_logit(
 def _shares(run: Run) -> Tensor:
     """(b, L, H): ∂s/∂ξ, as in heads/importance_kinds.py, with only the direct path in the graph."""
     everyone = list(range(run.batch.size))
-    names, axes = module_names(run.subject.model), run.study.batch_axes
+    names, axes = module_names(run.modality.model), run.study.batch_axes
     counter = _Counter(run.batch.size, names, axes)
     with torch.no_grad(), counter:
-        run.head.logits(run.batch)
+        run.output.logits(run.batch)
     role = DirectPath(run.batch.size, names, axes, last=counter.projections - 1)
     np.add.at(run.forwards_B, everyone, 2)
     np.add.at(run.backwards_B, everyone, 1)
     try:
-        found = record(lambda: run.head.logits(run.batch), role, run.scalars)
+        found = record(lambda: run.output.logits(run.batch), role, run.scalars)
     except NotOffered as error:
         if "does not depend on any captured attention" not in str(error):
             raise

@@ -189,7 +189,7 @@ def _trained(visit: Visit, labels: list[Any], log_a: Tensor, penalty: float, opt
         with torch.enable_grad():
             role = Gate(run.batch.size, visit.names, visit.study.batch_axes, gates=sampled_gates(log_a, uniform))
             with role:
-                logits = run.head.logits(run.batch)
+                logits = run.output.logits(run.batch)
             label_B = label_indices([labels[row] for row in batch], logits.detach(), run)
             loss = loss_of(logits, label_B).mean()
             still_open = open_probability(log_a)[exists].sum()

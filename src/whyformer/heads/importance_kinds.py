@@ -44,7 +44,7 @@ def label_indices(labels: list[Any], logits_BC: Tensor, run: Run) -> Tensor:
         if any(label not in (0, 1) for label in labels):
             raise BadInput(f"the model has one logit, so labels are 0 or 1; got {sorted(set(map(str, labels)))[:5]}.")
         return torch.tensor([int(label) for label in labels], device=logits_BC.device)
-    targets = resolve_targets(list(labels), logits_BC, run.head.labels(), run.head.positions, run.head.token_id)
+    targets = resolve_targets(list(labels), logits_BC, run.output.labels(), run.output.positions, run.output.token_id)
     return torch.tensor([t.index for t in targets], device=logits_BC.device)
 
 
@@ -116,8 +116,8 @@ def ablation(
 
 def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = Recorder) -> Record:
     """Maps and gradients of the score, of models with one stream of tokens or several: a head is a head."""
-    recorder = role(run.batch.size, module_names(run.subject.model), run.study.batch_axes)
-    found = record(lambda: run.head.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
+    recorder = role(run.batch.size, module_names(run.modality.model), run.study.batch_axes)
+    found = record(lambda: run.output.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
     everyone = list(range(run.batch.size))
     np.add.at(run.forwards_B, everyone, 1)
     np.add.at(run.backwards_B, everyone, 1)
@@ -190,11 +190,11 @@ def lrp_relevance(run: Run) -> Tensor:
     itself. They do not say what becomes of negative relevance: here the absolute value is taken per head.
     """
     rules = GradientRules(attention_is_constant=True)
-    role = HeldAttention(run.batch.size, module_names(run.subject.model), run.study.batch_axes)
+    role = HeldAttention(run.batch.size, module_names(run.modality.model), run.study.batch_axes)
     everyone = list(range(run.batch.size))
     with torch.enable_grad():
         with rules, role:
-            logits = run.head.logits(run.batch)
+            logits = run.output.logits(run.batch)
         total = run.scalars(logits).sum()
         np.add.at(run.forwards_B, everyone, 1)
         np.add.at(run.backwards_B, everyone, 1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import table
 from whyformer.heads.visit import visiting
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -96,13 +96,15 @@ def induction(
 
 def repeated_tokens(model: Any, processor: Any, length: int, sequences: int, seed: int) -> Tensor:
     """(S, 2·length) ids, or one more with a start token where the model has one."""
-    subject = TextSubject(model, processor)
-    embedding = subject.table()
+    modality = TextInput(model, processor)
+    embedding = modality.table()
     config = getattr(model, "config", None)
-    others = [name for name in subject.parameters if name.startswith(("pixel_", "visual_", "image_", "input_features"))]
+    others = [
+        name for name in modality.parameters if name.startswith(("pixel_", "visual_", "image_", "input_features"))
+    ]
     if embedding is None or others or getattr(config, "is_encoder_decoder", False):
         raise NotOffered("random tokens can be made for a model of one text only, which knows its token embedding.")
-    special = subject.special_ids()
+    special = modality.special_ids()
     start = getattr(config, "bos_token_id", None)
     words = torch.tensor([i for i in range(embedding.num_embeddings) if i not in special])
     generator = torch.Generator().manual_seed(seed)

@@ -140,7 +140,7 @@ def roles(
         model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
     with opened as visit:
-        text = visit.subject.stream == "text"
+        text = visit.modality.stream == "text"
         counts = frequencies if frequencies is not None else _token_counts(visit) if text else {}
         tally = _Tally()
         visit.each(lambda run, rows: tally.add(run, counts if text else None), label="roles")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, one_of
 from whyformer.heads.visit import visiting
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.result import dataframe
 from whyformer.run import Run
 
@@ -190,7 +190,7 @@ def _arcs(sentence: Sentence, wanted: set[str] | None, subtypes: bool) -> Arcs:
 
 def _encoded(model: Any, tokenizer: Any, sentences: list[Sentence]) -> list[Any]:
     """Encodings that know which word each piece belongs to; None for sentences that are too long."""
-    limit = TextSubject(model, tokenizer).max_length()
+    limit = TextInput(model, tokenizer).max_length()
     found: list[Any] = []
     for sentence in sentences:
         encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)

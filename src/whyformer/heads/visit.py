@@ -18,8 +18,8 @@ from whyformer.capture.roles import Gate, Observe
 from whyformer.errors import AmbiguousLayout, BadInput
 from whyformer.explainer import BATCH_SIZE, Explainer
 from whyformer.inputs.base import Batch
-from whyformer.inputs.choose import are_tensors, choose_subject, is_single
-from whyformer.output import Head
+from whyformer.inputs.choose import are_tensors, choose_modality, is_single
+from whyformer.output import Output
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import hidden_padding, study_of
@@ -35,7 +35,7 @@ class Visit:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
         self.model = explainer.model
-        self.subject = choose_subject(explainer.model, explainer.processor, inputs)
+        self.modality = choose_modality(explainer.model, explainer.processor, inputs)
         self.step = batch_size or BATCH_SIZE
         self.track = tracker(progress)
         self.names = module_names(explainer.model)
@@ -44,14 +44,14 @@ class Visit:
         self._whole: Batch | None = None
         self._raw: list[Any] = []
         if are_tensors(inputs):
-            self._whole = self.subject.adopt(inputs)
+            self._whole = self.modality.adopt(inputs)
             self.size = self._whole.size
         else:
             self._raw = [inputs] if is_single(inputs) else list(inputs)
             self.size = len(self._raw)
         if not self.size:
             raise BadInput("there are no inputs: the list is empty.")
-        self.study, new = study_of(self.subject, self.part(range(min(self.size, self.step))))
+        self.study, new = study_of(self.modality, self.part(range(min(self.size, self.step))))
         self.setup = self.study.forwards if new else 0
         if not self.study.one_stream and self._compares_inputs():
             self.step = 1
@@ -64,7 +64,7 @@ class Visit:
         for count in (1, 2):
             batch = self.part(range(count))
             with torch.no_grad():
-                sizes.add(Head(self.subject, batch).logits(batch).shape[1])
+                sizes.add(Output(self.modality, batch).logits(batch).shape[1])
             self.setup += count
         return len(sizes) > 1
 
@@ -75,7 +75,7 @@ class Visit:
         """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
         one = self.part([0])
         role = Observe(1, self.names, self.study.batch_axes)
-        found = observe(lambda: Head(self.subject, one).logits(one), role)
+        found = observe(lambda: Output(self.modality, one).logits(one), role)
         require_sites(found)
         self.setup += 1
         return tuple((site.path, site.heads) for site in found.sites)
@@ -110,12 +110,12 @@ class Visit:
         if self._whole is not None:
             batch = self._whole.select(rows)
         else:
-            batch = self.subject.encode([self._raw[i] for i in rows])
-        return hidden_padding(self.subject, batch)
+            batch = self.modality.encode([self._raw[i] for i in rows])
+        return hidden_padding(self.modality, batch)
 
     def run(self, rows: Sequence[int], target: Any = None) -> Run:
         own = [target[i] for i in rows] if isinstance(target, list) else target
-        return Run(self.subject, self.part(rows), self.study, target=own, batch_size=self.step, track=self.track)
+        return Run(self.modality, self.part(rows), self.study, target=own, batch_size=self.step, track=self.track)
 
     def each(
         self, measure: Callable[[Run, list[int]], T], *, target: Any = None, label: str = "heads", sort: bool = True
@@ -186,8 +186,8 @@ def gated(run: Run, rows: Sequence[int], gates: Tensor) -> Tensor:
     batch = run.batch.select(list(rows))
     np.add.at(run.forwards_B, list(rows), 1)
     try:
-        with Gate(batch.size, module_names(run.subject.model), run.study.batch_axes, gates=gates):
-            return run.head.logits(batch)
+        with Gate(batch.size, module_names(run.modality.model), run.study.batch_axes, gates=gates):
+            return run.output.logits(batch)
     except AmbiguousLayout:
         if batch.size == 1:
             raise

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Raw, Subject, assemble
+from whyformer.inputs.base import Batch, Modality, Raw, assemble
 from whyformer.types import Units
 
 
-class AudioSubject(Subject):
+class AudioInput(Modality):
     """One clip per input; units are the frames the model attends over, labelled with their time where it is known."""
 
     stream = "audio"

@@ -1,4 +1,4 @@
-"""A subject knows the inputs of a model: how to encode them, what their units are, and how to take a unit away."""
+"""A modality knows the inputs of a model: how to encode them, what their units are, and how to take a unit away."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Batch:
     warnings: tuple[tuple[str, ...], ...] = ()
     encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
     constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
-    positions: tuple[int, ...] = ()  # per input: the output position explained, where the subject chose it
+    positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
     groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
-    company: int = 0  # so many rows at the end are not explained: they stand beside the first, which looks at them
+    reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
     alone: bool = False  # rows that would look at others are run without them
 
     @property
@@ -52,19 +52,19 @@ class Batch:
             encodings=pick(self.encodings),
             positions=pick(self.positions),
             groups=pick(self.groups),
-            company=0,
+            reference_rows=0,
         )
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
         return replace(self, tensors=self.tensors | tensors)
 
 
-class Subject(ABC):
+class Modality(ABC):
     """One kind of input. Abstract; the final classes are in the files beside this one."""
 
     stream: str
     main: str  # the argument whose positions are the units
-    several = False  # several streams of units: no single tensor is "the" input
+    multi_input = False  # several streams of units: no single tensor is "the" input
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
@@ -116,7 +116,7 @@ class Subject(ABC):
         """What the model says about one input depends on the others in the batch (SAINT)."""
         return False
 
-    def in_company(self, one: Batch) -> Batch:
+    def beside_reference_rows(self, one: Batch) -> Batch:
         """One input beside those that it looks at."""
         return one
 
@@ -133,13 +133,13 @@ class Subject(ABC):
             return [(v, self.stream) for k, v in batch.tensors.items() if "mask" not in k]
         return [(v, known[k] or self.stream) for k, v in batch.tensors.items() if known[k] or k == self.main]
 
-    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
-        """The subject of one stream, and the batch as it sees it."""
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
+        """The modality of one stream, and the batch as it sees it."""
         given = {name for _, name in self.inputs(batch)}
         if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
-            from whyformer.inputs.streams import OwnPositions  # which is a subject itself
+            from whyformer.inputs.streams import LearnedPositions  # which is a modality itself
 
-            return OwnPositions(self.model, self.main, stream), batch
+            return LearnedPositions(self.model, self.main, stream), batch
         return self, batch
 
     def places(self, batch: Batch) -> Tensor | None:
@@ -150,7 +150,7 @@ class Subject(ABC):
         """What about these inputs, besides names and axes of tensors, makes a study of its own necessary."""
         return ()
 
-    def uneven(self, batch: Batch) -> bool:
+    def one_by_one(self, batch: Batch) -> bool:
         """Inputs that differ in form, so that each has to be studied and explained by itself."""
         return False
 
@@ -167,7 +167,7 @@ class Subject(ABC):
         return None
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
-        """(B, C) what is explained, where this subject reads the model's output in its own way."""
+        """(B, C) what is explained, where this modality reads the model's output in its own way."""
         return None
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:

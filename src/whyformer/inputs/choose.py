@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.inputs.audio import AudioSubject
-from whyformer.inputs.base import Batch, Subject, signature_of
-from whyformer.inputs.detection import DetectionSubject
+from whyformer.inputs.audio import AudioInput
+from whyformer.inputs.base import Batch, Modality, signature_of
+from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.image_text import PairSubject
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import are_packed
-from whyformer.inputs.seq2seq import Seq2SeqSubject
-from whyformer.inputs.similarity import SimilaritySubject, compares_texts
-from whyformer.inputs.table import TableSubject
+from whyformer.inputs.seq2seq import Seq2SeqInput
+from whyformer.inputs.similarity import SimilarityInput, compares_texts
+from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.tensors import TensorSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.tensors import TensorInput
+from whyformer.inputs.text import TextInput
 
 
 def are_tensors(inputs: Any) -> bool:
@@ -43,17 +43,17 @@ def is_single(inputs: Any) -> bool:
     return not isinstance(inputs, (list, Mapping))
 
 
-def choose_subject(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     if isinstance(processor, Table):
-        return TableSubject(model, processor)
+        return TableInput(model, processor)
     if compares_texts(model, inputs):
-        return SimilaritySubject(model, processor)
+        return SimilarityInput(model, processor)
     if are_tensors(inputs):
         return _by_tensors(model, processor, inputs)
     return _by_model(model, processor, inputs)
 
 
-def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     main = getattr(model, "main_input_name", None)
     parameters = signature_of(model)
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
@@ -67,15 +67,15 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Subject:
     if several is not None:
         return several
     if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
-        return ImageSubject(model, processor)
+        return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
-        return TextSubject(model, processor)
+        return TextInput(model, processor)
     if _looks_like_image(inputs):
-        return ImageSubject(model, processor, main=next(iter(parameters)))
+        return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
         named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        return TextSubject(model, processor, main=named[0] if named else "input_ids")
-    return TensorSubject(model, processor)
+        return TextInput(model, processor, main=named[0] if named else "input_ids")
+    return TensorInput(model, processor)
 
 
 def _looks_like_image(inputs: Any) -> bool:
@@ -83,47 +83,47 @@ def _looks_like_image(inputs: Any) -> bool:
     return isinstance(first, Path) or type(first).__module__.startswith("PIL.")
 
 
-def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Subject:
+def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     if are_packed(inputs):
-        return PairSubject(model, processor)
-    plain = TensorSubject(model, processor)
+        return ImageTextInput(model, processor)
+    plain = TensorInput(model, processor)
     batch = plain.adopt(inputs)
     several = _several(model, processor, set(batch.tensors))
     if several is not None:
         return several
     name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
     if name is not None:
-        return TextSubject(model, processor, main=name)
+        return TextInput(model, processor, main=name)
     images = [k for k, v in batch.tensors.items() if v.is_floating_point() and (v.ndim == 4 or _lacks_batch(k, v))]
     if images:
-        return ImageSubject(model, processor, main=images[0])
-    return TensorSubject(model, processor, example=batch)
+        return ImageInput(model, processor, main=images[0])
+    return TensorInput(model, processor, example=batch)
 
 
 def _lacks_batch(name: str, tensor: Tensor) -> bool:
-    """One image alone, which ImageSubject then refuses with what is missing."""
+    """One image alone, which ImageInput then refuses with what is missing."""
     return name == "pixel_values" and tensor.ndim == 3
 
 
-def _several(model: nn.Module, processor: Any, names: set[str]) -> Subject | None:
-    """A subject with several streams, where the names of the tensors say so."""
+def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | None:
+    """A modality with several streams, where the names of the tensors say so."""
     images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
     if "input_ids" in names and images:
-        return PairSubject(model, processor, image=images[0])
+        return ImageTextInput(model, processor, image=images[0])
     for source, target in (("source", "target"), ("src", "tgt")):
         if {source, target} <= names:
-            return Seq2SeqSubject(model, processor, source, target)
+            return Seq2SeqInput(model, processor, source, target)
     config = getattr(model, "config", None)
     sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
     if sources and (getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in names):
-        return Seq2SeqSubject(model, processor, sources[0])
+        return Seq2SeqInput(model, processor, sources[0])
     parameters = signature_of(model)
     if "pixel_values" in names and "decoder_input_ids" in parameters and "input_ids" not in parameters:
-        return Seq2SeqSubject(model, processor, "pixel_values")  # TrOCR: what is read from an image
+        return Seq2SeqInput(model, processor, "pixel_values")  # TrOCR: what is read from an image
     if "pixel_values" in names and task_of(model).endswith("ForObjectDetection"):
-        return DetectionSubject(model, processor)
+        return DetectionInput(model, processor)
     if sources and sources[0] != "input_ids":
-        return AudioSubject(model, processor, main=sources[0])
+        return AudioInput(model, processor, main=sources[0])
     return None
 
 
@@ -177,25 +177,25 @@ def _is_missing(member: Any) -> bool:
     return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
 
 
-def encoded(subject: Subject, raw: list[Any]) -> Batch:
-    """What the subject makes of the inputs. Where one of several is to blame, the error says which."""
+def encoded(modality: Modality, raw: list[Any]) -> Batch:
+    """What the modality makes of the inputs. Where one of several is to blame, the error says which."""
     try:
-        return subject.encode(raw)
+        return modality.encode(raw)
     except MissingProcessor:
         raise
     except BadInput as error:
-        place = _to_blame(subject, raw, str(error)) if len(raw) > 1 else None
+        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
         if place is not None:
             error.args = (f"inputs[{place}]: {error}",)
         raise
 
 
-def _to_blame(subject: Subject, raw: list[Any], message: str) -> int | None:
+def _to_blame(modality: Modality, raw: list[Any], message: str) -> int | None:
     """The first input that gives this error by itself, unless all do: then it is not the input."""
     first, fine = None, False
     for place, one in enumerate(raw):
         try:
-            subject.encode([one])
+            modality.encode([one])
             fine = True
         except BadInput as error:
             first = place if first is None and str(error) == message else first

@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.streams import OwnPositions, without_each
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.streams import LearnedPositions, without_each
 from whyformer.types import Target, Units
 
 THRESHOLD = 0.5
 
 
-class DetectionSubject(ImageSubject):
+class DetectionInput(ImageInput):
     """An image and a detector's object queries. The target is (query, class), a class, or a threshold.
 
     ``target=None`` explains every detection with a probability above 0.5, ``target=0.8`` every one above that.
     """
 
-    several = True
+    multi_input = True
     positioned = "queries"
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
@@ -104,9 +104,9 @@ class DetectionSubject(ImageSubject):
             raise UnknownName("target", name, [f"0 to {count - 1}"])
         return int(name)
 
-    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "queries":
-            return OwnPositions(self.model, self.main), batch
+            return LearnedPositions(self.model, self.main), batch
         return self._patches, batch
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
@@ -122,7 +122,7 @@ def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...
     return [tuple(tuple(box) for box in row) for row in corners.tolist()]
 
 
-class PaddedImage(ImageSubject):
+class PaddedImage(ImageInput):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
     def shape(self, batch: Batch, length: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Raw, Subject, assemble
+from whyformer.inputs.base import Batch, Modality, Raw, assemble
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -27,7 +27,7 @@ OTHER_SHAPES = (
 )
 
 
-class ImageSubject(Subject):
+class ImageInput(Modality):
     """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 
     stream = "image"

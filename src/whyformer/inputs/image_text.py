@@ -14,13 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Raw, Subject
+from whyformer.inputs.base import Batch, Modality, Raw
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
-from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_tokens import SIZES, are_packed, packed, token_grid, unpacked, without_tokens
 from whyformer.inputs.seq2seq import Answer
-from whyformer.inputs.streams import OwnPositions, VectorSubject, joined, without_each
-from whyformer.inputs.text import TextSubject, bare
+from whyformer.inputs.streams import LearnedPositions, VectorInput, joined, without_each
+from whyformer.inputs.text import TextInput, bare
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -30,55 +30,55 @@ from whyformer.types import Units
 Pairs = list[tuple[Any, str]]
 
 
-def encoded_pairs(subject: PairSubject, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
+def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
     """Tensors, the (image, text) pairs, and the answers that were given with them."""
     answered = [_answered(r) for r in raw]
     pairs = [_pair(question) for question, _ in answered]
     given = [answer for _, answer in answered]
-    if subject.image in BOX_FEATURES:
-        return _with_regions(subject, pairs), pairs, given
-    processor = subject.processor
+    if modality.image in BOX_FEATURES:
+        return _with_regions(modality, pairs), pairs, given
+    processor = modality.processor
     if processor is None or not hasattr(processor, "image_processor"):
         raise MissingProcessor(
             "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
             "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
         )
-    pairs = [(open_image(image), _with_image_token(subject, text)) for image, text in pairs]
+    pairs = [(open_image(image), _with_image_token(modality, text)) for image, text in pairs]
     # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
-    masked = "attention_mask" in getattr(subject._tokenizer(), "model_input_names", ("attention_mask",))
+    masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
     encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
     return dict(encoded), pairs, given
 
 
-def _with_image_token(subject: PairSubject, text: str) -> str:
+def _with_image_token(modality: ImageTextInput, text: str) -> str:
     """The place of the image, in front, where the user's text has none."""
-    if subject.image_token() is None:
+    if modality.image_token() is None:
         return text
-    token = getattr(subject.processor, "image_token", None)
+    token = getattr(modality.processor, "image_token", None)
     return text if not isinstance(token, str) or token in text else f"{token}\n{text}"
 
 
-def _with_regions(subject: PairSubject, pairs: Pairs) -> dict[str, Tensor]:
+def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
     """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
     regions: list[dict[str, Tensor]] = []
     for given, _ in pairs:
-        if not isinstance(given, Mapping) or subject.image not in given:
+        if not isinstance(given, Mapping) or modality.image not in given:
             raise BadInput(
-                f"{type(subject.model).__name__} reads vectors of image regions, which a detector makes: give "
-                f"({{'{subject.image}': array, …}}, text) instead of an image, or tensors."
+                f"{type(modality.model).__name__} reads vectors of image regions, which a detector makes: give "
+                f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
             )
         regions.append({k: torch.as_tensor(v) for k, v in given.items()})
-    most = max(len(r[subject.image]) for r in regions)
-    tensors = dict(subject._text.encode([text for _, text in pairs]).tensors)
+    most = max(len(r[modality.image]) for r in regions)
+    tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
     for name in regions[0]:
         tensors[name] = torch.stack([_filled(r[name], most) for r in regions])
-    counts = torch.tensor([len(r[subject.image]) for r in regions])
+    counts = torch.tensor([len(r[modality.image]) for r in regions])
     real = torch.arange(most) < counts[:, None]
-    if "visual_attention_mask" in subject.parameters:
+    if "visual_attention_mask" in modality.parameters:
         tensors.setdefault("visual_attention_mask", real.long())
-    if "visual_token_type_ids" in subject.parameters:
+    if "visual_token_type_ids" in modality.parameters:
         tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
     return tensors
 
@@ -136,7 +136,7 @@ def heard(module: nn.Module) -> Iterator[list[Any]]:
 # Image and text together: question and picture, caption and picture, image tokens in a language model.
 
 
-class PairSubject(TextSubject):
+class ImageTextInput(TextInput):
     """An image (pixels, or vectors of its regions) and a text per input; units are tokens, and patches or boxes.
 
     Three ways in which models bring them together: streams of their own (LXMERT, CLIP, BLIP), laid end to end
@@ -144,7 +144,7 @@ class PairSubject(TextSubject):
     with a decoder of its own (BLIP) is explained at each token of it.
     """
 
-    several = True
+    multi_input = True
 
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
@@ -156,13 +156,13 @@ class PairSubject(TextSubject):
         answers = decoder and callable(getattr(model, "generate", None))
         self._answer = Answer(model, processor) if answers else None
         self.generates = answers or type(model).__name__.endswith("ForConditionalGeneration")
-        self._text = TextSubject(model, processor)
-        self._image: Subject = (
-            VectorSubject(model, image, boxes=BOX_FEATURES[image])
+        self._text = TextInput(model, processor)
+        self._image: Modality = (
+            VectorInput(model, image, boxes=BOX_FEATURES[image])
             if image in BOX_FEATURES
-            else VectorSubject(model, image, word="patch")
+            else VectorInput(model, image, word="patch")
             if "spatial_shapes" in self.parameters  # SigLIP 2 takes patches that were cut out before
-            else ImageSubject(model, main=image)
+            else ImageInput(model, main=image)
         )
 
     # Inputs
@@ -201,7 +201,7 @@ class PairSubject(TextSubject):
         shape = tuple(batch.tensors[self.image].shape[1:]) if SIZES not in batch.tensors else ()
         return (shape, *sorted(set(self._forms(batch))))
 
-    def uneven(self, batch: Batch) -> bool:
+    def one_by_one(self, batch: Batch) -> bool:
         assert batch.keep_BN is not None
         padded = self._answer is not None and not bool(batch.keep_BN.all())
         return padded or SIZES in batch.tensors or len(set(self._forms(batch))) > 1
@@ -241,7 +241,7 @@ class PairSubject(TextSubject):
 
     # Units
 
-    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "image":
             return self._image, batch
         if stream == "target" and self._answer is not None:
@@ -249,7 +249,7 @@ class PairSubject(TextSubject):
         if stream == "text" and self.image_token() is None:
             return self._text, batch
         if stream == "queries":
-            return OwnPositions(self.model, self.main), batch
+            return LearnedPositions(self.model, self.main), batch
         return self, batch
 
     def image_token(self) -> int | None:

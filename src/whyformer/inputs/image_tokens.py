@@ -10,13 +10,13 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageSubject, patch_index
+from whyformer.inputs.image import ImageInput, patch_index
 from whyformer.inputs.streams import fitting, require_known
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.types import Units
 
 if TYPE_CHECKING:
-    from whyformer.inputs.image_text import PairSubject
+    from whyformer.inputs.image_text import ImageTextInput
 
 
 # Images packed end to end into one row of patches, with a table of their sizes (Qwen2-VL and its kin).
@@ -98,9 +98,9 @@ def is_image(units: Units) -> list[bool]:
     return [stream == "image" and not special for stream, special in zip(units.stream, units.special, strict=True)]
 
 
-def require_pixels(subject: PairSubject, units: Units, what: str) -> None:
+def require_pixels(modality: ImageTextInput, units: Units, what: str) -> None:
     """Every image token has to stand for a piece of the picture of its own."""
-    if any(is_image(units)) and (units.grid is None or not isinstance(subject._image, ImageSubject)):
+    if any(is_image(units)) and (units.grid is None or not isinstance(modality._image, ImageInput)):
         raise NotOffered(
             f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
             f"of it, or summaries of all of it), so {what}. Use generic_attention."
@@ -116,31 +116,31 @@ def token_masks(units: Units, height: int, width: int, which: slice = EVERY) -> 
 
 
 def without_tokens(
-    subject: PairSubject, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
+    modality: ImageTextInput, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
 ) -> Batch:
     """One input once per unit: another word in place of a token of the text, other pixels for one of the image."""
-    require_known(subject, replacement)
-    require_pixels(subject, units, "none of them can be taken away by itself")
+    require_known(modality, replacement)
+    require_pixels(modality, units, "none of them can be taken away by itself")
     one = batch.select([row])
-    assert one.keep_BN is not None and isinstance(subject._image, ImageSubject)
-    word = subject._text.replacement_id(fitting(subject._text, replacement))
-    if word == subject.image_token():
+    assert one.keep_BN is not None and isinstance(modality._image, ImageInput)
+    word = modality._text.replacement_id(fitting(modality._text, replacement))
+    if word == modality.image_token():
         raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
-    pixels = pixels_of(subject.config, one)
+    pixels = pixels_of(modality.config, one)
     height, width = pixels.shape[-2:]
     masks = token_masks(units, height, width, which).to(pixels.device)
-    background = subject._image.background(pixels, fitting(subject._image, replacement))
+    background = modality._image.background(pixels, fitting(modality._image, replacement))
     changed = torch.where(masks[:, None, None], background, pixels)
     copies = one.select([0] * len(masks))
     tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]  # after any patches
-    changes = {subject.main: _other_words(one, subject.main, units, tokens, word, one.keep_BN[0])}
+    changes = {modality.main: _other_words(one, modality.main, units, tokens, word, one.keep_BN[0])}
     answer = [i for i, s in enumerate(units.stream) if s == "target"]
     if answer:
-        part, view = subject.part("target", one)
-        assert isinstance(part, TextSubject) and view.keep_BN is not None
+        part, view = modality.part("target", one)
+        assert isinstance(part, TextInput) and view.keep_BN is not None
         changes[part.main] = _other_words(view, part.main, units, answer, word, view.keep_BN[0])
     words = {name: ids[which] for name, ids in changes.items()}
-    return copies.with_tensors(**words, **{subject.image: numbers_of(subject.config, copies, changed)})
+    return copies.with_tensors(**words, **{modality.image: numbers_of(modality.config, copies, changed)})
 
 
 def _other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:

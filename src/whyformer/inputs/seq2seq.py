@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.inputs.audio import AudioSubject
-from whyformer.inputs.base import Batch, Raw, Subject, signature_of
+from whyformer.inputs.audio import AudioInput
+from whyformer.inputs.base import Batch, Modality, Raw, signature_of
 from whyformer.inputs.families import task_of
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.streams import OwnPositions, without_each
-from whyformer.inputs.text import TextSubject, bare
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.streams import LearnedPositions, without_each
+from whyformer.inputs.text import TextInput, bare
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -30,7 +30,7 @@ class Answer:
 
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
         self.model, self.main = model, main
-        self.text = TextSubject(model, processor, main=main)
+        self.text = TextInput(model, processor, main=main)
         config = getattr(model, "config", None)
         self.configs = [config, getattr(config, "text_config", None)]
 
@@ -167,7 +167,7 @@ class Answer:
             return torch.arange(ids.shape[1], device=ids.device) < torch.tensor(counts, device=ids.device)[:, None]
         return torch.ones_like(ids, dtype=torch.bool)
 
-    def part(self, batch: Batch, source: str = "") -> tuple[Subject, Batch]:
+    def part(self, batch: Batch, source: str = "") -> tuple[Modality, Batch]:
         return self.text, Batch({self.main: self.ids(batch, source)}, keep_BN=self.keep(batch, source))
 
 
@@ -183,14 +183,14 @@ def _facts(batch: Batch) -> tuple[Any, ...]:
 # Encoder-decoders: a source that is read, and a target that is written token by token.
 
 
-class Seq2SeqSubject(TextSubject):
+class Seq2SeqInput(TextInput):
     """A source (text, sound or an image) and a target; units are the source's and the target's tokens so far.
 
     A generator is explained at the next token after the target prefix. Given only a source, the model's own greedy
     answer is explained, one explanation per token of it.
     """
 
-    several = True
+    multi_input = True
     stream = "source"
 
     def __init__(
@@ -199,8 +199,8 @@ class Seq2SeqSubject(TextSubject):
         super().__init__(model, processor, main=source)
         self.target = target
         self.generates = target == "decoder_input_ids" and is_generator(model)
-        kinds = {"input_features": AudioSubject, "input_values": AudioSubject, "pixel_values": ImageSubject}
-        self._source: Subject = kinds.get(source, TextSubject)(model, processor, main=source)
+        kinds = {"input_features": AudioInput, "input_values": AudioInput, "pixel_values": ImageInput}
+        self._source: Modality = kinds.get(source, TextInput)(model, processor, main=source)
         self._answer = Answer(model, processor, target)
 
     # Inputs
@@ -213,12 +213,12 @@ class Seq2SeqSubject(TextSubject):
         return self._answer.with_given(batch, [answer for _, answer in pairs])
 
     def adopt(self, tensors: Any) -> Batch:
-        if isinstance(self._source, TextSubject):
+        if isinstance(self._source, TextInput):
             batch = super().adopt(tensors)
         else:
             batch = self._source.adopt(tensors)
         mask = batch.tensors.get("attention_mask")  # the decoder's mask may have the source's width by chance
-        if isinstance(self._source, TextSubject) and mask is not None:
+        if isinstance(self._source, TextInput) and mask is not None:
             batch = replace(batch, keep_BN=mask.bool())
         return batch
 
@@ -232,10 +232,10 @@ class Seq2SeqSubject(TextSubject):
 
     # Units
 
-    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
-        if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextSubject)):
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
+        if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextInput)):
             return self._answer.part(batch, self.main)
-        return (OwnPositions(self.model, self.main), batch) if stream == "queries" else (self._source, batch)
+        return (LearnedPositions(self.model, self.main), batch) if stream == "queries" else (self._source, batch)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         self._require_text()
@@ -247,7 +247,7 @@ class Seq2SeqSubject(TextSubject):
 
     def _require_text(self) -> None:
         """Asked for units of its own only where no streams were found."""
-        if not isinstance(self._source, TextSubject):
+        if not isinstance(self._source, TextInput):
             raise NotOverUnits(
                 "which positions of the model's attention belong to which part of the input is not known: its encoder "
                 "attends inside windows (Donut), or over positions that change from layer to layer. No method can lay "

@@ -10,30 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Batch, Raw, Subject
+from whyformer.inputs.base import Batch, Modality, Raw
 from whyformer.inputs.streams import without_each
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.types import Units
 
 SIDES = ("a", "b")
 
 
-class SimilaritySubject(TextSubject):
+class SimilarityInput(TextInput):
     """A pair of texts per input; units are the tokens of both. What is explained is the cosine of the two vectors.
 
     The vector of a text is what the model itself calls one (``sentence_embedding``, ``text_embeds``), else the mean of
     its last hidden states over real tokens. Tensors are named ``a_input_ids``, ``b_input_ids``, and so on.
     """
 
-    several = True
+    multi_input = True
     compares = True
     stream = "a"
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         processor = processor if processor is not None else getattr(model, "tokenizer", None)
         super().__init__(model, processor, main="a_input_ids")
-        self._sides = {side: TextSubject(model, processor, main=f"{side}_input_ids") for side in SIDES}
-        self._plain = TextSubject(model, processor)
+        self._sides = {side: TextInput(model, processor, main=f"{side}_input_ids") for side in SIDES}
+        self._plain = TextInput(model, processor)
 
     def scalar(self, scalar: str) -> str:
         if scalar not in {"logit", "cosine"}:
@@ -113,7 +113,7 @@ class SimilaritySubject(TextSubject):
 
     # Units
 
-    def part(self, stream: str, batch: Batch) -> tuple[Subject, Batch]:
+    def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         own = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
         facts = tuple(e[stream] for e in batch.encodings)
         keep = batch.tensors[f"{stream}_attention_mask"].bool()

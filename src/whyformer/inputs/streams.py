@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Raw, Subject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.text import TextInput
 from whyformer.types import Units
 
 # Units of several streams laid end to end.
@@ -47,10 +47,10 @@ def joined(parts: Sequence[Units]) -> Units:
     )
 
 
-# Streams that are neither text nor image, and what subjects with several streams share.
+# Streams that are neither text nor image, and what modalities with several streams share.
 
 
-class VectorSubject(Subject):
+class VectorInput(Modality):
     """One vector per unit, given as a (B, N, D) tensor: regions of an image (boxes), or any sequence of features."""
 
     def __init__(
@@ -97,7 +97,7 @@ class VectorSubject(Subject):
         return batch.select([row] * len(real)).with_tensors(**{self.main: changed})
 
 
-class OwnPositions(Subject):
+class LearnedPositions(Modality):
     """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
 
     def __init__(self, model: nn.Module, main: str, stream: str = "queries", word: str = "query") -> None:
@@ -126,13 +126,13 @@ def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...]
     return boxes if boxes is not None and len(boxes) == length else None
 
 
-def without_each(subject: Subject, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
+def without_each(modality: Modality, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
     """One input once per unit of any stream; ``replacement`` goes to the streams that have it (ids go to text)."""
-    require_known(subject, replacement)
+    require_known(modality, replacement)
     variants: list[Batch] = []
     numbers: list[int] = []
     for stream in dict.fromkeys(units.stream):
-        part, view = subject.part(stream, batch)
+        part, view = modality.part(stream, batch)
         members = [i for i, s in enumerate(units.stream) if s == stream]
         own, numbers = pick(units, members), [*numbers, *members]
         changed = part.without_unit(view, row, own, fitting(part, replacement))
@@ -146,16 +146,16 @@ def without_each(subject: Subject, batch: Batch, row: int, units: Units, replace
     return by_stream.select(sorted(range(len(units)), key=numbers.__getitem__))
 
 
-def require_known(subject: Subject, replacement: str | int) -> None:
+def require_known(modality: Modality, replacement: str | int) -> None:
     """At least one stream has to have the replacement; a word that none has would be passed over in silence."""
-    if isinstance(replacement, str) and replacement not in subject.replacements:
-        raise UnknownName("replacement", replacement, subject.replacements, "A token id (an integer) works too.")
+    if isinstance(replacement, str) and replacement not in modality.replacements:
+        raise UnknownName("replacement", replacement, modality.replacements, "A token id (an integer) works too.")
 
 
-def fitting(part: Subject, replacement: str | int) -> Any:
+def fitting(part: Modality, replacement: str | int) -> Any:
     """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
-    if isinstance(part, TextSubject):
+    if isinstance(part, TextInput):
         if isinstance(replacement, int) or replacement in offered:
             return replacement
         return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary

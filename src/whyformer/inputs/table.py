@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import memory_of
+from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Batch, Raw, Subject
+from whyformer.inputs.base import Batch, Modality, Raw
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
@@ -33,7 +33,7 @@ COMPANY = (
 )
 
 
-class TableSubject(Subject):
+class TableInput(Modality):
     """Units are the tokens that columns become, wherever the model puts them; its own token is special."""
 
     stream = "table"
@@ -110,11 +110,11 @@ class TableSubject(Subject):
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model; rows that look at each other each beside the reference rows, unless they stand there."""
-        if batch.company or batch.alone or not self.mixes_rows:
+        if batch.reference_rows or batch.alone or not self.mixes_rows:
             return self.call_alone(batch)
         parts = []
         for row in range(batch.size):
-            parts.append(logits_of(self.call_alone(self.in_company(batch.select([row]))))[:1])
+            parts.append(logits_of(self.call_alone(self.beside_reference_rows(batch.select([row]))))[:1])
         return torch.cat(parts)
 
     def call_alone(self, batch: Batch) -> Any:
@@ -127,7 +127,7 @@ class TableSubject(Subject):
     @property
     def mixes_rows(self) -> bool:
         """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
-        facts = memory_of(self.model).facts
+        facts = known_about(self.model)
         if "mixes rows" not in facts:
             sizes = {tuple(site.attention_BHQK.shape[-2:]) for site in self.observed(self.any_row()).sites}
             facts["mixes rows"] = (1, 1) in sizes and len(sizes) > 1
@@ -138,16 +138,16 @@ class TableSubject(Subject):
             )
         return bool(facts["mixes rows"])
 
-    def in_company(self, one: Batch) -> Batch:
+    def beside_reference_rows(self, one: Batch) -> Batch:
         """One row, with the reference rows after it."""
         reference = self._reference()
         tensors = {k: torch.cat([v, reference.tensors[k].to(v.device)]) for k, v in one.tensors.items()}
         raw = (*one.raw, *reference.raw) if one.raw else ()
-        return replace(one, tensors=tensors, raw=raw, warnings=(), alone=False, company=reference.size)
+        return replace(one, tensors=tensors, raw=raw, warnings=(), alone=False, reference_rows=reference.size)
 
     def _reference(self) -> Batch:
         assert self.table.reference is not None
-        facts, key = memory_of(self.model).facts, ("reference", self.table)
+        facts, key = known_about(self.model), ("reference", self.table)
         if key not in facts:
             whole, _ = self.read(self.table.reference)
             site = self.observed(whole.select([0])).sites[0]
@@ -179,7 +179,7 @@ class TableSubject(Subject):
 
     def tokens(self, batch: Batch, length: int) -> Tokens:
         """Which column each attention position was made from, found by changing one column at a time."""
-        facts, key = memory_of(self.model).facts, ("tokens", self.table, length)
+        facts, key = known_about(self.model), ("tokens", self.table, length)
         if key not in facts:
             facts[key] = named_tokens(self.table, length) if self.table.tokens else found_tokens(self, batch, length)
         found: Tokens = facts[key]
@@ -250,7 +250,7 @@ class TableSubject(Subject):
         for names in self.tokens(batch, length):
             for name in names:
                 kind, at = self.where(name)
-                changed[kind][: batch.size - batch.company, at] = _typical(source[kind][:, at])
+                changed[kind][: batch.size - batch.reference_rows, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
 
     def _source(self) -> dict[str, Tensor]:

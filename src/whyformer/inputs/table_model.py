@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, memory_of
+from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.inputs.base import Batch, signature_of
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
 
 if TYPE_CHECKING:
-    from whyformer.inputs.table import TableSubject
+    from whyformer.inputs.table import TableInput
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -127,38 +127,38 @@ def _one_tensor(table: Table) -> Arrange:
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
 
 
-def outputs_of(subject: TableSubject) -> int | None:
+def outputs_of(modality: TableInput) -> int | None:
     """How many outputs the model has for a row (None: they are no row); columns and categories are tried first."""
-    facts, key = memory_of(subject.model).facts, ("outputs", subject.table)
+    facts, key = known_about(modality.model), ("outputs", modality.table)
     if key not in facts:
-        with borrowed(subject.model), torch.no_grad():
-            logits = logits_of(_any_output(subject))
-            _try_categories(subject)
+        with borrowed(modality.model), torch.no_grad():
+            logits = logits_of(_any_output(modality))
+            _try_categories(modality)
         facts[key] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
     found: int | None = facts[key]
     return found
 
 
-def require_classes(subject: TableSubject, outputs: int | None) -> tuple[str, ...]:
+def require_classes(modality: TableInput, outputs: int | None) -> tuple[str, ...]:
     """The names of the outputs; a single output speaks for the second of two classes."""
-    classes = subject.table.classes
+    classes = modality.table.classes
     if outputs == 1 and len(classes) == 2:
         return classes[1:]
     if classes and outputs is not None and outputs != len(classes):
         raise BadInput(
-            f"the table names {len(classes)} classes ({', '.join(classes)}) and {type(subject.model).__name__} has "
+            f"the table names {len(classes)} classes ({', '.join(classes)}) and {type(modality.model).__name__} has "
             f"{outputs} output{'s' * (outputs != 1)}: give Table(classes=…) one name per output, in their order."
         )
     return classes
 
 
-def _any_output(subject: TableSubject) -> Any:
-    output, error = _attempt(subject, subject.any_row())
+def _any_output(modality: TableInput) -> Any:
+    output, error = _attempt(modality, modality.any_row())
     if error is not None:
-        table = subject.table
+        table = modality.table
         sizes = ", ".join(f"{name} ({len(values)} categories)" for name, values in table.categorical.items())
         raise BadInput(
-            f"{type(subject.model).__name__} cannot be called with the columns of this table, {len(table.numerical)} "
+            f"{type(modality.model).__name__} cannot be called with the columns of this table, {len(table.numerical)} "
             f"numerical ({', '.join(table.numerical) or 'none'}) and {len(table.categorical)} categorical "
             f"({sizes or 'none'}): it fails with {_said(error)}. Describe the columns that it was built with, in its "
             "order, or how it is called (Table(call=…))."
@@ -166,34 +166,34 @@ def _any_output(subject: TableSubject) -> Any:
     return output
 
 
-def _try_categories(subject: TableSubject) -> None:
+def _try_categories(modality: TableInput) -> None:
     """The last category of every column; on a GPU an index out of range would be the end of the whole process."""
-    row = subject.any_row()
+    row = modality.any_row()
     codes = row.tensors.get("categorical")
     if codes is None or codes.device.type != "cpu":
         return
-    counts = [len(values) for values in subject.table.categorical.values()]
+    counts = [len(values) for values in modality.table.categorical.values()]
     last = codes.repeat(len(counts), 1) + torch.diag(torch.tensor(counts) - 1)
     whole = {k: v.expand(len(counts), -1) for k, v in row.tensors.items()}
-    if _attempt(subject, Batch(whole | {"categorical": last}))[1] is None:
+    if _attempt(modality, Batch(whole | {"categorical": last}))[1] is None:
         return
-    for at, (name, values) in enumerate(subject.table.categorical.items()):
+    for at, (name, values) in enumerate(modality.table.categorical.items()):
         for number, value in enumerate(values):
             other = codes.clone()
             other[0, at] += number
-            _, error = _attempt(subject, row.with_tensors(categorical=other))
+            _, error = _attempt(modality, row.with_tensors(categorical=other))
             if error is not None:
                 raise BadInput(
-                    f"column {name!r} has {len(values)} categories and {type(subject.model).__name__} takes {number} "
+                    f"column {name!r} has {len(values)} categories and {type(modality.model).__name__} takes {number} "
                     f"there: it fails at {value!r}, code {int(other[0, at])}, with {_said(error)}. Give the categories "
                     "that it was built with, and categorical columns in the order of the model's."
                 ) from error
 
 
-def _attempt(subject: TableSubject, batch: Batch) -> tuple[Any, Exception | None]:
+def _attempt(modality: TableInput, batch: Batch) -> tuple[Any, Exception | None]:
     """What the model gives, and what it fails with."""
     try:
-        return subject.call_alone(batch), None
+        return modality.call_alone(batch), None
     except (WhyformerError, torch.OutOfMemoryError):
         raise
     except FAILURES as error:
@@ -219,16 +219,16 @@ def named_tokens(table: Table, length: int) -> Tokens:
     return tuple((name,) if name is not None else () for name in given)
 
 
-def found_tokens(subject: TableSubject, batch: Batch, length: int) -> Tokens:
+def found_tokens(modality: TableInput, batch: Batch, length: int) -> Tokens:
     """A column's token is the one whose values move when the column does; columns of a model without attention are
     their own."""
-    table, one = subject.table, batch.select([0])
-    plain = _entering(subject, one)
+    table, one = modality.table, batch.select([0])
+    plain = _entering(modality, one)
     if plain is None:
         return tuple((name,) for name in table.columns)
     where: list[list[str]] = [[] for _ in range(length)]
     for name in table.columns:
-        changed = _entering(subject, _with_other_value(subject, one, name))
+        changed = _entering(modality, _with_other_value(modality, one, name))
         assert changed is not None
         moved = (changed != plain).any(-1).nonzero()[:, 0].tolist()
         if len(moved) > 1:
@@ -241,21 +241,21 @@ def found_tokens(subject: TableSubject, batch: Batch, length: int) -> Tokens:
     return tuple(map(tuple, where))
 
 
-def _entering(subject: TableSubject, one: Batch) -> Tensor | None:
+def _entering(modality: TableInput, one: Batch) -> Tensor | None:
     """(positions, …) the values of the first attention."""
-    sites = subject.observed(one, values=True).sites
+    sites = modality.observed(one, values=True).sites
     if not sites or sites[0].value_BHKD is None:
         return None
     return sites[0].value_BHKD[0].transpose(0, 1).flatten(1)
 
 
-def _with_other_value(subject: TableSubject, one: Batch, name: str) -> Batch:
-    kind, at = subject.where(name)
+def _with_other_value(modality: TableInput, one: Batch, name: str) -> Batch:
+    kind, at = modality.where(name)
     changed = one.tensors[kind].clone()
     if kind == "numerical":
         changed[:, at] = changed[:, at] * -1.5 + 0.7
     else:
-        first, count = subject.table.first_code, len(subject.table.categorical[name])
+        first, count = modality.table.first_code, len(modality.table.categorical[name])
         if count == 1:
             raise NotOffered(f"column {name!r} has one category only, so its token cannot be found. {NAME_THEM}")
         changed[:, at] = (changed[:, at] - first + 1) % count + first

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, UnknownName
-from whyformer.inputs.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
 from whyformer.inputs.streams import pick
 from whyformer.types import Units
 
 
-class TensorSubject(Subject):
+class TensorInput(Modality):
     """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
 
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:

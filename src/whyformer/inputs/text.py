@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, memory_of, names_no_padding
+from whyformer.borrow import borrowed, known_about, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
-from whyformer.inputs.base import Batch, Raw, Subject, assemble, require_shown
+from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -49,27 +49,27 @@ def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
     return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
 
 
-def one_by_one(subject: Subject, batch: Batch) -> bool:
+def minds_padding(modality: Modality, batch: Batch) -> bool:
     """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
     if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
         return False
     if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
-        return names_no_padding(subject.model)
-    facts = memory_of(subject.model).facts
+        return names_no_padding(modality.model)
+    facts = known_about(modality.model)
     key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
     if key not in facts:
-        facts[key] = _minds_padding(subject, batch)
+        facts[key] = _minds_padding(modality, batch)
     return bool(facts[key])
 
 
-def _minds_padding(subject: Subject, batch: Batch) -> bool:
+def _minds_padding(modality: Modality, batch: Batch) -> bool:
     """Whether the shortest text gets other logits with its padding than without."""
     assert batch.keep_BN is not None
     one = batch.select([int(batch.keep_BN.sum(1).argmin())])
     assert one.keep_BN is not None
     try:
-        with borrowed(subject.model), torch.no_grad():
-            beside, alone = (logits_of(subject.call(b)) for b in (one, bare(one)))
+        with borrowed(modality.model), torch.no_grad():
+            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
     except WhyformerError:
         return False  # said where it is asked for
     if beside.ndim == 3:  # one row per token: the last real one counts
@@ -107,7 +107,7 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
 # Text: tokens of a tokenizer, or ids.
 
 
-class TextSubject(Subject):
+class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
 
     stream = "text"
@@ -145,8 +145,8 @@ class TextSubject(Subject):
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
-    def uneven(self, batch: Batch) -> bool:
-        return not self.several and not self.compares and one_by_one(self, batch)
+    def one_by_one(self, batch: Batch) -> bool:
+        return not self.multi_input and not self.compares and minds_padding(self, batch)
 
     def alone(self, one: Batch) -> Batch:
         return bare(one)

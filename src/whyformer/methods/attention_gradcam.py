@@ -42,14 +42,14 @@ def attention_gradcam(run: Run, *, layer: str | int | Sequence[int] = "last", re
     one_of("region", region, REGIONS)
     if layer == "product":
         raise UnknownName("value of layer", layer, ["last", "mean", "a layer number", "a list of them"])
-    if (run.several or run.windowed) and region != "all":
+    if (run.multi_stream or run.windowed) and region != "all":
         raise NotOffered(
             "with several streams of tokens, or attention inside windows, the gradient is averaged over the whole map: "
             "region='all'."
         )
     if run.windowed:
         return over_one_layer(run, True, lambda site: _window_cam(run, site), layer)
-    if run.several:
+    if run.multi_stream:
         return _over_streams(run, layer)
     sites = run.record(grad=True).sites
     picked = [sites[i] for i in chosen_layers(layer, len(sites))]
@@ -100,7 +100,7 @@ def _window_cam(run: Run, site: Site) -> BQK:
 def _over_streams(run: Run, layer: str | int | Sequence[int]) -> Attribution:
     """One map per pair of streams, from the layers where the one asks the other."""
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
-    record = run.record(grad=True, several=True)
+    record = run.record(grad=True, multi_stream=True)
     weights, every = {}, whole_keep(schedule, keep)
     for step in schedule.steps:
         site = record.sites[step.site]

@@ -59,7 +59,7 @@ def attention_rollout(
     Misleads when: values and MLPs do more than mixing (they do), and on deep models, where the product flattens out.
     It is the same for every class.
     """
-    if (run.several or run.windowed) and discard:
+    if (run.multi_stream or run.windowed) and discard:
         raise NotOffered("discard is for one stream of plain self-attention: leave it at 0 on this model.")
     ratios = _measured(run, residual, normalize) if isinstance(residual, str) else None
     share = residual if isinstance(residual, (int, float)) else 0.0
@@ -71,7 +71,7 @@ def attention_rollout(
             lambda layer: with_residual(layer, 0, share, normalize),
             start_layer,
         )
-    if run.several:
+    if run.multi_stream:
         return _over_streams(run, heads, share, normalize, start_layer)
     keep_BN = run.keep_BN
     sites = maps_of(run.record(), start_layer)
@@ -106,7 +106,7 @@ def _over_streams(
     run: Run, heads: str | int | Sequence[int], residual: float, normalize: bool, start_layer: int
 ) -> Attribution:
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
-    record = run.record(several=True)
+    record = run.record(multi_stream=True)
     plain = placed_maps(record, schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads))
     chosen, every = start_sites(schedule, start_layer), whole_keep(schedule, keep)
     layers, cross = {}, {}

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.errors import NotOffered, NotOverUnits, one_of
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.text import TextInput
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -53,14 +53,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "at='input' needs one tensor whose entries are the units (token ids, pixels, floats), and this input has "
             "none. Use at='tokens'."
         )
-    place = at or ("tokens" if scattered else "input")
+    space = at or ("tokens" if scattered else "input")
     # Floats become leaves before the model runs, word embeddings while it runs.
-    own = trace.leaves[-1 if isinstance(run.subject, TextSubject) else 0]
-    inputs = own if place == "input" else trace.tokens()
+    own = trace.leaves[-1 if isinstance(run.modality, TextInput) else 0]
+    inputs = own if space == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
     detail = inputs.detach().float() * gradient.float()
-    detail = detail if place == "input" else trace.batch_first(detail)
-    scores = run.per_unit(detail) if place == "input" else detail.sum(2)
+    detail = detail if space == "input" else trace.batch_first(detail)
+    scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - run.value_B).abs()
     warnings = [f"no relevance rule for {', '.join(sorted(rules.unruled))}: the plain gradient was used there."]
@@ -78,14 +78,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
 def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
     """The input is no single tensor (a table with categories, a picture with its text), or its entries are not the
     units (raw audio)."""
-    if isinstance(run.subject, (TextSubject, ImageSubject)):
-        return run.subject.several
+    if isinstance(run.modality, (TextInput, ImageInput)):
+        return run.modality.multi_input
     return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
 
 
 def _require_one_stream(run: Run) -> None:
     sites = run.study.sites
-    apart = isinstance(run.subject, TextSubject) and bool(sites) and not run.study.one_stream
+    apart = isinstance(run.modality, TextInput) and bool(sites) and not run.study.one_stream
     if apart or any(site.kind == "cross" for site in sites):
         raise NotOverUnits(
             "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "

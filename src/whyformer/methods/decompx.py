@@ -62,7 +62,7 @@ def decompx(run: Run, *, bias: str | None = "absdot") -> Attribution:
 
 def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
     """(N,) shares of one input's target logit, and (L, Q, K) sizes of the shares of the hidden states."""
-    model, one = run.subject.model, run.batch.select([row])
+    model, one = run.modality.model, run.batch.select([row])
     maps: list[Tensor] = []
 
     def entered(layer: int, shares: Shares) -> None:
@@ -72,7 +72,7 @@ def _decomposed(run: Run, row: int, bias: str | None) -> tuple[Tensor, Tensor]:
     role = Decompose(module_names(model), stack, run.length, bias, entered)
     with torch.no_grad():
         with role:
-            logits = run.head.logits(one)
+            logits = run.output.logits(one)
         run.forwards_B[row] += 1
         final = role.settled(logits)
         target = run.targets[row]

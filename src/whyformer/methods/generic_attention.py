@@ -39,7 +39,7 @@ def generic_attention(
     Misleads when: the scale of the score changes (a temperature, or probability in place of the logit, changes the
     map, not only its size), and when what lowers the score matters: negative evidence is clamped away.
     """
-    if run.several:
+    if run.multi_stream:
         return _over_streams(run, start_layer, normalize_cross, self_in_rule_10)
     if run.windowed:
         return over_windows(run, True, _weighted, lambda layer: plus_identity(layer, 0), start_layer)
@@ -64,7 +64,7 @@ def _weighted(site: Site) -> BQK:
 
 def _over_streams(run: Run, start_layer: int, normalize_cross: bool, self_in_rule_10: bool) -> Attribution:
     schedule = run.schedule
-    record = run.record(grad=True, several=True)
+    record = run.record(grad=True, multi_stream=True)
     keep = run.by_stream(run.keep_BN)
     maps = placed_maps(record, schedule, keep, _weighted)
     chosen = start_sites(schedule, start_layer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from whyformer.engines.gradient import Place, place_of
+from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -32,16 +32,16 @@ def input_x_gradient(run: Run, *, at: str | None = None, patch_smoothing: float 
     model that normalises each input before anything else (DeBERTa) does not care how long it is: r is 0, and what is
     seen are rounding errors. The result warns of that; ``at="embeddings"`` starts behind the norm.
     """
-    place = place_of(run, at, gradient=True)
-    assert place.gradient is not None
-    terms = place.inputs * place.gradient
-    detail = place.smoothed(terms, patch_smoothing)
-    return Attribution(place.per_unit(detail), detail=place.detail(detail), warnings=_cancelled(place, terms))
+    space = gradient_space(run, at, gradient=True)
+    assert space.gradient is not None
+    terms = space.inputs * space.gradient
+    detail = space.smoothed(terms, patch_smoothing)
+    return Attribution(space.per_unit(detail), detail=space.detail(detail), warnings=_cancelled(space, terms))
 
 
-def _cancelled(place: Place, terms: Tensor) -> list[list[str]]:
+def _cancelled(space: InputSpace, terms: Tensor) -> list[list[str]]:
     """A word where the terms of every unit add up to nothing."""
-    left_B, size_B = (place.per_unit(t).abs().amax(1) for t in (terms, terms.abs()))
+    left_B, size_B = (space.per_unit(t).abs().amax(1) for t in (terms, terms.abs()))
     doubt = (
         "input times gradient adds up to nothing in every unit, so these scores are rounding errors: the model "
         "normalises its inputs first, and longer or shorter vectors change nothing. Take at='embeddings', or occlusion."

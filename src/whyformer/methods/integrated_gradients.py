@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.gradient import OnePlace, Place, StreamPlace, place_of
+from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.table import TableSubject
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.table import TableInput
 from whyformer.inputs.tensors import require_steps
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -67,19 +67,19 @@ def integrated_gradients(
     """
     if not isinstance(steps, int) or steps < 1:
         raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
-    place = place_of(run, at)
-    place.check_smoothing(patch_smoothing)
-    wanted = _default(run, place) if baseline is None else baseline
-    start, base_B = _baseline(run, place, wanted, keep_special)
-    total = _integral(run, place, start, steps, memory_mb)
-    detail = place.smoothed((place.inputs - start) * total, patch_smoothing)
-    scores = place.per_unit(detail)
+    space = gradient_space(run, at)
+    space.check_smoothing(patch_smoothing)
+    wanted = _default(run, space) if baseline is None else baseline
+    start, base_B = _baseline(run, space, wanted, keep_special)
+    total = _integral(run, space, start, steps, memory_mb)
+    detail = space.smoothed((space.inputs - start) * total, patch_smoothing)
+    scores = space.per_unit(detail)
     change_B = run.value_B - base_B
     error_B = (change_B - scores.sum(1)).abs().float()
     relative_B = error_B / change_B.abs().clamp_min(torch.finfo(torch.float32).tiny).float()
     return Attribution(
         scores,
-        detail=place.detail(detail),
+        detail=space.detail(detail),
         base_B=base_B,
         checks={
             "completeness_error": error_B,
@@ -90,89 +90,89 @@ def integrated_gradients(
     )
 
 
-def _default(run: Run, place: Place) -> str | dict[str, str]:
-    if isinstance(place, StreamPlace):
-        each = {entry.stream: entry.fillers[0] for entry in place.entries}
+def _default(run: Run, space: InputSpace) -> str | dict[str, str]:
+    if isinstance(space, MultiStream):
+        each = {entry.stream: entry.fillers[0] for entry in space.stream_inputs}
         return each if len(set(each.values())) > 1 else next(iter(each.values()))
-    if isinstance(run.subject, TextSubject):
-        return "pad" if "pad" in run.subject.replacements else "zero"
-    return "mean" if isinstance(run.subject, TableSubject) and run.subject.table.reference else "zero"
+    if isinstance(run.modality, TextInput):
+        return "pad" if "pad" in run.modality.replacements else "zero"
+    return "mean" if isinstance(run.modality, TableInput) and run.modality.table.reference else "zero"
 
 
 def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
     if share <= TOLERATED:
         return []
-    if run.subject.stream == "table" and isinstance(baseline, str) and baseline == "zero":
+    if run.modality.stream == "table" and isinstance(baseline, str) and baseline == "zero":
         advice = f"start at a typical row, processor=Table(…, reference=rows), or raise steps={steps}."
     else:
         advice = f"raise steps={steps}, or choose another baseline."
     return [f"the scores miss {share:.0%} of the change in score: {advice}"]
 
 
-def _integral(run: Run, place: Place, start: Tensor, steps: int, memory_mb: float) -> Tensor:
+def _integral(run: Run, space: InputSpace, start: Tensor, steps: int, memory_mb: float) -> Tensor:
     """(B, …) the mean gradient along the way, all inputs' points in common batches."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
-    inputs = place.inputs
+    inputs = space.inputs
     total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
     points = [(row, step) for step in range(steps) for row in run.explained]
     shape = (-1, *[1] * (inputs.ndim - 1))
-    for chunk in place.in_batches(points, "integrated_gradients", memory_mb):
+    for chunk in space.in_batches(points, "integrated_gradients", memory_mb):
         rows, taken = [row for row, _ in chunk], [step for _, step in chunk]
         times = torch.tensor((nodes[taken] + 1) / 2).to(inputs).view(shape)
         shares = torch.tensor(weights[taken] / 2).to(total).view(shape)
-        gradient = place.gradient_at(torch.lerp(start[rows], inputs[rows], times), rows)
+        gradient = space.gradient_at(torch.lerp(start[rows], inputs[rows], times), rows)
         total.index_add_(0, torch.tensor(rows, device=inputs.device), gradient.to(total.dtype) * shares)
     return total
 
 
 def _baseline(
-    run: Run, place: Place, baseline: Start | Mapping[str, Baseline], keep_special: bool | Sequence[int]
+    run: Run, space: InputSpace, baseline: Start | Mapping[str, Baseline], keep_special: bool | Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """(B, …) where the line starts, and the explained values there."""
-    if isinstance(place, StreamPlace):
-        start = place.start(baseline, keep_special)
-        return start, place.values(start)
-    assert isinstance(place, OnePlace)
+    if isinstance(space, MultiStream):
+        start = space.start(baseline, keep_special)
+        return start, space.values(start)
+    assert isinstance(space, SingleInput)
     if isinstance(baseline, Mapping):
         raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
-    subject, inputs = run.subject, place.inputs
-    free = _free(run, place, keep_special)
+    modality, inputs = run.modality, space.inputs
+    free = _free(run, space, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
-        return _started(place, _own(baseline, inputs), free)
-    if isinstance(subject, TextSubject):
+        return _started(space, _own(baseline, inputs), free)
+    if isinstance(modality, TextInput):
         if baseline == "zero":
-            return _started(place, torch.zeros_like(inputs), free)
-        if subject.several:
+            return _started(space, torch.zeros_like(inputs), free)
+        if modality.multi_input:
             raise NotOffered(
                 f"baseline={baseline!r} is a word, and an image is laid beside the words of this model: it would stay. "
                 "Use at='input', where each has its own baseline, or baseline='zero'."
             )
-        return place.seen(_other_tokens(run, subject, subject.replacement_id(baseline), keep_special))
-    if isinstance(subject, ImageSubject):
-        pixels = run.batch.tensors[subject.main]
-        background = subject.background(pixels, str(baseline))
-        return place.seen(run.batch.with_tensors(**{subject.main: background}))
-    if isinstance(subject, TableSubject) and baseline in {"typical", "mean"}:
-        return place.seen(subject.typical(run.batch, run.length))
+        return space.seen(_other_tokens(run, modality, modality.replacement_id(baseline), keep_special))
+    if isinstance(modality, ImageInput):
+        pixels = run.batch.tensors[modality.main]
+        background = modality.background(pixels, str(baseline))
+        return space.seen(run.batch.with_tensors(**{modality.main: background}))
+    if isinstance(modality, TableInput) and baseline in {"typical", "mean"}:
+        return space.seen(modality.typical(run.batch, run.length))
     if baseline == "zero":
-        return _started(place, torch.zeros_like(inputs), free)
+        return _started(space, torch.zeros_like(inputs), free)
     if baseline == "mean":
-        return _started(place, _own_means(run, place), free)
+        return _started(space, _own_means(run, space), free)
     raise UnknownName("baseline", baseline, ("zero", "mean", "typical (tables)", "a tensor"))
 
 
-def _own_means(run: Run, place: OnePlace) -> Tensor:
+def _own_means(run: Run, space: SingleInput) -> Tensor:
     """(B, N, D) each input's mean over its own positions: who else is in the batch must not matter."""
-    require_steps(run.subject.stream)
-    width = place.inputs.shape[-1]
-    means = [vectors[place.kept(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(place.inputs)]
-    return torch.stack(means)[:, None].expand_as(place.inputs)
+    require_steps(run.modality.stream)
+    width = space.inputs.shape[-1]
+    means = [vectors[space.kept(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(space.inputs)]
+    return torch.stack(means)[:, None].expand_as(space.inputs)
 
 
-def _started(place: Place, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
     """Positions that are not free (padding, special tokens to be kept) stay what they are."""
-    start = torch.where(free, start, place.inputs)
-    return start, place.values(start)
+    start = torch.where(free, start, space.inputs)
+    return start, space.values(start)
 
 
 def _own(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
@@ -186,15 +186,15 @@ def _own(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Ten
         ) from None
 
 
-def _free(run: Run, place: OnePlace, keep_special: bool | Sequence[int]) -> Tensor:
+def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> Tensor:
     """True where the baseline may stand, in a shape that expands to the inputs."""
-    inputs = place.inputs
+    inputs = space.inputs
     if inputs.ndim != 3:
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
-    if isinstance(run.subject, TextSubject) and (place.entrance is None or not run.study.extra):
-        return _open_tokens(run, run.subject, keep_special)[:, :, None]
+    if isinstance(run.modality, TextInput) and (space.entrance is None or not run.study.extra):
+        return _open_tokens(run, run.modality, keep_special)[:, :, None]
     if keep_special not in (True, False):
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
@@ -202,20 +202,20 @@ def _free(run: Run, place: OnePlace, keep_special: bool | Sequence[int]) -> Tens
     return free_BN[:, :, None]
 
 
-def _open_tokens(run: Run, subject: TextSubject, keep_special: bool | Sequence[int]) -> Tensor:
+def _open_tokens(run: Run, modality: TextInput, keep_special: bool | Sequence[int]) -> Tensor:
     """(B, N) tokens of the input that are neither padding nor kept."""
     keep_BN = run.batch.keep_BN
     assert keep_BN is not None
     if keep_special is False:
         return keep_BN
-    kept = sorted(subject.special_ids()) if keep_special is True else list(keep_special)
-    ids_BN = run.batch.tensors[subject.main]
+    kept = sorted(modality.special_ids()) if keep_special is True else list(keep_special)
+    ids_BN = run.batch.tensors[modality.main]
     return keep_BN & ~torch.isin(ids_BN, torch.tensor(kept, dtype=ids_BN.dtype, device=ids_BN.device))
 
 
-def _other_tokens(run: Run, subject: TextSubject, other: int, keep_special: bool | Sequence[int]) -> Any:
+def _other_tokens(run: Run, modality: TextInput, other: int, keep_special: bool | Sequence[int]) -> Any:
     """The batch with another token in place of every one that is neither padding nor kept."""
-    ids_BN = run.batch.tensors[subject.main]
+    ids_BN = run.batch.tensors[modality.main]
     return run.batch.with_tensors(
-        **{subject.main: torch.where(_open_tokens(run, subject, keep_special), other, ids_BN)}
+        **{modality.main: torch.where(_open_tokens(run, modality, keep_special), other, ids_BN)}
     )

@@ -36,18 +36,18 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     Misleads when: units back each other up (taking one of two synonyms away changes nothing) and when the model has
     never seen such gaps.
     """
-    replacement: Any = replace if replace is not None else run.subject.replacements[0]
+    replacement: Any = replace if replace is not None else run.modality.replacements[0]
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     values = run.value_B
     for row, units in enumerate(run.track(run.units, "occlusion")):
         # Queries of the model's own beside a single input (a learned query that pools) stay: their score is zero.
-        if run.several and not run.subject.several:
-            found = run.score(without_each(run.subject, run.batch, row, units, replacement), row)
+        if run.multi_stream and not run.modality.multi_input:
+            found = run.score(without_each(run.modality, run.batch, row, units, replacement), row)
         else:
-            parts = run.subject.variants(run.batch, row, units, replacement, run.batch_size)
+            parts = run.modality.variants(run.batch, row, units, replacement, run.batch_size)
             found = torch.cat([run.score(part, row) for part in parts])
         drop = values[row] - found.float()
-        removable = torch.tensor(run.subject.removable(units), device=drop.device)
+        removable = torch.tensor(run.modality.removable(units), device=drop.device)
         scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable, drop, 0.0)
     remarks = [other_replacements(run, replacement)] * run.batch.size
     return Attribution(scores, warnings=remarks, used={"replace": used_replacement(run, replacement)})

@@ -46,14 +46,14 @@ def raw_attention(
     the word that stood there; and it is the same for every class.
     """
     one_of("read", read, READINGS)
-    if (run.several or run.windowed) and (read != "row" or layers == "product"):
+    if (run.multi_stream or run.windowed) and (read != "row" or layers == "product"):
         raise NotOffered(
             "with several streams of tokens, or attention inside windows, raw attention is read by row, layer by "
             "layer: read='row' and layers='last', 'mean', a number or a list."
         )
     if run.windowed:
         return over_one_layer(run, False, lambda site: over_heads(site.attention_BHQK.float(), heads), layers)
-    if run.several:
+    if run.multi_stream:
         return _over_streams(run, layers, heads)
     return combined(run, run.record().sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
 
@@ -113,7 +113,7 @@ def _read(run: Run, whole_BQK: BQK, site: Site, read: str) -> torch.Tensor:
 def _over_streams(run: Run, layers: str | int | Sequence[int], heads: str | int | Sequence[int]) -> Attribution:
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
     maps = placed_maps(
-        run.record(several=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)
+        run.record(multi_stream=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)
     )
     whole = layer_means(schedule, maps, layers)
     return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

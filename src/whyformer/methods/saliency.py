@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whyformer.engines.gradient import place_of
+from whyformer.engines.gradient import gradient_space
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -30,8 +30,8 @@ def saliency(run: Run, *, norm: str = "l2", at: str | None = None, patch_smoothi
     Misleads when: the score is saturated, so that what decided it has no slope left; and it says where the score is
     sensitive, not in which direction, nor how much of the score is there.
     """
-    place = place_of(run, at, gradient=True)
-    assert place.gradient is not None
-    gradient = place.smoothed(place.gradient, patch_smoothing)
-    scores = place.norm(gradient, norm)
-    return Attribution(scores, detail=place.detail(gradient), signed=norm == "sum")
+    space = gradient_space(run, at, gradient=True)
+    assert space.gradient is not None
+    gradient = space.smoothed(space.gradient, patch_smoothing)
+    scores = space.norm(gradient, norm)
+    return Attribution(scores, detail=space.detail(gradient), signed=norm == "sum")

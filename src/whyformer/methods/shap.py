@@ -11,7 +11,7 @@ import torch
 from whyformer.engines.perturbation.players import BY, Players, players_of
 from whyformer.engines.perturbation.variants import Coalitions, other_replacements, used_replacement
 from whyformer.errors import BadInput, NotOffered, one_of
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.registry import Passes, method
 from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
@@ -87,10 +87,10 @@ def shap(
 
 def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
     """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
-    subject = run.subject
-    if keep_special is not True or not isinstance(subject, TextSubject) or subject.processor is not None:
+    modality = run.modality
+    if keep_special is not True or not isinstance(modality, TextInput) or modality.processor is not None:
         return []
-    if subject.special_ids() - {getattr(subject.config, "pad_token_id", None)}:
+    if modality.special_ids() - {getattr(modality.config, "pad_token_id", None)}:
         return []
     return [
         "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
@@ -172,7 +172,7 @@ class _seeded:  # noqa: N801  (reads as a statement)
 
 
 def _default_replacement(run: Run) -> str:
-    for name in run.subject.replacements:
+    for name in run.modality.replacements:
         if name != "delete":
             return name
     raise NotOffered(

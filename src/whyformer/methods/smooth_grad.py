@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whyformer.engines.gradient import Place, place_of
+from whyformer.engines.gradient import InputSpace, gradient_space
 from whyformer.errors import BadInput, one_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
@@ -58,26 +58,26 @@ def smooth_grad(
     if noise < 0:
         raise BadInput(f"noise={noise!r}: a share of the input's range, at least 0.")
     one_of("magnitude", magnitude, (True, False))
-    place = place_of(run, at)
-    place.check_smoothing(patch_smoothing)
-    sums = _sums(run, place, samples, noise, magnitude, memory_mb)
+    space = gradient_space(run, at)
+    space.check_smoothing(patch_smoothing)
+    sums = _sums(run, space, samples, noise, magnitude, memory_mb)
     counts = torch.tensor([len(range(g, samples, len(sums))) for g in range(len(sums))], dtype=sums.dtype)
     mean = sums.sum(0) / samples
 
     def smooth(gradient: Tensor) -> Tensor:
-        return place.smoothed(gradient, patch_smoothing)
+        return space.smoothed(gradient, patch_smoothing)
 
     def score(gradient: Tensor) -> Tensor:
         # NOTE[DIFF] PAIR's code adds the squares up; their mean does not grow with the number of samples.
         gradient = smooth(gradient)
-        return place.per_unit(gradient) if magnitude else place.norm(gradient, norm)
+        return space.per_unit(gradient) if magnitude else space.norm(gradient, norm)
 
     scores = score(mean)
     error_B = _jackknife(sums, counts, samples, score, run.keep_BN)
     largest_B = scores.abs().amax(1)
     return Attribution(
         scores,
-        detail=place.detail(smooth(mean)),
+        detail=space.detail(smooth(mean)),
         checks={
             "standard_error": error_B,
             "standard_error_relative": torch.where(largest_B > 0, error_B / largest_B, 0.0),
@@ -86,23 +86,23 @@ def smooth_grad(
     )
 
 
-def _sums(run: Run, place: Place, samples: int, noise: float, magnitude: bool, memory_mb: float) -> Tensor:
+def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bool, memory_mb: float) -> Tensor:
     """(groups, B, …) gradients, or their squares, added up per group of samples."""
-    spread_B = [noise * place.spread(row) for row in range(run.batch.size)]
-    kept_B = [place.kept(row) for row in range(run.batch.size)]
+    spread_B = [noise * space.spread(row) for row in range(run.batch.size)]
+    kept_B = [space.kept(row) for row in range(run.batch.size)]
     sources = [torch.Generator().manual_seed(run.seed) for _ in range(run.batch.size)]
-    dtype = torch.promote_types(place.inputs.dtype, torch.float32)
+    dtype = torch.promote_types(space.inputs.dtype, torch.float32)
     groups = min(GROUPS, samples)
-    sums = torch.zeros(groups, *place.inputs.shape, dtype=dtype, device=place.inputs.device)
+    sums = torch.zeros(groups, *space.inputs.shape, dtype=dtype, device=space.inputs.device)
     points = [(row, sample) for sample in range(samples) for row in run.explained]
-    for chunk in place.in_batches(points, "smooth_grad", memory_mb):
+    for chunk in space.in_batches(points, "smooth_grad", memory_mb):
         rows = [row for row, _ in chunk]
-        moved = place.inputs[rows]
+        moved = space.inputs[rows]
         for i, row in enumerate(rows):
             # Each input draws its own numbers, for its real positions only: neither batch nor padding changes them.
             drawn = torch.randn(moved[i][kept_B[row]].shape, generator=sources[row])
             moved[i][kept_B[row]] += (drawn * spread_B[row]).to(moved)
-        gradient = place.gradient_at(moved, rows).to(dtype)
+        gradient = space.gradient_at(moved, rows).to(dtype)
         gradient = gradient**2 if magnitude else gradient
         for i, (row, sample) in enumerate(chunk):
             sums[sample % groups, row] += gradient[i]

@@ -97,7 +97,7 @@ def _at_tokens(run: Run) -> Attribution:
 
 def _traced(run: Run) -> tuple[AlphaBeta, Traced]:
     dtype = torch.float32 if run.keep_BN.device.type == "mps" else torch.float64
-    names, axes = module_names(run.subject.model), run.study.batch_axes
+    names, axes = module_names(run.modality.model), run.study.batch_axes
     rules = AlphaBeta(run.batch.size, names, axes, positions=run.length, dtype=dtype)
     return rules, run.traced(rules, dtype)
 

@@ -93,7 +93,7 @@ def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Si
     """The contributions of each layer in turn."""
     gradients: Sequence[Tensor | None] = [None] * len(run.study.sites)
     if weight == "gradient":
-        refuse_without_gradients(run.subject.model, 'value_norms(weight="gradient")')
+        refuse_without_gradients(run.modality.model, 'value_norms(weight="gradient")')
         gradients = [site.attention_grad_BHQK for site in run.record(grad=True).sites]
     anatomy = run.anatomy()
     if weight is None:
@@ -159,10 +159,10 @@ class Weighed:
 
 def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
     """Attention weights and value norms of each input, for an ``Explainer`` and whatever it explains."""
-    subject, batch, _ = explainer.prepare(inputs)
+    modality, batch, _ = explainer.prepare(inputs)
     with borrowed(explainer.model), torch.no_grad():
-        batch = hidden_padding(subject, batch)
-        run = Run(subject, batch, study_of(subject, batch)[0])
+        batch = hidden_padding(modality, batch)
+        run = Run(modality, batch, study_of(modality, batch)[0])
         norms = transformed_norms(run)
         maps = [site.attention_BHQK for site in run.anatomy().record.sites]
         found = []

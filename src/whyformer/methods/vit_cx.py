@@ -62,7 +62,7 @@ def vit_cx(
     one_of("score", score, ("probability", "explained"))
     scalar = run.scalar if score == "explained" else "probability"
     features = feature_map(run, layer, grad=False, method="vit_cx")
-    pixels = run.batch.tensors[run.subject.main]
+    pixels = run.batch.tensors[run.modality.main]
     value_B = scalar_of(run.logits, run.targets, scalar)
     found, errors, counts = [], [], []
     for row in run.track(range(run.batch.size), "vit_cx"):
@@ -152,7 +152,7 @@ def _effects(
     for chunk in _pictures(run, image[:, :high, :wide], masks, noise, draws, seed):
         pictures = image.repeat(len(chunk), 1, 1, 1)
         pictures[..., :high, :wide] = chunk
-        batch = run.batch.select([row] * len(chunk)).with_tensors(**{run.subject.main: pictures})
+        batch = run.batch.select([row] * len(chunk)).with_tensors(**{run.modality.main: pictures})
         logits = run.forward(batch, [row] * len(chunk))
         values.append(scalar_of(logits.float(), [target] * len(chunk), scalar))
     left, noisy = torch.cat(values).view(-1, 2).T

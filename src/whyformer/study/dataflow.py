@@ -23,21 +23,21 @@ Segments = tuple[tuple[str | None, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Ancestry:
     """What one tensor is made of."""
 
     stream: str | None = None
     calls: frozenset[int] = frozenset()  # attention calls in its past
-    pair: tuple[Mark, Mark] | None = None  # for scores: what the queries and keys were
+    pair: tuple[Ancestry, Ancestry] | None = None  # for scores: what the queries and keys were
     segments: Segments = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AttentionCall:
     """One attention call: where its queries and keys came from."""
 
-    query: Mark
-    key: Mark
+    query: Ancestry
+    key: Ancestry
 
 
 class Lineage(Survey):
@@ -45,15 +45,15 @@ class Lineage(Survey):
 
     def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]]) -> None:
         super().__init__(batch, names)
-        self.calls: list[Call] = []
+        self.calls: list[AttentionCall] = []
         self.reached_back = -1  # the latest attention after which a state from before the previous block was read
         self._first_BHKD: Tensor | None = None  # what the first attention reads
-        self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
-        self._fused: tuple[Mark, Mark] | None = None
+        self._marks: dict[int, tuple[weakref.ref[Tensor], Ancestry]] = {}
+        self._fused: tuple[Ancestry, Ancestry] | None = None
         for tensor, stream in inputs:
-            self._put(tensor, Mark(stream))
+            self._put(tensor, Ancestry(stream))
 
-    def mark(self, tensor: Any) -> Mark | None:
+    def mark(self, tensor: Any) -> Ancestry | None:
         entry = self._marks.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
@@ -67,7 +67,7 @@ class Lineage(Survey):
         mark = self.mark(logits)
         return mark.calls if mark is not None and mark.calls else frozenset(range(len(self.calls)))
 
-    def _put(self, tensor: Tensor, mark: Mark) -> None:
+    def _put(self, tensor: Tensor, mark: Ancestry) -> None:
         self._marks[id(tensor)] = (weakref.ref(tensor), mark)
 
     def __torch_function__(
@@ -77,7 +77,7 @@ class Lineage(Survey):
         whole = name == "scaled_dot_product_attention"
         if whole:
             named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
-            self._fused = (self.mark(named["query"]) or Mark(), self.mark(named["key"]) or Mark())
+            self._fused = (self.mark(named["query"]) or Ancestry(), self.mark(named["key"]) or Ancestry())
         before = len(self.calls)
         out = super().__torch_function__(func, types, args, kwargs)
         self._fused = None
@@ -90,11 +90,11 @@ class Lineage(Survey):
         if not self.calls:
             self._first_BHKD = site.value_BHKD
         scores = self.mark(site.attention)
-        query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Mark(), Mark()))
+        query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Ancestry(), Ancestry()))
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
             query = replace(query, stream=OWN)  # asked by what the model brings itself
             key = key if key.stream is not None else replace(key, stream=OWN)
-        self.calls.append(Call(query, key))
+        self.calls.append(AttentionCall(query, key))
 
     def _follow(self, name: str, operands: list[Tensor], out: Any, attended: bool) -> None:
         marks = [m for m in map(self.mark, operands) if m is not None]
@@ -106,7 +106,7 @@ class Lineage(Survey):
             self.reached_back = latest  # the residual stream of a block is no older than the attention before it
         if attended:  # the result belongs to who asked
             asked = self.calls[-1].query
-            made = Mark(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)
+            made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)
         else:
             made = self._merged(name, operands, marks, calls)
         for result in _flat([out]):
@@ -114,11 +114,11 @@ class Lineage(Survey):
         if out is None and name == "__setitem__":
             self._put(operands[0], made)
 
-    def _merged(self, name: str, operands: list[Tensor], marks: list[Mark], calls: frozenset[int]) -> Mark:
+    def _merged(self, name: str, operands: list[Tensor], marks: list[Ancestry], calls: frozenset[int]) -> Ancestry:
         first = next((m for m in marks if m.stream is not None), marks[0])
         pair = next((m.pair for m in marks if m.pair is not None), None)
         if name in PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
-            left, right = (self.mark(t) or Mark() for t in operands[-2:])
+            left, right = (self.mark(t) or Ancestry() for t in operands[-2:])
             pair = (replace(left, pair=None), replace(right, pair=None))
         segments = first.segments
         stream = first.stream
@@ -126,7 +126,7 @@ class Lineage(Survey):
             joined = self._joined(operands)
             if joined:
                 stream, segments = JOIN.join(dict.fromkeys(s for s, _ in joined if s)), joined
-        return Mark(stream, calls, pair, segments)
+        return Ancestry(stream, calls, pair, segments)
 
     def _joined(self, operands: list[Tensor]) -> Segments:
         """Streams laid end to end along the second of three axes; a token of the model's own joins its neighbour."""

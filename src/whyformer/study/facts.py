@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.table import TableSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.table import TableInput
+from whyformer.inputs.text import TextInput
 from whyformer.study.leak import Leak
 from whyformer.study.readout import Readout, SiteFacts
 from whyformer.study.schedule import Schedule
@@ -41,7 +41,7 @@ class Study:
         return replace(self, trouble=error, **known)
 
     @property
-    def several(self) -> bool:
+    def multi_stream(self) -> bool:
         """Several streams of tokens, whose maps were put in order."""
         return bool(self.readouts)
 
@@ -57,20 +57,20 @@ class Study:
             and len({(s.keys, s.streams) for s in self.sites}) == 1
         )
 
-    def length(self, subject: Subject, batch: Batch) -> int:
+    def length(self, modality: Modality, batch: Batch) -> int:
         if not self.sites:
-            return input_length(subject, batch) if self.grid is None else self.grid[0] * self.grid[1]
+            return input_length(modality, batch) if self.grid is None else self.grid[0] * self.grid[1]
         if self.windows is not None:
             return self.windows.sizes[0]
-        if isinstance(subject, TextSubject):
-            return input_length(subject, batch) + self.extra
+        if isinstance(modality, TextInput):
+            return input_length(modality, batch) + self.extra
         return self.sites[0].keys
 
 
-def input_length(subject: Subject, batch: Batch) -> int:
-    if isinstance(subject, TableSubject):
-        return subject.positions
-    tensor = batch.tensors[subject.main]
+def input_length(modality: Modality, batch: Batch) -> int:
+    if isinstance(modality, TableInput):
+        return modality.positions
+    tensor = batch.tensors[modality.main]
     return tensor.shape[1] if tensor.ndim > 1 else 1
 
 
@@ -86,7 +86,7 @@ def with_streams(record: Record, study: Study) -> Record:
     return replace(record, sites=tuple(sites))
 
 
-def require_readable(study: Study, several: bool = False) -> None:
+def require_readable(study: Study, multi_stream: bool = False) -> None:
     """Refuse attention explanations that would be empty, partial, or not about the units.
 
     several: the method knows the rules for several streams.
@@ -97,7 +97,7 @@ def require_readable(study: Study, several: bool = False) -> None:
         return  # the record itself says what is missing
     if study.unclaimed:
         return
-    if several and (study.windows is not None or study.several):
+    if multi_stream and (study.windows is not None or study.multi_stream):
         _refuse_leak(study)
         return
     if any(s.windows > 1 for s in study.sites):
@@ -111,7 +111,7 @@ def require_readable(study: Study, several: bool = False) -> None:
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
             + ". Use "
-            + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.several)
+            + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.multi_stream)
             + "a gradient or perturbation method."
         )
     _refuse_leak(study)

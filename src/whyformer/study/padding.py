@@ -7,46 +7,46 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import memory_of, modules_of
+from whyformer.borrow import known_about, modules_of
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.tensors import TensorSubject
-from whyformer.inputs.text import TextSubject
-from whyformer.output import Head
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.tensors import TensorInput
+from whyformer.inputs.text import TextInput
+from whyformer.output import Output
 
 
-def hidden_padding(subject: Subject, batch: Batch) -> Batch:
+def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     """Find padding that a home-made model masks by itself (``ids == 0`` in its forward), where no mask was passed.
 
     A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
     """
-    if isinstance(subject, TensorSubject):
-        return _right_way_round(subject, batch)
-    if not isinstance(subject, TextSubject):
+    if isinstance(modality, TensorInput):
+        return _right_way_round(modality, batch)
+    if not isinstance(modality, TextInput):
         return batch
     if any("mask" in name for name in batch.tensors):
-        return _right_way_round(subject, batch)
-    candidates = _padding_runs(subject, batch.tensors[subject.main])
+        return _right_way_round(modality, batch)
+    candidates = _padding_runs(modality, batch.tensors[modality.main])
     rows = candidates.any(1).nonzero()[:, 0].tolist()
     if not rows:
         return batch
-    facts = memory_of(subject.model).facts
+    facts = known_about(modality.model)
     if "hides padding" not in facts:
         one = batch.select([rows[0]])
-        found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
+        found = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
         columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
         facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
 
-def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batch:
+def _right_way_round(modality: TextInput | TensorInput, batch: Batch) -> Batch:
     """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
-    if subject.main not in batch.tensors:
+    if modality.main not in batch.tensors:
         return batch
-    shape = batch.tensors[subject.main].shape[:2]
+    shape = batch.tensors[modality.main].shape[:2]
     doubtful = [
         name
         for name, mask in batch.tensors.items()
@@ -55,16 +55,16 @@ def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batc
     if not doubtful:
         return batch
     keep_BN = batch.keep_BN
-    if keep_BN is None and isinstance(subject, TensorSubject):
-        keep_BN = subject.keep(batch, shape[1], None)
+    if keep_BN is None and isinstance(modality, TensorInput):
+        keep_BN = modality.keep(batch, shape[1], None)
     if keep_BN is None:
         return batch
     rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all
-    facts = memory_of(subject.model).facts
+    facts = known_about(modality.model)
     key = ("True hides", *doubtful)
     if key not in facts and rows:
         one, keep_N = batch.select([rows[0]]), keep_BN[rows[0]]
-        found = observe(lambda: Head(subject, one).logits(one), Observe(1, module_names(subject.model)))
+        found = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
         attended = [m[:, :, keep_N].any() for m in maps]
         facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)
@@ -75,9 +75,9 @@ def _right_way_round(subject: TextSubject | TensorSubject, batch: Batch) -> Batc
     return replace(batch, keep_BN=~keep_BN)
 
 
-def _padding_runs(subject: TextSubject, ids_BN: Tensor) -> Tensor:
+def _padding_runs(modality: TextInput, ids_BN: Tensor) -> Tensor:
     """(B, N) the runs of padding indices at the start and end of each row."""
-    tables = [m for m in modules_of(subject.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None]
+    tables = [m for m in modules_of(modality.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None]
     if not tables:
         return torch.zeros_like(ids_BN, dtype=torch.bool)
     pad = torch.eq(ids_BN, int(tables[0].padding_idx or 0)).int()

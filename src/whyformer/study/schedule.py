@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS, PATH_STREAMS
-from whyformer.study.dataflow import Call, Segments
+from whyformer.study.dataflow import AttentionCall, Segments
 from whyformer.study.readout import SiteFacts
 
 START = -1  # the state before any attention
@@ -109,7 +109,9 @@ class Schedule:
         return [s.site for s in self.steps if (s.query, s.key) == (query, key) and s.used]
 
 
-def schedule_of(sites: Sequence[SiteFacts], calls: Sequence[Call], reached: frozenset[int], default: str) -> Schedule:
+def schedule_of(
+    sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], reached: frozenset[int], default: str
+) -> Schedule:
     """Streams and order of all sites; ``default`` is the stream of a model whose inputs have no names."""
     queries, keys = _named(sites, calls, default)
     steps = []
@@ -133,7 +135,7 @@ def _latest(queries: list[str], past: frozenset[int], stream: str) -> int:
     return max(own) if own else START
 
 
-def _named(sites: Sequence[SiteFacts], calls: Sequence[Call], default: str) -> tuple[list[str], list[str]]:
+def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: str) -> tuple[list[str], list[str]]:
     named = any(c.query.stream or c.key.stream for c in calls)
     queries = [c.query.stream or _by_path(s, default, named) for s, c in zip(sites, calls, strict=True)]
     keys = [c.key.stream or (q if s.kind == "self" else default) for s, c, q in zip(sites, calls, queries, strict=True)]
@@ -150,12 +152,12 @@ def _named(sites: Sequence[SiteFacts], calls: Sequence[Call], default: str) -> t
     return queries, keys
 
 
-def _is_cross(site: SiteFacts, call: Call, query: str, key: str) -> bool:
+def _is_cross(site: SiteFacts, call: AttentionCall, query: str, key: str) -> bool:
     """Different streams, or one stream at two different depths (a decoder reading its encoder)."""
     return query != key or (site.kind == "cross" and call.query.calls != call.key.calls)
 
 
-def kind_of(site: SiteFacts, step: Step, call: Call) -> str:
+def kind_of(site: SiteFacts, step: Step, call: AttentionCall) -> str:
     """ "self" where one stream asks itself; a doubt (nothing known of either side) stays "cross"."""
     if step.cross:
         return "cross"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
-from whyformer.inputs.base import Batch, Subject
+from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.streams import joined
-from whyformer.inputs.text import TextSubject
-from whyformer.output import Head
+from whyformer.inputs.text import TextInput
+from whyformer.output import Output
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
 from whyformer.study.readout import Readout, Severed, direct_rows, grad_rows, readout_of
@@ -86,37 +86,37 @@ def made_of(
 Array = np.ndarray[Any, Any]
 
 
-def lengths(subject: Subject, batch: Batch, schedule: Schedule) -> dict[str, int]:
+def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
     """Positions of each stream in this batch: as studied, except for text, which has its own length."""
     found = {}
     for stream in schedule.shown:
-        part, view = subject.part(stream, batch)
+        part, view = modality.part(stream, batch)
         studied = schedule.lengths[stream]
-        found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextSubject) else studied
+        found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextInput) else studied
     return found
 
 
-def placed(subject: Subject, batch: Batch, schedule: Schedule) -> Schedule:
+def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
     """The schedule with its links as they are in this batch."""
     if not schedule.links:
         return schedule
-    places_BN = _places(subject, batch)
+    places_BN = _places(modality, batch)
     return replace(schedule, links=tuple(link.at(places_BN) for link in schedule.links))
 
 
-def links_of(subject: Subject, one: Batch, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
+def links_of(modality: Modality, one: Batch, schedule: Schedule, feeding: Iterable[str]) -> tuple[Link, ...]:
     """Streams whose result is placed among the tokens of the main one (image tokens in a language model)."""
-    places_BN, into = subject.places(one), subject.stream
+    places_BN, into = modality.places(one), modality.stream
     firsts = [s.site for s in schedule.steps if s.query == into and s.used]
     if places_BN is None or not firsts:
         return ()
-    head, names = Head(subject, one), module_names(subject.model)
+    output, names = Output(modality, one), module_names(modality.model)
     links: tuple[Link, ...] = ()
     for source in sorted(schedule.streams, key=schedule.last, reverse=True):  # the nearest first: BLIP-2's queries
         last = schedule.last(source)
         if source in schedule.reduced(feeding, links).streams or not START < last < firsts[0]:
             continue
-        weights = made_of(lambda: head.logits(one), names, last, firsts[0], places_BN[0])
+        weights = made_of(lambda: output.logits(one), names, last, firsts[0], places_BN[0])
         if weights is not None and weights.shape[1] == schedule.lengths[source]:
             links = (*links, Link(source, into, weights))
     return links
@@ -131,26 +131,26 @@ def slices(sizes: dict[str, int]) -> dict[str, slice]:
     return found
 
 
-def keep_of(subject: Subject, batch: Batch, sizes: dict[str, int]) -> Tensor:
+def keep_of(modality: Modality, batch: Batch, sizes: dict[str, int]) -> Tensor:
     """(B, N) real positions of all streams."""
     parts = []
     for stream, size in sizes.items():
-        part, view = subject.part(stream, batch)
+        part, view = modality.part(stream, batch)
         parts.append(part.keep(view, size, None))
     return torch.cat(parts, 1)
 
 
-def units_of(subject: Subject, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
+def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tuple[int, int] | None) -> list[Units]:
     each = []
     for stream, size in sizes.items():
-        part, view = subject.part(stream, batch)
+        part, view = modality.part(stream, batch)
         own = part.units(view, size, None, grid)
-        # A part that is the subject itself (image tokens inside a text) knows better which stream a unit is of.
-        each.append(own if part is subject else [replace(u, stream=(stream,) * len(u)) for u in own])
+        # A part that is the modality itself (image tokens inside a text) knows better which stream a unit is of.
+        each.append(own if part is modality else [replace(u, stream=(stream,) * len(u)) for u in own])
     return [joined(parts) for parts in zip(*each, strict=True)]
 
 
-def stream_probes(subject: Subject, one: Batch, schedule: Schedule) -> list[Probe]:
+def stream_probes(modality: Modality, one: Batch, schedule: Schedule) -> list[Probe]:
     """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
     sizes, probes = schedule.lengths, []
     for stream, length in sizes.items():
@@ -159,44 +159,44 @@ def stream_probes(subject: Subject, one: Batch, schedule: Schedule) -> list[Prob
             continue
         position = length // 2
         if stream in schedule.shown:
-            part, view = subject.part(stream, one)
+            part, view = modality.part(stream, one)
             real = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
             position = real[len(real) // 2]
         heard: dict[int, set[int]] = {n: set() for n in sizes.values()}
         heard[length] = {position}
         for link in (link for link in schedule.links if link.source == stream):
-            places = link.at(_places(subject, one)).placed_BNM
+            places = link.at(_places(modality, one)).placed_BNM
             assert places is not None
             heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
         probes.append(Probe(own[0], position, heard))
     return probes
 
 
-def _places(subject: Subject, batch: Batch) -> Tensor:
-    places_BN = subject.places(batch)
+def _places(modality: Modality, batch: Batch) -> Tensor:
+    places_BN = modality.places(batch)
     assert places_BN is not None
     return places_BN
 
 
-def readouts_of(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, Readout]:
+def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str, Readout]:
     """Rules for the rows of each stream that feed the head, learned on one input."""
-    sizes = lengths(subject, one, schedule)
+    sizes = lengths(modality, one, schedule)
     _require_units(sizes, schedule)
     found = {}
-    for stream, rows in _direct(subject, one, schedule).items():
-        part, view = subject.part(stream, one)
+    for stream, rows in _direct(modality, one, schedule).items():
+        part, view = modality.part(stream, one)
         keep = part.keep(view, sizes[stream], None)[0].cpu()
         rank = {int(p): i for i, p in enumerate(keep.nonzero()[:, 0])}
         real = [rank[r] for r in rows if r in rank]
         if real:
             rule = readout_of(real, sizes[stream], len(rank), set())
-            if subject.generates and real == [len(rank) - 1]:  # also where a single token is first and last
+            if modality.generates and real == [len(rank) - 1]:  # also where a single token is first and last
                 rule = Readout("last")
-            if stream == subject.positioned:  # which row is read is the target's choice, not the model's
+            if stream == modality.positioned:  # which row is read is the target's choice, not the model's
                 rule = Readout("rows", tuple(real))
-            guessed = rule.kind == "last" and not subject.generates and not any("mask" in n for n in one.tensors)
+            guessed = rule.kind == "last" and not modality.generates and not any("mask" in n for n in one.tensors)
             # Without a mask an end-of-text token may only happen to be last here: look at each input.
-            found[stream] = Readout("rows", tuple(real)) if guessed and isinstance(part, TextSubject) else rule
+            found[stream] = Readout("rows", tuple(real)) if guessed and isinstance(part, TextInput) else rule
     if not found:
         raise CaptureError(
             "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "
@@ -215,31 +215,31 @@ def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
             )
 
 
-def _direct(subject: Subject, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
-    head = Head(subject, one)
-    rows = direct_rows(lambda: head.logits(one), module_names(subject.model))
+def _direct(modality: Modality, one: Batch, schedule: Schedule) -> dict[str, list[int]]:
+    output = Output(modality, one)
+    rows = direct_rows(lambda: output.logits(one), module_names(modality.model))
     last = {stream: schedule.last(stream) for stream in schedule.streams}
     return {stream: rows[site] for stream, site in last.items() if site != START and rows[site]}
 
 
 def readout_weights(
-    subject: Subject, batch: Batch, schedule: Schedule, rules: dict[str, Readout], sizes: dict[str, int]
+    modality: Modality, batch: Batch, schedule: Schedule, rules: dict[str, Readout], sizes: dict[str, int]
 ) -> Tensor:
     """(B, N) weights of the rows that feed the head; each stream that feeds it has weights that sum to one."""
     parts: dict[str, Tensor] = {}
     each: list[dict[str, list[int]]] | None = None
     for stream, size in sizes.items():
-        part, view = subject.part(stream, batch)
+        part, view = modality.part(stream, batch)
         keep_BN = part.keep(view, size, None)
         weights = torch.zeros(keep_BN.shape, device=keep_BN.device)
         rule = rules.get(stream)
         if rule is not None and rule.kind != "rows":
             weights = rule.weights(keep_BN)
-        elif rule is not None and stream == subject.positioned and batch.positions:
+        elif rule is not None and stream == modality.positioned and batch.positions:
             weights[range(batch.size), list(batch.positions)] = 1
         elif rule is not None:
             # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
-            each = each or [_direct(subject, batch.select([i]), schedule) for i in range(batch.size)]
+            each = each or [_direct(modality, batch.select([i]), schedule) for i in range(batch.size)]
             for i, rows in enumerate(each):
                 own = rows.get(stream, [])
                 weights[i, own] = 1 / max(len(own), 1)
@@ -267,16 +267,16 @@ LOST = (
 )
 
 
-def study_several(subject: Subject, one: Batch, study: Study, schedule: Schedule) -> Study:
+def study_several(modality: Modality, one: Batch, study: Study, schedule: Schedule) -> Study:
     """Several streams: which rows of each feed the head."""
     if len(schedule.streams) == 1 and any(s.windows > 1 for s in study.sites):
-        return _windowed(subject, one, study)
+        return _windowed(modality, one, study)
     if len(schedule.streams) < 2 or any(s.parallel for s in study.sites):
         return study
     try:
-        readouts = readouts_of(subject, one, schedule)
+        readouts = readouts_of(modality, one, schedule)
         links = tuple(
-            k for k in links_of(subject, one, schedule, readouts) if is_steady(study.sites, schedule, k.source)
+            k for k in links_of(modality, one, schedule, readouts) if is_steady(study.sites, schedule, k.source)
         )
         followed = schedule.reduced(readouts, links)
         require_steady(study.sites, followed)
@@ -286,34 +286,34 @@ def study_several(subject: Subject, one: Batch, study: Study, schedule: Schedule
         found = replace(
             study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=study.forwards + 1 + len(links)
         )
-        probes = stream_probes(subject, one, followed)
-        if _is_short(subject, one, followed):
+        probes = stream_probes(modality, one, followed)
+        if _is_short(modality, one, followed):
             found = replace(found, input_length=1)
-        return _audited(subject, one, found, probes, {s.site for s in schedule.steps if s.cross})
+        return _audited(modality, one, found, probes, {s.site for s in schedule.steps if s.cross})
     except CaptureError as error:
         return study.refused(error)
 
 
-def _is_short(subject: Subject, one: Batch, schedule: Schedule) -> bool:
+def _is_short(modality: Modality, one: Batch, schedule: Schedule) -> bool:
     """A stream of a single token, of which it cannot be told whether its first or its last row is read."""
-    if subject.generates:
+    if modality.generates:
         return False  # always the last
-    parts = {stream: subject.part(stream, one) for stream in schedule.shown}
+    parts = {stream: modality.part(stream, one) for stream in schedule.shown}
     return any(int(p.keep(v, schedule.lengths[s], None)[0].sum()) < 2 for s, (p, v) in parts.items() if s != "queries")
 
 
-def _windowed(subject: Subject, one: Batch, study: Study) -> Study:
+def _windowed(modality: Modality, one: Batch, study: Study) -> Study:
     """Attention inside windows: which tokens they hold, if all of the last ones are pooled by the head."""
-    head, names = Head(subject, one), module_names(subject.model)
+    output, names = Output(modality, one), module_names(modality.model)
     try:
-        windows = windows_of(lambda: head.logits(one), names)
-        rows = direct_rows(lambda: head.logits(one), names)[-1]
+        windows = windows_of(lambda: output.logits(one), names)
+        rows = direct_rows(lambda: output.logits(one), names)[-1]
     except CaptureError as error:
         return study.refused(error)
     if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
         return study
     found = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
-    return _audited(subject, one, found, [_window_probe(windows)], set())
+    return _audited(modality, one, found, [_window_probe(windows)], set())
 
 
 def _window_probe(windows: Windows) -> Probe:
@@ -328,7 +328,7 @@ def _window_probe(windows: Windows) -> Probe:
     return Probe(0, place, heard)
 
 
-def _audited(subject: Subject, one: Batch, study: Study, probes: list[Probe], cross: set[int]) -> Study:
-    head, names = Head(subject, one), module_names(subject.model)
-    leak = audit_streams(lambda: head.logits(one), names, probes, cross) if probes else Leak()
+def _audited(modality: Modality, one: Batch, study: Study, probes: list[Probe], cross: set[int]) -> Study:
+    output, names = Output(modality, one), module_names(modality.model)
+    leak = audit_streams(lambda: output.logits(one), names, probes, cross) if probes else Leak()
     return replace(study, leak=leak, forwards=study.forwards + (len(probes) + 1 if probes else 0))

@@ -10,15 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.borrow import memory_of, modules_of
+from whyformer.borrow import known_about, modules_of
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import CaptureError, NotOverUnits
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.text import TextSubject
-from whyformer.output import Head
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.text import TextInput
+from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study, input_length
 from whyformer.study.leak import Leak, audit
@@ -38,32 +38,32 @@ from whyformer.study.streams import study_several
 # Study a model whose rows look at each other (SAINT): one row beside the reference rows.
 
 
-def beside_others(subject: Subject, one: Batch) -> Study:
+def beside_others(modality: Modality, one: Batch) -> Study:
     """Column attention is studied; row attention is left aside, and the leak through it is said, not refused.
 
     Between two column attentions SAINT mixes all columns of a row (they are one token of the row attention). That is
-    known of these models, so readings are given with a note (TableSubject.notes) in place of an error.
+    known of these models, so readings are given with a note (TableInput.notes) in place of an error.
     """
-    together = subject.in_company(one)
-    head, names = Head(subject, together), module_names(subject.model)
+    together = modality.beside_reference_rows(one)
+    output, names = Output(modality, together), module_names(modality.model)
     survey = Survey(together.size, names)
     survey.rows_attend = True
     with torch.no_grad(), survey:
-        head.logits(together)
-    sites = tuple(replace(site, streams=(subject.stream,) * 2, kind="self") for site in survey.facts)
+        output.logits(together)
+    sites = tuple(replace(site, streams=(modality.stream,) * 2, kind="self") for site in survey.facts)
     unclaimed = tuple(str(c) for c in survey.softmaxes if not c.claimed and c.looks_like_attention)
-    steps = tuple(Step(i, subject.stream, subject.stream, i - 1 if i else START) for i in range(len(sites)))
-    schedule = Schedule(steps, {subject.stream: sites[0].keys})
-    readout = _readout_beside(head, together, names, len(sites) - 1, sites[0].keys)
+    steps = tuple(Step(i, modality.stream, modality.stream, i - 1 if i else START) for i in range(len(sites)))
+    schedule = Schedule(steps, {modality.stream: sites[0].keys})
+    readout = _readout_beside(output, together, names, len(sites) - 1, sites[0].keys)
     length = sum(v.shape[1] for v in one.tensors.values())
     return Study(sites, readout, None, Leak(), unclaimed, 0, length, 3, schedule=schedule)
 
 
-def _readout_beside(head: Head, together: Batch, names: dict[int, str], last: int, keys: int) -> Readout:
+def _readout_beside(output: Output, together: Batch, names: dict[int, str], last: int, keys: int) -> Readout:
     finder = ReadoutFinder(together.size, names, last)
     finder.rows_attend = True
     with torch.no_grad(), finder:
-        logits = head.logits(together)
+        logits = output.logits(together)
     if finder.ending is None or not logits.requires_grad:
         raise CaptureError("the last column attention does not reach the model's output.")
     with torch.enable_grad():
@@ -77,19 +77,19 @@ def _readout_beside(head: Head, together: Batch, names: dict[int, str], last: in
 class Passes:
     """Runs the input that is studied, or a variant of it, and counts how often."""
 
-    def __init__(self, subject: Subject, one: Batch) -> None:
+    def __init__(self, modality: Modality, one: Batch) -> None:
         self.one, self.count = one, 0
-        self._head = Head(subject, one)
+        self._output = Output(modality, one)
 
     def __call__(self, variant: Batch | None = None) -> Tensor:
         self.count += 1
-        return self._head.logits(self.one if variant is None else variant)
+        return self._output.logits(self.one if variant is None else variant)
 
 
 # Where the input's own positions start among those of the attention: the first that changes with its first unit.
 
 
-def text_starts(subject: TextSubject, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
+def text_starts(modality: TextInput, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
     """The first position of the text, for models that put tokens of their own around it.
 
     ``before_BHKD`` are the values of the first attention.
@@ -101,14 +101,14 @@ def text_starts(subject: TextSubject, run: Passes, names: dict[int, str], before
         return other
 
     def forward() -> Tensor:
-        with SwapEmbedding(run.one.tensors[subject.main], subject.table(), shift):
+        with SwapEmbedding(run.one.tensors[modality.main], modality.table(), shift):
             return run()
 
     return _first_moved(before_BHKD, first_values(forward, names)) or 0
 
 
 def patches_start(
-    subject: Subject,
+    modality: Modality,
     run: Passes,
     names: dict[int, str],
     before_BHKD: Tensor,
@@ -119,16 +119,16 @@ def patches_start(
 
     A single added token is in front if it is the first position that is read, and behind if it is the last.
     """
-    if not isinstance(subject, ImageSubject) or grid is None:
+    if not isinstance(modality, ImageInput) or grid is None:
         return None
     added = before_BHKD.shape[2] - grid[0] * grid[1]
     if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
         return None
-    pixels = run.one.tensors[subject.main]
+    pixels = run.one.tensors[modality.main]
     rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
     other = pixels.clone()
     other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
-    changed = run.one.with_tensors(**{subject.main: other})
+    changed = run.one.with_tensors(**{modality.main: other})
     return _first_moved(before_BHKD, first_values(lambda: run(changed), names))
 
 
@@ -164,37 +164,37 @@ SEVERAL_LAYERS = (
 )
 
 
-def study_one(subject: Subject, one: Batch) -> Study:
-    names, length = module_names(subject.model), input_length(subject, one)
-    run = Passes(subject, one)
+def study_one(modality: Modality, one: Batch) -> Study:
+    names, length = module_names(modality.model), input_length(modality, one)
+    run = Passes(modality, one)
     try:
-        found, reaching, reached = trace(run, names, subject.inputs(one))
+        found, reaching, reached = trace(run, names, modality.inputs(one))
     except CaptureError as error:  # other methods need no map
-        return Study((), None, _cells(subject, one), Leak(), (), 0, length, run.count).refused(error)
+        return Study((), None, _cells(modality, one), Leak(), (), 0, length, run.count).refused(error)
     first_BHKD = found.first_values()
     unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
-    schedule = schedule_of(found.facts, found.calls, reaching, subject.stream)
+    schedule = schedule_of(found.facts, found.calls, reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
     )
-    grid = found.grid if sites else _cells(subject, one)
+    grid = found.grid if sites else _cells(modality, one)
     study = Study(sites, None, grid, Leak(), unclaimed, 0, length, run.count, schedule=schedule)
     if first_BHKD is None:
         return study
     if not study.one_stream:
-        return study_several(subject, one, study, schedule)
-    extra = sites[0].keys - length if isinstance(subject, TextSubject) else 0
-    front = text_starts(subject, run, names, first_BHKD) if extra > 0 and isinstance(subject, TextSubject) else None
-    real = _real(subject, one, sites[0].keys, front)
+        return study_several(modality, one, study, schedule)
+    extra = sites[0].keys - length if isinstance(modality, TextInput) else 0
+    front = text_starts(modality, run, names, first_BHKD) if extra > 0 and isinstance(modality, TextInput) else None
+    real = _real(modality, one, sites[0].keys, front)
     try:
         readout, besides = _readout(run, names, found, reached, real)
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
-    leak = _leak(subject, run, names, extra, real)
-    if not isinstance(subject, TextSubject):
-        front = patches_start(subject, run, names, first_BHKD, grid, readout)
+    leak = _leak(modality, run, names, extra, real)
+    if not isinstance(modality, TextInput):
+        front = patches_start(modality, run, names, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
@@ -269,40 +269,40 @@ def _several_layers(found: Lineage) -> tuple[str, ...]:
     return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
 
 
-def _cells(subject: Subject, one: Batch) -> tuple[int, int] | None:
+def _cells(modality: Modality, one: Batch) -> tuple[int, int] | None:
     """Images of a model without patches are explained in about 8 × 8 cells."""
-    if not isinstance(subject, ImageSubject):
+    if not isinstance(modality, ImageInput):
         return None
-    height, width = one.tensors[subject.main].shape[-2:]
+    height, width = one.tensors[modality.main].shape[-2:]
     rows = min(8, height)
     return rows, max(1, min(width, round(rows * width / height)))
 
 
-def rows_of_each(subject: Subject, batch: Batch, study: Study) -> Tensor:
+def rows_of_each(modality: Modality, batch: Batch, study: Study) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
-    names = module_names(subject.model)
-    keep = subject.keep(batch, study.length(subject, batch), study.front)
+    names = module_names(modality.model)
+    keep = modality.keep(batch, study.length(modality, batch), study.front)
     weights = torch.zeros(keep.shape, device=keep.device)
     for row in range(batch.size):
         one = batch.select([row])
-        head = Head(subject, one)
-        rows = readout_rows(partial(head.logits, one), names, len(study.sites) - 1).rows
+        output = Output(modality, one)
+        rows = readout_rows(partial(output.logits, one), names, len(study.sites) - 1).rows
         weights[row, rows] = 1 / len(rows)
     return weights
 
 
-def _real(subject: Subject, one: Batch, keys: int, front: int | None) -> Tensor:
-    return subject.keep(one, keys, front)[0].cpu()
+def _real(modality: Modality, one: Batch, keys: int, front: int | None) -> Tensor:
+    return modality.keep(one, keys, front)[0].cpu()
 
 
-def _leak(subject: Subject, run: Passes, names: dict[int, str], extra: int, real: Tensor) -> Leak:
+def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, real: Tensor) -> Leak:
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
         return Leak()
     position = positions[len(positions) // 2]
 
     def changed(strength: float) -> Tensor:
-        if not isinstance(subject, TextSubject) or extra:
+        if not isinstance(modality, TextInput) or extra:
             return run()
 
         def shift(embedding: Tensor) -> Tensor:
@@ -310,7 +310,7 @@ def _leak(subject: Subject, run: Passes, names: dict[int, str], extra: int, real
             other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
             return other
 
-        with SwapEmbedding(run.one.tensors[subject.main], subject.table(), shift):
+        with SwapEmbedding(run.one.tensors[modality.main], modality.table(), shift):
             return run()
 
     return audit(run, changed, names, position, len(real))
@@ -319,28 +319,28 @@ def _leak(subject: Subject, run: Passes, names: dict[int, str], extra: int, real
 # Each model and kind of input is studied once; the study is remembered beside the model.
 
 
-def study_of(subject: Subject, batch: Batch) -> tuple[Study, bool]:
+def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     """The study of this model for this kind of input, and whether it had to be made now."""
-    facts = memory_of(subject.model).facts
-    mixes = subject.mixes_rows  # asked before any mode is on: the answer may take a pass
-    key = _signature(subject, batch)
+    facts = known_about(modality.model)
+    mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
+    key = _signature(modality, batch)
     if key in facts:
         return facts[key], False
     row = _longest(batch)
     if mixes:
-        study = beside_others(subject, batch.select([row]))
+        study = beside_others(modality, batch.select([row]))
     else:
-        study = study_one(subject, batch.select([row]))
+        study = study_one(modality, batch.select([row]))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True
 
 
-def _signature(subject: Subject, batch: Batch) -> tuple[Any, ...]:
+def _signature(modality: Modality, batch: Batch) -> tuple[Any, ...]:
     shapes = tuple(
-        (k, v.ndim, () if isinstance(subject, TextSubject) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
+        (k, v.ndim, () if isinstance(modality, TextInput) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
     )
-    return (type(subject).__name__, subject.main, shapes, subject.form(batch), len(modules_of(subject.model)))
+    return (type(modality).__name__, modality.main, shapes, modality.form(batch), len(modules_of(modality.model)))
 
 
 def _longest(batch: Batch) -> int:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from whyformer.borrow import borrowed, unwrapped
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.inputs.base import Batch
-from whyformer.inputs.table import TableSubject
+from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
-from whyformer.output import Head
+from whyformer.output import Output
 from whyformer.progress import tracker
 from whyformer.tables.result import FeaturePermutation
 
@@ -43,13 +43,13 @@ class TorchPredictor(Predictor):
 
     def __init__(self, model: nn.Module, table: Table, inputs: Any, batch_size: int) -> None:
         self.model = unwrapped(model)
-        self.subject = TableSubject(self.model, table)
-        self.tensors = self.subject.read(inputs)[0].tensors
+        self.modality = TableInput(self.model, table)
+        self.tensors = self.modality.read(inputs)[0].tensors
         self.columns, self.batch_size = table.columns, batch_size
         self.rows, self.name = len(next(iter(self.tensors.values()))), type(self.model).__name__
         self.classes = table.classes
         with borrowed(self.model):
-            if self.subject.mixes_rows:
+            if self.modality.mixes_rows:
                 self.warnings = (
                     f"rows of this model look at each other: predictions were made in batches of {batch_size} rows, in "
                     "the order of the table.",
@@ -58,7 +58,7 @@ class TorchPredictor(Predictor):
     def output(self, order: Array | None, shuffled: Sequence[str]) -> Array:
         tensors = dict(self.tensors)
         for name in shuffled:
-            kind, at = self.subject.where(name)
+            kind, at = self.modality.where(name)
             if tensors[kind] is self.tensors[kind]:
                 tensors[kind] = tensors[kind].clone()
             tensors[kind][:, at] = self.tensors[kind][torch.as_tensor(order, device=tensors[kind].device), at]
@@ -67,7 +67,7 @@ class TorchPredictor(Predictor):
             for start in range(0, self.rows, self.batch_size):
                 part = slice(start, start + self.batch_size)
                 batch = Batch({k: v[part] for k, v in tensors.items()}, alone=True)
-                parts.append(Head(self.subject, batch).logits(batch).float())
+                parts.append(Output(self.modality, batch).logits(batch).float())
         return torch.cat(parts).cpu().numpy()
 
 

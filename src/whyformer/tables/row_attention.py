@@ -13,8 +13,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.inputs.table import TableSubject
-from whyformer.output import Head
+from whyformer.inputs.table import TableInput
+from whyformer.output import Output
 
 Array = np.ndarray[Any, Any]
 
@@ -40,21 +40,21 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
     Kept apart from explanations: it says which rows were looked at, not which columns mattered.
     """
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
-    subject, batch, single = explainer.prepare(inputs)
-    if not isinstance(subject, TableSubject):
+    modality, batch, single = explainer.prepare(inputs)
+    if not isinstance(modality, TableInput):
         raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
     found = []
     with borrowed(explainer.model), torch.no_grad():
-        if not subject.mixes_rows:
+        if not modality.mixes_rows:
             raise NotOffered("rows of this model do not look at each other: there is no row attention to show.")
         for row in range(batch.size):
-            together = subject.in_company(batch.select([row]))
+            together = modality.beside_reference_rows(batch.select([row]))
             observer = Observe(together.size, module_names(explainer.model))
             observer.rows_attend = True
             with observer:
-                Head(subject, together).logits(together)
+                Output(modality, together).logits(together)
             maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
-            names = ("this row", *(f"{subject.table.reference_name} {i}" for i in range(together.company)))
+            names = ("this row", *(f"{modality.table.reference_name} {i}" for i in range(together.reference_rows)))
             paths = tuple(path for path, _ in observer.between_rows)
-            found.append(RowAttention(np.stack(maps), names, paths, subject.table.reference_name))
+            found.append(RowAttention(np.stack(maps), names, paths, modality.table.reference_name))
     return found[0] if single else found

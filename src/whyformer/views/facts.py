@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.types import Explanation
-from whyformer.views.image import frames_of, place_of
+from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.view import Fact, position_read
 
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
@@ -24,7 +24,7 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
     found = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
-    found += [Fact("detected", place_of(frame)) for frame in frames_of(explanation)]
+    found += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         found.append(Fact("model", explanation.model))
     return tuple(found)

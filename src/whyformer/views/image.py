@@ -36,7 +36,7 @@ def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
     return (Frame((left, top, right, bottom), str(explanation.target)),) if left < right and top < bottom else ()
 
 
-def place_of(frame: Frame) -> str:
+def gradient_space(frame: Frame) -> str:
     """In words: 12–40 % across, 20–60 % down"""
     left, top, right, bottom = (round(100 * edge) for edge in frame.box)
     return f"{left}–{right} % across, {top}–{bottom} % down"

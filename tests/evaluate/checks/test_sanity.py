@@ -16,7 +16,7 @@ from tests import folders
 from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from whyformer import registry
-from whyformer.borrow import memory_of
+from whyformer.borrow import known_about
 from whyformer.checks.capture_audit import capture_audit
 from whyformer.checks.class_dependence import class_dependence
 from whyformer.checks.exam import Exam
@@ -222,7 +222,7 @@ def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytes
 def test_nothing_is_remembered_of_the_random_model() -> None:
     model = copy.deepcopy(model_of("bert"))
     exam = Exam(Explainer(model), CASES["bert"].inputs())
-    facts = memory_of(model).facts
+    facts = known_about(model)
     before = dict(facts)
     with exam.borrowing(), Redrawn(model):
         facts["seen"] = "while it was random"

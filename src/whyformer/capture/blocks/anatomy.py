@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from whyformer.capture.blocks.block import Anatomy, Block, Places
 from whyformer.capture.blocks.output_projection import HELP, Projected, project
 from whyformer.capture.blocks.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
-from whyformer.capture.blocks.tape import Call, Stretch, Tape, ancestors, changes_in_place, descendants, stretch
+from whyformer.capture.blocks.tape import Stretch, Tape, TapedCall, ancestors, changes_in_place, descendants, stretch
 from whyformer.capture.intercept import Function, name_of
 from whyformer.capture.record import Forward, sites_of, unclaimed
 from whyformer.capture.roles import Observe
@@ -32,7 +32,7 @@ from whyformer.types import Record
 
 
 @dataclass
-class Mark:
+class TapedSite:
     """A site on the tape: its calls (one, or one per head where heads are computed one by one) and their results."""
 
     sites: list[OpenSite]
@@ -47,7 +47,7 @@ class Dissect(Observe):
         super().__init__(batch, names, batch_axes)
         self.tape = Tape()
         self.blocks: list[Block] = []
-        self._site: Mark | None = None
+        self._site: TapedSite | None = None
         self._closed: OpenSite | None = None
         self._end: int | None = None  # the last block's output
 
@@ -81,7 +81,7 @@ class Dissect(Observe):
             self._site.results.append(result)
             return
         self.settle()
-        self._site = Mark([site], [len(self.tape.calls) - 1], [result])
+        self._site = TapedSite([site], [len(self.tape.calls) - 1], [result])
 
     def settle(self) -> None:
         """Take the last site's block apart; what came before that site is no longer needed."""
@@ -120,7 +120,7 @@ def _same(tape: Tape, number: int, other: int) -> bool:
     return True
 
 
-def take_apart(tape: Tape, mark: Mark, batch: int) -> tuple[Block, int, int]:
+def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int]:
     """The block around one site, and the numbers of its residual stream and its output."""
     where = mark.sites[0].path or "the model itself"
     sources = ancestors(tape.calls[: mark.calls[-1] + 1], mark.results) - set(mark.results)
@@ -147,7 +147,7 @@ def take_apart(tape: Tape, mark: Mark, batch: int) -> tuple[Block, int, int]:
 
 def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None]:
     """The residual stream is what attention itself was computed from, perhaps scaled."""
-    makers: dict[int | None, Call] = {n: c for c in tape.calls for n in c.outs}
+    makers: dict[int | None, TapedCall] = {n: c for c in tape.calls for n in c.outs}
 
     def origin(number: int) -> int | None:
         while number not in sources:
@@ -206,7 +206,7 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
     return found[-1] if found else default
 
 
-def _scales(call: Call) -> bool:
+def _scales(call: TapedCall) -> bool:
     """A product with a plain number: how some models weigh the residual stream (DeepNet), no part of a norm."""
     return call.name in MULS and len(call.inputs) == 1
 

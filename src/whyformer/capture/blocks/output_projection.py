@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whyformer.capture.blocks.block import Places
 from whyformer.capture.blocks.residual import ADDS, CASTS, JOINS, LAYOUTS, Follow, Heads, State, Stream
-from whyformer.capture.blocks.tape import Call, Ref
+from whyformer.capture.blocks.tape import Ref, TapedCall
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
 
@@ -28,7 +28,7 @@ class Projected:
     bias_E: Tensor | None
 
 
-def project(follow: Follow, call: Call, sites: list[OpenSite], places: Places) -> Projected | None:
+def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Places) -> Projected | None:
     """The projection, if this call is it: the first one that does more than lay out the heads side by side.
 
     The layout of its result is the one under which the numbers agree: map · values · W_O must be what the model made.
@@ -86,7 +86,7 @@ def _reading(result: Tensor, expected_BQE: Tensor, places: Places) -> Tensor | N
     return None
 
 
-def _matrix(call: Call, values: Mapping[int, Tensor], states: Mapping[int, State]) -> Matrix | None:
+def _matrix(call: TapedCall, values: Mapping[int, Tensor], states: Mapping[int, State]) -> Matrix | None:
     """Matrix and bias of a call that multiplies a live tensor with a weight, if it is one."""
 
     def constant(argument: Any) -> Tensor | None:
@@ -105,7 +105,7 @@ def _matrix(call: Call, values: Mapping[int, Tensor], states: Mapping[int, State
     return _einsum(call, constant) if call.name == "einsum" else None
 
 
-def _einsum(call: Call, constant: Callable[[Any], Tensor | None]) -> Matrix | None:
+def _einsum(call: TapedCall, constant: Callable[[Any], Tensor | None]) -> Matrix | None:
     """ "ibnd,hnd->ibh": letters that both operands have and the result has not are summed, in the input's order."""
     operands = call.args[1] if len(call.args) == 2 else call.args[1:]
     left, arrow, result = str(call.args[0]).replace(" ", "").partition("->")

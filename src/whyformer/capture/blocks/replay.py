@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whyformer.capture.blocks.block import Block, Linear
 from whyformer.capture.blocks.residual import Divisor, Stream
-from whyformer.capture.blocks.tape import Call, Env, Ref
+from whyformer.capture.blocks.tape import Env, Ref, TapedCall
 from whyformer.types import Site
 
 # Several tokens at a time make the matrices tall enough for the machine; more would only take memory.
@@ -32,7 +32,7 @@ class Fold:
     """A projection that reads the normed stream: W·(s · M z) + const."""
 
     number: int  # of its result
-    call: Call
+    call: TapedCall
     stream: Stream
     matrix: Tensor  # (in, out)
     constant: Tensor | None  # W·shift + bias
@@ -128,7 +128,7 @@ class Finish:
         divisors = {fold.divisor.number: fold.divisor for fold in self.folds}
         return {n: self._divided(d, makers[n]) for n, d in divisors.items()}
 
-    def _divided(self, divisor: Divisor, call: Call) -> Callable[[Env], Tensor]:
+    def _divided(self, divisor: Divisor, call: TapedCall) -> Callable[[Env], Tensor]:
         def run(env: Env) -> Tensor:
             if divisor.how == "layer_norm":
                 stream, eps = env[call.inputs[0]], call.argument(4, "eps", 1e-5)

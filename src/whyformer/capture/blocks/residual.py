@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.blocks.tape import Call, Ref, Tape
+from whyformer.capture.blocks.tape import Ref, Tape, TapedCall
 
 CENTER = "center"
 Step = str | Tensor  # CENTER, or gains over the width
@@ -99,7 +99,7 @@ class Follow:
         self.joins: list[Sum] = []
         self.passes: list[Sum] = []
 
-    def see(self, call: Call) -> None:
+    def see(self, call: TapedCall) -> None:
         live = [n for n in call.inputs if n in self.states]
         if not live or not call.outs or call.outs[0] is None:
             return
@@ -108,7 +108,7 @@ class Follow:
             if number is not None:
                 self.states[number] = state
 
-    def _result(self, call: Call, live: list[int]) -> State:
+    def _result(self, call: TapedCall, live: list[int]) -> State:
         state = self.states[live[0]]
         if call.name not in SUBS | CASTS and any(_is_mean(self.states[n]) for n in live):
             return OPAQUE
@@ -133,7 +133,7 @@ class Follow:
 
     # One case each
 
-    def _sum(self, call: Call) -> State:
+    def _sum(self, call: TapedCall) -> State:
         a, b = call.argument(0, "input"), call.argument(1, "other")
         streams = [r.number for r in (a, b) if isinstance(r, Ref) and isinstance(self.states.get(r.number), Stream)]
         if not streams or "alpha" in call.kwargs or len(call.args) > 2:
@@ -151,7 +151,7 @@ class Follow:
         other_ref = b if isinstance(a, Ref) and a.number == streams[0] else a
         return self._added(call, streams[0], state, other_ref)
 
-    def _added(self, call: Call, number: int, state: Stream, other: Any) -> State:
+    def _added(self, call: TapedCall, number: int, state: Stream, other: Any) -> State:
         total = call.outs[0]
         assert total is not None
         if not isinstance(other, Ref):
@@ -167,7 +167,7 @@ class Follow:
         self.joins.append(Sum(state, number, other.number, total, origin))
         return Stream(_widened(state.rows, self.tape.values[total]), joined=True)
 
-    def _shifted(self, call: Call, number: int, state: Stream, shift: Tensor) -> State:
+    def _shifted(self, call: TapedCall, number: int, state: Stream, shift: Tensor) -> State:
         """A constant is added: a bias, a parallel MLP. It belongs to nobody; a norm's own bias is remembered."""
         stream, total = self.tape.values[number], self.tape.values[call.outs[0] or 0]
         if total.shape != stream.shape:
@@ -179,7 +179,7 @@ class Follow:
             return replace(state, divisors=(*state.divisors[:-1], replace(last, shift=shift.flatten())))
         return replace(state, shifted=True)
 
-    def _product(self, call: Call) -> State:
+    def _product(self, call: TapedCall) -> State:
         a, b = call.argument(0, "input"), call.argument(1, "other")
         swapped = not (isinstance(a, Ref) and isinstance(self.states.get(a.number), Stream))
         if swapped:
@@ -202,7 +202,7 @@ class Follow:
             return state.stepped(1 / gain if divide else gain)
         return OPAQUE
 
-    def _norm(self, call: Call, number: int, state: Stream) -> State:
+    def _norm(self, call: TapedCall, number: int, state: Stream) -> State:
         stream = self.tape.values[number]
         shape = call.argument(1, "normalized_shape")
         if call.argument(0, "input") != Ref(number) or tuple(shape) != (stream.shape[-1],) or state.mean:
@@ -230,7 +230,7 @@ class Follow:
             scale = state.scale * scale
         return replace(state, scale=scale, divisors=(*state.divisors, divisor))
 
-    def _moved(self, call: Call, number: int, state: Stream) -> State:
+    def _moved(self, call: TapedCall, number: int, state: Stream) -> State:
         """A change of layout is done to the row numbers too."""
         width = self.tape.values[number].shape[-1]
         out = call.outs[0]
@@ -272,7 +272,7 @@ def _is_vector(tensor: Tensor, like: Tensor) -> bool:
     return tensor.numel() in (1, like.shape[-1]) and (tensor.ndim == 0 or tensor.shape[-1] == tensor.numel())
 
 
-def _over_width(call: Call, ndim: int) -> bool:
+def _over_width(call: TapedCall, ndim: int) -> bool:
     dim = call.argument(1, "dim")
     dims = [dim] if isinstance(dim, int) else list(dim or [])
     return [d % ndim for d in dims] == [ndim - 1] and bool(call.argument(2, "keepdim", False))

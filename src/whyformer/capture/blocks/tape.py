@@ -34,7 +34,7 @@ class Ref:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TapedCall:
     """One torch function call. ``outs`` holds a number per result, None where a result is no tensor."""
 
     name: str
@@ -72,7 +72,7 @@ class Tape:
     """Calls in order, and every tensor they read or made, until it is told to forget."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[TapedCall] = []
         self.values: Env = {}
         self._numbers: dict[int, int] = {}  # id of a tensor that ``values`` keeps alive -> number
         self._count = 0
@@ -108,7 +108,7 @@ class Tape:
 
     def record(
         self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any, overwritten: Tensor | None
-    ) -> Call | None:
+    ) -> TapedCall | None:
         """Append a call whose arguments are already numbers; None where it made nothing new."""
         if overwritten is not None:
             results: tuple[Any, ...] = (overwritten,)
@@ -119,7 +119,7 @@ class Tape:
                 return None  # nothing but what was there before: contiguous(), dropout in eval mode, sizes
             outs = tuple(self.number(r) if isinstance(r, Tensor) else None for r in results)
         several = overwritten is None and isinstance(out, (tuple, list))
-        call = Call(name, func, args, kwargs, outs, several, overwritten is not None)
+        call = TapedCall(name, func, args, kwargs, outs, several, overwritten is not None)
         self.calls.append(call)
         return call
 
@@ -133,7 +133,7 @@ class Tape:
                 del self._numbers[id(value)]
 
 
-def ancestors(calls: Iterable[Call], numbers: Iterable[int]) -> set[int]:
+def ancestors(calls: Iterable[TapedCall], numbers: Iterable[int]) -> set[int]:
     """Everything the given tensors were made from."""
     found = set(numbers)
     for call in reversed(list(calls)):
@@ -142,7 +142,7 @@ def ancestors(calls: Iterable[Call], numbers: Iterable[int]) -> set[int]:
     return found
 
 
-def descendants(calls: Iterable[Call], numbers: Iterable[int]) -> set[int]:
+def descendants(calls: Iterable[TapedCall], numbers: Iterable[int]) -> set[int]:
     """Everything made from the given tensors."""
     found = set(numbers)
     for call in calls:
@@ -157,7 +157,7 @@ class Stretch:
 
     start: int
     end: int
-    calls: tuple[Call, ...]
+    calls: tuple[TapedCall, ...]
     constants: Env
 
     def run(self, tensor: Tensor, instead: Mapping[int, Callable[[Env], Tensor]] | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.decompose.rules import RULES
-from whyformer.capture.decompose.shares import Call, Shares, diagonal, settled
+from whyformer.capture.decompose.shares import FunctionCall, Shares, diagonal, settled
 from whyformer.capture.intercept import current_path, name_of, open_body
 from whyformer.errors import NotOffered
 
@@ -109,14 +109,14 @@ class Decompose(TorchFunctionMode):
             self._enter(self._entered, args, kwargs)
         if not self._shares:
             return func(*args, **kwargs)
-        call = Call.of(name, func, args, kwargs, self.of)
+        call = FunctionCall.of(name, func, args, kwargs, self.of)
         if not call.shares:
             return func(*args, **kwargs)
         if name in WRITES:
             return self._written(call, args, kwargs)
         return self._followed(call, args, kwargs)
 
-    def _followed(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _followed(self, call: FunctionCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if call.name.startswith("__i") or kwargs.get("inplace") or _is_in_place(call.name):
             # The rule needs the operands as they were before they are overwritten.
             call.leaves = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in call.leaves]
@@ -134,7 +134,7 @@ class Decompose(TorchFunctionMode):
             self._put(tensor, shares)
         return out
 
-    def _written(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _written(self, call: FunctionCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A hidden state that is written into piece by piece is not followed."""
         out = call.func(*args, **kwargs)
         call.out = args[0]

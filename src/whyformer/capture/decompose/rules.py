@@ -9,13 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from whyformer.capture.decompose.shares import MIXED, OWN, STRANGER, Call, Found, Rule, Shares, expanded, per_source
+from whyformer.capture.decompose.shares import (
+    MIXED,
+    OWN,
+    STRANGER,
+    FunctionCall,
+    Outcome,
+    Rule,
+    Shares,
+    expanded,
+    per_source,
+)
 from whyformer.capture.functions import attention_weights, repeat_heads
 
 # How shares pass through what is not linear, made so with the values the model really has.
 
 
-def activation(call: Call) -> Shares:
+def activation(call: FunctionCall) -> Shares:
     """f(z) = (f(z)/z)·z: every share is multiplied by the slope from the origin (zero-origin rule)."""
     ((leaf, shares),) = list(call.shares.items())[:1]
     value, out = call.leaves[leaf].to(call.dtype), call.out.to(call.dtype)
@@ -32,7 +42,7 @@ def activation(call: Call) -> Shares:
     )
 
 
-def layer_norm(call: Call) -> Shares:
+def layer_norm(call: FunctionCall) -> Shares:
     """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias."""
     x, shape, weight, bias, eps = call.arguments("input", "normalized_shape", "weight", "bias", "eps")
     dims = tuple(range(-len(shape), 0))
@@ -41,7 +51,7 @@ def layer_norm(call: Call) -> Shares:
     return _normed(call, x, lambda v: v - v.mean(dims, keepdim=True), scale, weight, bias)
 
 
-def rms_norm(call: Call) -> Shares:
+def rms_norm(call: FunctionCall) -> Shares:
     x, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")
     dims = tuple(range(-len(shape), 0))
     value = x.to(call.dtype)
@@ -51,7 +61,7 @@ def rms_norm(call: Call) -> Shares:
 
 
 def _normed(
-    call: Call,
+    call: FunctionCall,
     x: Tensor,
     center: Callable[[Tensor], Tensor],
     scale: Tensor,
@@ -73,12 +83,12 @@ def _normed(
     return call.settle(found)
 
 
-def unrelated(call: Call) -> None:
+def unrelated(call: FunctionCall) -> None:
     """A new tensor that only has the shape or dtype of a hidden state."""
     return
 
 
-def weighs(call: Call) -> Found:
+def weighs(call: FunctionCall) -> Outcome:
     """What only weighs or selects (attention, a deviation, a maximum): may multiply or divide, never be added."""
     return call.all_lost(f"the result of {call.name}(), used as if it were a hidden state")
 
@@ -86,7 +96,7 @@ def weighs(call: Call) -> Found:
 # How shares pass through what is linear: views, sums, scalings. Every share goes through it alike.
 
 
-def linear_in_all(call: Call) -> Found:
+def linear_in_all(call: FunctionCall) -> Outcome:
     """A function that is linear in all its data together: views, slices, sums, joins.
 
     Operands without shares beside those that have some (members of a cat) are constants: they go to the offset.
@@ -127,7 +137,7 @@ def linear_in_all(call: Call) -> Found:
     return found if isinstance(call.out, (tuple, list)) or only is None else only
 
 
-def _data_leaves(call: Call) -> list[int]:
+def _data_leaves(call: FunctionCall) -> list[int]:
     """Which operands a function of several is linear in; of the others only tensors with shares are data."""
     if call.name in {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}:
         return [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
@@ -142,12 +152,12 @@ def _zero(leaf: Any) -> Any:
     return torch.zeros_like(leaf) if isinstance(leaf, Tensor) else type(leaf)(0)
 
 
-def same(call: Call) -> Shares:
+def same(call: FunctionCall) -> Shares:
     """Casts, copies, dropout of a model that is not in training."""
     return next(iter(call.shares.values()))
 
 
-def add(call: Call) -> Shares:
+def add(call: FunctionCall) -> Shares:
     """a ± b: shares add up, a constant is a bias.
 
     Where two streams meet, biases are shared out: those of an MLP over its own shares, before it joins the residual,
@@ -190,11 +200,11 @@ def _is_gate(a: Shares | None, b: Shares | None) -> bool:
     return (a is None or a.gate) and (b is None or b.gate)
 
 
-def negative(call: Call) -> Shares:
+def negative(call: FunctionCall) -> Shares:
     return _scaled(call, same(call), -1)
 
 
-def multiply(call: Call) -> Shares:
+def multiply(call: FunctionCall) -> Shares:
     """Products. With a constant: scaled. Of two streams: a gate (a nonlinearity's result) counts as a constant.
 
     NOTE[DIFF] DecompX has no products of hidden states. In a gated MLP f(g)·u the decomposed u is multiplied by the
@@ -224,7 +234,7 @@ def multiply(call: Call) -> Shares:
     )
 
 
-def divide(call: Call) -> Shares:
+def divide(call: FunctionCall) -> Shares:
     """a / b, with the divisor as a constant."""
     left, right, _ = call.arguments("input", "other", "rounding_mode")
     if call.name in {"__rtruediv__", "__rdiv__"}:
@@ -235,7 +245,7 @@ def divide(call: Call) -> Shares:
     return _scaled(call, a, 1 / right, gate=a.gate)
 
 
-def _scaled(call: Call, shares: Shares, factor: Any, gate: bool = False) -> Shares:
+def _scaled(call: FunctionCall, shares: Shares, factor: Any, gate: bool = False) -> Shares:
     shape, dtype = call.shape, call.dtype
     factor = factor.to(dtype) if isinstance(factor, Tensor) else factor
     offset = None if shares.offset is None else (shares.offset * factor).expand(shape)
@@ -254,7 +264,7 @@ def _scaled(call: Call, shares: Shares, factor: Any, gate: bool = False) -> Shar
 # How shares pass through matrix products: projections, and attention with its weights as constants.
 
 
-def linear(call: Call) -> Shares:
+def linear(call: FunctionCall) -> Shares:
     x, weight, bias = call.arguments("input", "weight", "bias")
     shares = call.of_operand(x)
     if shares is None or call.of_operand(weight) is not None:
@@ -262,7 +272,7 @@ def linear(call: Call) -> Shares:
     return _projected(call, shares, lambda v: F.linear(v, weight.to(v.dtype)), bias)
 
 
-def addmm(call: Call) -> Shares:
+def addmm(call: FunctionCall) -> Shares:
     bias, x, weight = call.arguments("input", "mat1", "mat2")
     shares = call.of_operand(x)
     if shares is None or len(call.shares) > 1 or any(isinstance(leaf, (int, float)) for leaf in call.leaves):
@@ -270,7 +280,7 @@ def addmm(call: Call) -> Shares:
     return _projected(call, shares, lambda v: v @ weight.to(v.dtype), bias)
 
 
-def _projected(call: Call, shares: Shares, project: Callable[[Tensor], Tensor], bias: Tensor | None) -> Shares:
+def _projected(call: FunctionCall, shares: Shares, project: Callable[[Tensor], Tensor], bias: Tensor | None) -> Shares:
     if shares.lost:
         return call.lost(shares.lost)
     offset = None if shares.offset is None else project(shares.offset)
@@ -286,7 +296,7 @@ def _projected(call: Call, shares: Shares, project: Callable[[Tensor], Tensor], 
     return call.settle_own(found)
 
 
-def matrix_product(call: Call) -> Shares:
+def matrix_product(call: FunctionCall) -> Shares:
     """Attention times values: the weights count as constants. Queries times keys: not split, and never needed."""
     names = ("input", "mat2") if call.name == "bmm" else ("input", "other")
     left, right = call.arguments(*names)
@@ -320,7 +330,7 @@ def mixed(weights: Tensor, values: Tensor) -> Tensor:
     return out.unflatten(-1, (sources, width)).movedim(-2, 0)
 
 
-def sdpa(call: Call) -> Shares:
+def sdpa(call: FunctionCall) -> Shares:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     query, key, value, mask, _, causal, scale, gqa = call.arguments(*names)
     shares = call.of_operand(value)
@@ -341,7 +351,7 @@ def sdpa(call: Call) -> Shares:
     return call.hold(found)
 
 
-def linear_in_one(call: Call) -> Found:
+def linear_in_one(call: FunctionCall) -> Outcome:
     """A function that is linear in each operand (einsum): what only weighs counts as a constant."""
     split = {i: s for i, s in call.shares.items() if not s.lost and not s.gate}
     weighed = len(call.shares) > len(split)

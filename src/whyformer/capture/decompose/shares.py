@@ -163,14 +163,14 @@ def _claim(part: Tensor, offset: Tensor, rule: str) -> Tensor:
 # One function call of a model that is being decomposed, as its rule sees it.
 
 
-Found: TypeAlias = "Shares | Sequence[Shares | None] | None"
-Rule = Callable[["Call"], Found]
+Outcome: TypeAlias = "Shares | Sequence[Shares | None] | None"
+Rule = Callable[["FunctionCall"], Outcome]
 Function = Callable[..., Any]
 STRANGER = "a sum or join with something that is neither a hidden state nor a parameter: it came around the layers"
 
 
 @dataclass
-class Call:
+class FunctionCall:
     """One function call of the model: operands as leaves, and the shares of those that have some."""
 
     name: str
@@ -183,7 +183,9 @@ class Call:
     holdable: int  # numbers a result may have and be kept: those of the stream of hidden states
 
     @classmethod
-    def of(cls, name: str, func: Function, args: Any, kwargs: Any, find: Callable[[Any], Shares | None]) -> Call:
+    def of(
+        cls, name: str, func: Function, args: Any, kwargs: Any, find: Callable[[Any], Shares | None]
+    ) -> FunctionCall:
         leaves, spec = tree_flatten((args, kwargs))
         found = {i: s for i, leaf in enumerate(leaves) if (s := find(leaf)) is not None}
         return cls(name, func, leaves, spec, found, None, None, 0)
@@ -224,7 +226,7 @@ class Call:
         shape = tuple(self.out.shape) if isinstance(self.out, Tensor) else ()
         return Shares(self.sources, shape, None, lost=why or f"torch's {self.name}()")
 
-    def all_lost(self, why: str) -> Found:
+    def all_lost(self, why: str) -> Outcome:
         return self.lost(why) if isinstance(self.out, Tensor) else [self.lost(why) for _ in self.out]
 
     def hold(self, found: Shares) -> Shares:

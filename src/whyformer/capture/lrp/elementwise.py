@@ -66,7 +66,7 @@ def out_of_place(name: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Origin:
     """The tensor something was computed from (a token: it may be gone by now), and whether f(x) is curved in it."""
 
     origin: object
@@ -77,15 +77,15 @@ class Elementwise:
     """Marks by tensor identity; a mark dies with its tensor."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, tuple[weakref.ref[Tensor], Mark]] = {}
+        self._marks: dict[int, tuple[weakref.ref[Tensor], Origin]] = {}
 
-    def of(self, tensor: Tensor) -> Mark:
+    def of(self, tensor: Tensor) -> Origin:
         entry = self._marks.get(id(tensor))
         if entry is not None and entry[0]() is tensor:
             return entry[1]
-        return self._put(tensor, Mark(object()))
+        return self._put(tensor, Origin(object()))
 
-    def _put(self, tensor: Tensor, mark: Mark) -> Mark:
+    def _put(self, tensor: Tensor, mark: Origin) -> Origin:
         self._marks[id(tensor)] = (weakref.ref(tensor), mark)
         return mark
 
@@ -97,7 +97,7 @@ class Elementwise:
         if not marks:
             return
         if any(m.origin is not marks[0].origin for m in marks):
-            self._put(out, Mark(object()))  # out may be an operand, written in place
+            self._put(out, Origin(object()))  # out may be an operand, written in place
             return
         several = len(marks) > 1 and name in {"mul", "div"}
-        self._put(out, Mark(marks[0].origin, several or name in CURVED or any(m.curved for m in marks)))
+        self._put(out, Origin(marks[0].origin, several or name in CURVED or any(m.curved for m in marks)))

@@ -25,7 +25,7 @@ def over_windows(
     start_layer: int = 0,
 ) -> Attribution:
     """A_L ··· M ··· A_1 of maps with residual, read as the mean over the last tokens (what the head pools)."""
-    windows, sites = run.windows, run.record(grad=grad, several=True).sites
+    windows, sites = run.windows, run.record(grad=grad, multi_stream=True).sites
     relevance: AnyBQK | None = None
     stage = 0
     for number in chosen_layers(list(range(len(sites)))[start_layer:], len(sites)):
@@ -44,7 +44,7 @@ def over_one_layer(
     run: Run, grad: bool, reduce: Callable[[Site], AnyBQK], layers: str | int | Sequence[int]
 ) -> Attribution:
     """Chosen maps as they are, each read as the mean over its tokens and spread over the patches they are made of."""
-    windows, sites = run.windows, run.record(grad=grad, several=True).sites
+    windows, sites = run.windows, run.record(grad=grad, multi_stream=True).sites
     rows, whole = [], None
     for number in chosen_layers(layers, len(sites)):
         layer = windows.whole(reduce(sites[number]), number)

@@ -5,7 +5,7 @@ own ``stream_inputs.py`` (words; pixels, vectors, sound) · ``choose.py`` which 
 ``feature_maps.py`` the features of a layer · ``patch_grid.py`` the grid that patches leave in pixel maps.
 """
 
-from whyformer.engines.gradient.choose import place_of as place_of
-from whyformer.engines.gradient.input_space import OnePlace as OnePlace
-from whyformer.engines.gradient.input_space import Place as Place
-from whyformer.engines.gradient.multi_stream import StreamPlace as StreamPlace
+from whyformer.engines.gradient.choose import gradient_space as gradient_space
+from whyformer.engines.gradient.input_space import InputSpace as InputSpace
+from whyformer.engines.gradient.input_space import SingleInput as SingleInput
+from whyformer.engines.gradient.multi_stream import MultiStream as MultiStream

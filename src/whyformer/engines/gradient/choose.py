@@ -6,12 +6,12 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from whyformer.capture.leaves import Entrance
-from whyformer.engines.gradient.input_space import OnePlace, Place, lifted
+from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.engines.gradient.multi_stream import stream_place
 from whyformer.errors import NotOffered, one_of
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.table import TableSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.table import TableInput
+from whyformer.inputs.text import TextInput
 from whyformer.memory import SavedBytes
 from whyformer.run import Run
 
@@ -19,7 +19,7 @@ PLACES = (None, "input", "word_embeddings", "embeddings", "tokens")
 SAME = {"word_embeddings": "input", "tokens": "embeddings"}  # other names of the same places
 
 
-def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
+def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpace:
     """The place ``at`` names, by one forward pass; ``gradient``: and one backward pass.
 
     "input": the word embeddings of a text, the pixels of an image, the floats of a table; with several streams, those
@@ -29,17 +29,17 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     """
     one_of("at", at, PLACES)
     wanted = None if at is None else SAME.get(at, at)
-    if run.several and wanted == "embeddings":
+    if run.multi_stream and wanted == "embeddings":
         raise NotOffered(
             "at='embeddings' is the entrance to the first block, and each stream of this model has one of its own. Use "
             "at='input': the word embeddings, pixels and vectors of all streams together."
         )
-    if run.several or (run.subject.several and wanted != "embeddings"):
+    if run.multi_stream or (run.modality.multi_input and wanted != "embeddings"):
         return stream_place(run, gradient)
-    with SavedBytes(run.subject.model) as saved:
+    with SavedBytes(run.modality.model) as saved:
         trace = run.traced(BaseTorchFunctionMode())
     chosen = wanted or ("embeddings" if _has_several_inputs(run, trace.leaves) else "input")
-    text = isinstance(run.subject, TextSubject)
+    text = isinstance(run.modality, TextInput)
     if chosen == "input" and not text and len(trace.leaves) > 1:
         raise NotOffered(
             "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
@@ -48,7 +48,7 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     given = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
     inputs = trace.leaves[0] if entrance is None else trace.tokens()
-    plain = not isinstance(run.subject, (TextSubject, ImageSubject, TableSubject))
+    plain = not isinstance(run.modality, (TextInput, ImageInput, TableInput))
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
             f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
@@ -59,16 +59,16 @@ def place_of(run: Run, at: str | None, gradient: bool = False) -> Place:
     if entrance is not None:
         inputs, found = trace.batch_first(inputs), None if found is None else trace.batch_first(found)
     point_bytes = max(1, saved.total // run.batch.size)
-    return OnePlace(run, inputs.detach(), entrance, point_bytes, None if found is None else lifted(found))
+    return SingleInput(run, inputs.detach(), entrance, point_bytes, None if found is None else lifted(found))
 
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
     """The input is no single tensor, or its entries are not the units (raw audio, video)."""
-    if isinstance(run.subject, TextSubject):
+    if isinstance(run.modality, TextInput):
         return run.study.extra > 0
-    if isinstance(run.subject, ImageSubject):
+    if isinstance(run.modality, ImageInput):
         return False
-    if isinstance(run.subject, TableSubject) and run.subject.table.categorical:
+    if isinstance(run.modality, TableInput) and run.modality.table.categorical:
         return True
     return len(leaves) > 1 or leaves[0].ndim < 2 or _no_steps(run, leaves[0])
 

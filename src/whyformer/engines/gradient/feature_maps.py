@@ -15,7 +15,7 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import AttentionInputs, as_leaf
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.detection import PaddedImage
-from whyformer.inputs.image import ImageSubject
+from whyformer.inputs.image import ImageInput
 from whyformer.run import Run
 
 
@@ -47,22 +47,22 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
 
     One forward pass; ``grad``: and one backward pass.
     """
-    if not isinstance(run.subject, ImageSubject):
+    if not isinstance(run.modality, ImageInput):
         raise NotOffered(
             f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
             "input_x_gradient or occlusion."
         )
     kept: list[Any] = []
-    names = module_names(run.subject.model)
+    names = module_names(run.modality.model)
     intercept = AttentionInputs(run.batch.size, names, run.study.batch_axes)
-    pixels = run.batch.tensors[run.subject.main]
-    batch = run.batch.with_tensors(**{run.subject.main: as_leaf(pixels) if grad else pixels})
+    pixels = run.batch.tensors[run.modality.main]
+    batch = run.batch.with_tensors(**{run.modality.main: as_leaf(pixels) if grad else pixels})
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad))
         if isinstance(layer, str):
             stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: kept.append(out)).remove)
         with intercept:
-            logits = run.head.logits(batch)
+            logits = run.output.logits(batch)
         values_B = run.scalars(logits)
         run.forwards_B += 1
         name, tensor, number = _chosen(run, intercept, kept, layer)
@@ -85,7 +85,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
 
 
 def _module(run: Run, name: str) -> torch.nn.Module:
-    modules = dict(run.subject.model.named_modules())
+    modules = dict(run.modality.model.named_modules())
     if name not in modules:
         raise UnknownName("layer", name, modules, "Or give the number of an attention layer.")
     return modules[name]
@@ -146,10 +146,10 @@ class _Arrangement:
         rows = self._rows(tensor).shape[1]
         units = run.units[0]
         own = np.asarray(units.special)
-        height, width = run.batch.tensors[run.subject.main].shape[-2:]
+        height, width = run.batch.tensors[run.modality.main].shape[-2:]
         self.size: tuple[int, int] = (height, width)
         self.seen = self._seen_grid(rows)
-        if not run.several and rows == len(units) and units.grid is not None:
+        if not run.multi_stream and rows == len(units) and units.grid is not None:
             self.kept, self.grid = torch.tensor(~own), units.grid
         else:
             self.kept = torch.ones(rows, dtype=torch.bool)
@@ -157,8 +157,8 @@ class _Arrangement:
 
     def _seen_grid(self, count: int) -> tuple[int, int] | None:
         """Rows and columns that a detector attends to, padding included, where these are its features."""
-        part, view = self.run.subject.part("image", self.run.batch)
-        known = self.run.several and self.run.stream_sizes.get("image") == count
+        part, view = self.run.modality.part("image", self.run.batch)
+        known = self.run.multi_stream and self.run.stream_sizes.get("image") == count
         return part.shape(view, count) if known and isinstance(part, PaddedImage) else None
 
     def own_grids(self) -> tuple[tuple[int, int], ...]:

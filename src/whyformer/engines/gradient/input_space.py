@@ -15,15 +15,15 @@ from whyformer.capture.leaves import Enter, Entrance, LookupLeaves, as_leaf
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageSubject, patch_masks
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.image import ImageInput, patch_masks
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
 
 
-class Place(ABC):
+class InputSpace(ABC):
     """One place of a batch: its numbers there, their gradient, and what the model makes of other numbers.
 
     inputs: (B, …) the numbers. point_bytes: what the graph of one point keeps for its backward pass. gradient: (B, …)
@@ -66,7 +66,7 @@ class Place(ABC):
 
     def gradient_at(self, points: Tensor, rows: Sequence[int]) -> Tensor:
         """Gradient of the explained value at ``points``, one per entry of ``rows``, the inputs they stand for."""
-        if self.run.batch.company:
+        if self.run.batch.reference_rows:
             return torch.cat([self._beside_others(p, row) for p, row in zip(points, rows, strict=True)])
         run, leaf = self.run, points.detach().requires_grad_()
         batch = run.batch.select(list(rows))
@@ -125,7 +125,7 @@ def lifted(tensor: Tensor) -> Tensor:
 # One tensor of numbers: word embeddings, pixels or floats; or the vectors that enter the first block.
 
 
-class OnePlace(Place):
+class SingleInput(InputSpace):
     """``entrance``: which vectors enter the first block; None: the input itself."""
 
     def __init__(
@@ -139,10 +139,10 @@ class OnePlace(Place):
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         if self.entrance is not None:
             return self._entered(batch, points)[0]
-        if isinstance(self.run.subject, TextSubject):
+        if isinstance(self.run.modality, TextInput):
             with self.run.swapped(batch, lambda _: points):
-                return self.run.head.logits(batch)
-        return self.run.head.logits(batch.with_tensors(**{self.run.subject.main: points}))
+                return self.run.output.logits(batch)
+        return self.run.output.logits(batch.with_tensors(**{self.run.modality.main: points}))
 
     def seen(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The numbers at this place and the explained values when the model reads ``batch`` instead."""
@@ -150,13 +150,13 @@ class OnePlace(Place):
         if self.entrance is not None:
             logits, vectors = self._entered(batch, None)
             numbers.append(vectors)
-        elif isinstance(self.run.subject, TextSubject):
+        elif isinstance(self.run.modality, TextInput):
             with torch.no_grad(), self.run.swapped(batch, partial(_kept, numbers)):
-                logits = self.run.head.logits(batch)
+                logits = self.run.output.logits(batch)
         else:
-            numbers.append(batch.tensors[self.run.subject.main])
+            numbers.append(batch.tensors[self.run.modality.main])
             with torch.no_grad():
-                logits = self.run.head.logits(batch)
+                logits = self.run.output.logits(batch)
         self.run.forwards_B += 1
         return numbers[0].detach(), self.values_of(logits)
 
@@ -165,13 +165,13 @@ class OnePlace(Place):
         assert self.entrance is not None
         enter = Enter(self.entrance, batch.size, self.inputs.shape[1], points)
         graph = torch.enable_grad()  # descendants of the input are known by their requiring a gradient
-        if isinstance(self.run.subject, TextSubject):
+        if isinstance(self.run.modality, TextInput):
             with graph, self.run.swapped(batch, as_leaf), enter:
-                logits = self.run.head.logits(batch)
+                logits = self.run.output.logits(batch)
         else:
             floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point()}
             with graph, LookupLeaves(as_leaf, batch.tensors), enter:
-                logits = self.run.head.logits(batch.with_tensors(**floats))
+                logits = self.run.output.logits(batch.with_tensors(**floats))
         if enter.seen is None:
             raise NotOffered("the vectors that enter the first block were not met again. Use at='input'.")
         return logits, enter.seen
@@ -183,7 +183,7 @@ class OnePlace(Place):
             scores = detail.amax(2) if largest else detail.sum(2)
         elif not largest:
             scores = self.run.per_unit(detail)
-        elif isinstance(self.run.subject, ImageSubject):
+        elif isinstance(self.run.modality, ImageInput):
             inside = [patch_masks(units, detail[:1]) for units in self.run.units]
             flat = detail.amax(1)
             scores = torch.stack([torch.where(m, p, 0.0).amax((1, 2)) for m, p in zip(inside, flat, strict=True)])
@@ -194,7 +194,7 @@ class OnePlace(Place):
     def kept(self, row: int) -> Tensor:
         """Everything, where positions are no tokens."""
         numbers = self.inputs[row]
-        if isinstance(self.run.subject, ImageSubject) and self.entrance is None:
+        if isinstance(self.run.modality, ImageInput) and self.entrance is None:
             return torch.ones_like(numbers, dtype=torch.bool)
         keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
         if keep_BN is None and numbers.ndim == 2 and len(numbers) == self.run.length:  # steps of floats, with a mask
@@ -217,7 +217,7 @@ class OnePlace(Place):
     def check_smoothing(self, patch_smoothing: float) -> None:
         if patch_smoothing < 0:
             raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
-        if patch_smoothing and (self.entrance is not None or not isinstance(self.run.subject, ImageSubject)):
+        if patch_smoothing and (self.entrance is not None or not isinstance(self.run.modality, ImageInput)):
             raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:

@@ -12,39 +12,44 @@ from torch import Tensor
 
 from whyformer.capture.embeddings import SwapEmbeddings
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
-from whyformer.engines.gradient.input_space import Place, lifted
+from whyformer.engines.gradient.input_space import InputSpace, lifted
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.engines.gradient.stream_inputs import (
     Baseline,
-    Entry,
     Frames,
     Pixels,
+    StreamInput,
     TokenPixels,
     Vectors,
     Words,
     require_taken,
 )
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.audio import AudioSubject
+from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageSubject
-from whyformer.inputs.image_text import PairSubject
+from whyformer.inputs.image import ImageInput
+from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import require_pixels
-from whyformer.inputs.streams import VectorSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.streams import VectorInput
+from whyformer.inputs.text import TextInput
 from whyformer.memory import SavedBytes
 from whyformer.run import Run
 from whyformer.study.streams import slices
 
 
-class StreamPlace(Place):
+class MultiStream(InputSpace):
     """``inputs`` is (B, F): the numbers of every entry, flattened, one entry after the other."""
 
     def __init__(
-        self, run: Run, entries: Sequence[Entry], numbers: Sequence[Tensor], point_bytes: int, gradient: Tensor | None
+        self,
+        run: Run,
+        stream_inputs: Sequence[StreamInput],
+        numbers: Sequence[Tensor],
+        point_bytes: int,
+        gradient: Tensor | None,
     ) -> None:
         super().__init__(run, torch.cat([n.detach().flatten(1) for n in numbers], 1), point_bytes, gradient)
-        self.entries = entries
+        self.stream_inputs = stream_inputs
         self.shapes = [n.shape[1:] for n in numbers]
         self.dtypes = [n.dtype for n in numbers]
 
@@ -57,30 +62,32 @@ class StreamPlace(Place):
 
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         floats, swaps = {}, []
-        for entry, numbers, dtype in zip(self.entries, self.split(points), self.dtypes, strict=True):
-            if isinstance(entry, Words):
-                swaps.append(entry.swap(batch, partial(_instead, numbers.to(dtype))))
+        for stream_input, numbers, dtype in zip(self.stream_inputs, self.split(points), self.dtypes, strict=True):
+            if isinstance(stream_input, Words):
+                swaps.append(stream_input.swap(batch, partial(_instead, numbers.to(dtype))))
             else:
-                floats[entry.name] = numbers.to(dtype)
+                floats[stream_input.name] = numbers.to(dtype)
         with SwapEmbeddings(swaps):
-            return self.run.head.logits(batch.with_tensors(**floats))
+            return self.run.output.logits(batch.with_tensors(**floats))
 
     def start(self, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]) -> Tensor:
         """(B, F) where a path to the inputs starts: ``baseline`` in the streams that have it, else their default."""
         each = self._baselines(baseline)
-        words = [e for e in self.entries if isinstance(e, Words)]
+        words = [e for e in self.stream_inputs if isinstance(e, Words)]
         if keep_special and not words:
             raise NotOffered("keep_special is for tokens of a text; this model reads none.")
         parts = []
-        for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True):
+        for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
             free: Callable[[int], Tensor | bool] = (
-                partial(entry.open, keep_special=keep_special) if isinstance(entry, Words) else _everywhere
+                partial(stream_input.open, keep_special=keep_special)
+                if isinstance(stream_input, Words)
+                else _everywhere
             )
-            parts.append(entry.start(numbers, each[entry.stream], free).flatten(1))
+            parts.append(stream_input.start(numbers, each[stream_input.stream], free).flatten(1))
         return torch.cat(parts, 1)
 
     def _baselines(self, baseline: Baseline | Mapping[str, Baseline]) -> dict[str, Baseline]:
-        streams = [entry.stream for entry in self.entries]
+        streams = [stream_input.stream for stream_input in self.stream_inputs]
         if isinstance(baseline, (Tensor, np.ndarray, float)):
             raise BadInput(
                 "one tensor cannot be the baseline of several streams: give one for each, "
@@ -91,35 +98,37 @@ class StreamPlace(Place):
                 if stream not in streams:
                     raise UnknownName("stream", stream, streams)
                 if not isinstance(own, (Tensor, np.ndarray, float)) and own is not None:
-                    require_taken([e for e in self.entries if e.stream == stream], own)
+                    require_taken([e for e in self.stream_inputs if e.stream == stream], own)
             return {stream: baseline.get(stream) for stream in streams}
         if baseline is not None:
-            require_taken(self.entries, baseline)
-        return {e.stream: baseline if e.takes(baseline) else None for e in self.entries}
+            require_taken(self.stream_inputs, baseline)
+        return {e.stream: baseline if e.takes(baseline) else None for e in self.stream_inputs}
 
     # Units
 
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
         scores = detail.new_zeros(self.run.keep_BN.shape)
-        for entry, numbers in zip(self.entries, self.split(detail), strict=True):
+        for stream_input, numbers in zip(self.stream_inputs, self.split(detail), strict=True):
             for row in range(len(scores)):
-                own = scores[row, entry.positions]
-                own[self.run.keep_BN[row, entry.positions]] += entry.per_unit(row, numbers[row], largest)
+                own = scores[row, stream_input.positions]
+                own[self.run.keep_BN[row, stream_input.positions]] += stream_input.per_unit(row, numbers[row], largest)
         return scores
 
     def kept(self, row: int) -> Tensor:
         return torch.cat([
-            entry.kept(row, numbers[row]).expand_as(numbers[row]).flatten()
-            for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True)
+            stream_input.kept(row, numbers[row]).expand_as(numbers[row]).flatten()
+            for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True)
         ])  # fmt: skip
 
     def spread(self, row: int) -> Tensor:
         """One number for each kept one: every stream has its own scale."""
         spreads = []
-        for entry, numbers in zip(self.entries, self.split(self.inputs), strict=True):
-            own = numbers[row].double()[entry.kept(row, numbers[row]).expand_as(numbers[row])]
+        for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
+            own = numbers[row].double()[stream_input.kept(row, numbers[row]).expand_as(numbers[row])]
             if len(own):
-                spreads.append((own.std(correction=0) if entry.vectors else own.max() - own.min()).expand_as(own))
+                spreads.append(
+                    (own.std(correction=0) if stream_input.vectors else own.max() - own.min()).expand_as(own)
+                )
         return torch.cat(spreads).cpu()
 
     def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
@@ -127,8 +136,8 @@ class StreamPlace(Place):
         if not patch_smoothing:
             return detail
         parts = self.split(detail)
-        for i, entry in enumerate(self.entries):
-            if isinstance(entry, Pixels):
+        for i, stream_input in enumerate(self.stream_inputs):
+            if isinstance(stream_input, Pixels):
                 rows, columns = self.run.units[0].grid or (1, 1)
                 height, width = self.run.units[0].image_size or parts[i].shape[-2:]
                 parts[i] = smoothed(parts[i], (patch_smoothing * height / rows, patch_smoothing * width / columns))
@@ -137,80 +146,80 @@ class StreamPlace(Place):
     def check_smoothing(self, patch_smoothing: float) -> None:
         if patch_smoothing < 0:
             raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
-        if patch_smoothing and not any(isinstance(e, Pixels) for e in self.entries):
+        if patch_smoothing and not any(isinstance(e, Pixels) for e in self.stream_inputs):
             raise NotOffered("patch_smoothing is for the pixels of a stream of patches: leave it at 0 here.")
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
         return None  # several tensors, of different shapes
 
 
-def stream_place(run: Run, gradient: bool) -> StreamPlace:
+def stream_place(run: Run, gradient: bool) -> MultiStream:
     """All entries of a batch, by one forward pass; ``gradient``: and one backward pass."""
-    entries = entries_of(run)
+    stream_inputs = stream_inputs_of(run)
     leaves: dict[int, Tensor] = {}
 
     def leaf(number: int, tensor: Tensor) -> Tensor:
         leaves[number] = as_leaf(tensor)
         return leaves[number].clone()  # a leaf itself must not be written into, and some models do that
 
-    given = {i: entry.given(run.batch) for i, entry in enumerate(entries)}
-    floats = {entries[i].name: leaf(i, tensor) for i, tensor in given.items() if tensor is not None}
-    looked_up = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, Words)]
-    swaps = [entry.swap(run.batch, partial(leaf, i)) for i, entry in looked_up]
-    with SavedBytes(run.subject.model) as saved, torch.enable_grad():
+    given = {i: stream_input.given(run.batch) for i, stream_input in enumerate(stream_inputs)}
+    floats = {stream_inputs[i].name: leaf(i, tensor) for i, tensor in given.items() if tensor is not None}
+    looked_up = [(i, stream_input) for i, stream_input in enumerate(stream_inputs) if isinstance(stream_input, Words)]
+    swaps = [stream_input.swap(run.batch, partial(leaf, i)) for i, stream_input in looked_up]
+    with SavedBytes(run.modality.model) as saved, torch.enable_grad():
         with SwapEmbeddings(swaps):
-            logits = run.head.logits(run.batch.with_tensors(**floats))
+            logits = run.output.logits(run.batch.with_tensors(**floats))
         values_B = run.scalars(logits)
     run.forwards_B += 1
-    for (_, entry), swap in zip(looked_up, swaps, strict=True):
+    for (_, stream_input), swap in zip(looked_up, swaps, strict=True):
         if swap.weight_used is None:
             raise NotOffered(
-                f"the word embedding of the {entry.stream!r} stream was not found: its ids never pass torch's "
+                f"the word embedding of the {stream_input.stream!r} stream was not found: its ids never pass torch's "
                 "embedding lookup. Use occlusion, or generic_attention."
             )
-        entry.weight = swap.weight_used.detach()
-    numbers = [leaves[i] for i in range(len(entries))]
+        stream_input.weight = swap.weight_used.detach()
+    numbers = [leaves[i] for i in range(len(stream_inputs))]
     found = None
     if gradient:
         trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
         found = torch.cat([lifted(g).flatten(1) for g in run.differentiated(trace, numbers)], 1)
-    return StreamPlace(run, entries, numbers, max(1, saved.total // run.batch.size), found)
+    return MultiStream(run, stream_inputs, numbers, max(1, saved.total // run.batch.size), found)
 
 
-def entries_of(run: Run) -> list[Entry]:
+def stream_inputs_of(run: Run) -> list[StreamInput]:
     """Of every stream that is given; positions that the model brings itself have none."""
-    entries: list[Entry] = []
+    stream_inputs: list[StreamInput] = []
     layout = _layout(run)
     for stream, positions in layout.items():
-        part, _ = run.subject.part(stream, run.batch)
-        if isinstance(part, AudioSubject):
-            entries.append(Frames(run, stream, part, positions))
-        elif isinstance(part, TextSubject):
-            entries.append(Words(run, stream, part, positions))
-            if isinstance(part, PairSubject) and part.image_token() is not None and "image" not in layout:
+        part, _ = run.modality.part(stream, run.batch)
+        if isinstance(part, AudioInput):
+            stream_inputs.append(Frames(run, stream, part, positions))
+        elif isinstance(part, TextInput):
+            stream_inputs.append(Words(run, stream, part, positions))
+            if isinstance(part, ImageTextInput) and part.image_token() is not None and "image" not in layout:
                 for units in run.units:
                     require_pixels(part, units, "gradients at its pixels belong to none of them")
-                assert isinstance(part._image, ImageSubject)
-                entries.append(TokenPixels(run, part._image, positions))
-        elif isinstance(part, ImageSubject):
+                assert isinstance(part._image, ImageInput)
+                stream_inputs.append(TokenPixels(run, part._image, positions))
+        elif isinstance(part, ImageInput):
             if any(units.grid is None for units in run.units):
                 raise NotOffered(
                     "which positions of the model's attention are the patches of the image is not known here, so "
                     "gradients at its pixels belong to no unit. Use occlusion."
                 )
-            entries.append(Pixels(run, stream, part, positions))
-        elif isinstance(part, VectorSubject):
-            entries.append(Vectors(run, stream, part, positions))
-    if not entries:
+            stream_inputs.append(Pixels(run, stream, part, positions))
+        elif isinstance(part, VectorInput):
+            stream_inputs.append(Vectors(run, stream, part, positions))
+    if not stream_inputs:
         raise NotOffered("none of the model's streams is made of numbers or words. Use occlusion or generic_attention.")
-    return entries
+    return stream_inputs
 
 
 def _layout(run: Run) -> dict[str, slice]:
     """Where each stream lies among all positions."""
-    if run.several:
+    if run.multi_stream:
         return slices(run.stream_sizes)
-    tokens = run.batch.tensors[run.subject.main].shape[1]
+    tokens = run.batch.tensors[run.modality.main].shape[1]
     rest = run.length - tokens
     sizes = {"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest}
     return slices(sizes)

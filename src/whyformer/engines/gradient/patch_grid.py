@@ -43,8 +43,8 @@ def _ring(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
 
 
 def _inner(length: int, patch: int) -> Tensor:
-    place = torch.arange(length) % patch
-    return (place > 0) & (place < patch - 1)
+    space = torch.arange(length) % patch
+    return (space > 0) & (space < patch - 1)
 
 
 def _steps(values: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.audio import AudioSubject
+from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageSubject, pooled
+from whyformer.inputs.image import ImageInput, pooled
 from whyformer.inputs.image_tokens import SIZES, is_image, numbers_of, pixels_of
-from whyformer.inputs.streams import VectorSubject, pick
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.streams import VectorInput, pick
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 from whyformer.types import Units
 
 Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
 
 
-class Entry(ABC):
+class StreamInput(ABC):
     """One stream's entry. ``positions``: where the stream lies among all positions of the run."""
 
     vectors = False  # one vector per unit: spread is their standard deviation, not their range
@@ -75,12 +75,12 @@ class Entry(ABC):
         return pick(self.run.units[row], [i for i, position in enumerate(real) if position in inside])
 
 
-class Words(Entry):
+class Words(StreamInput):
     """Word embeddings, looked up by the model itself. Positions and types stay what they are."""
 
     vectors = True
 
-    def __init__(self, run: Run, stream: str, part: TextSubject, positions: slice) -> None:
+    def __init__(self, run: Run, stream: str, part: TextInput, positions: slice) -> None:
         super().__init__(run, stream, part.main, positions)
         self.part, self.weight = part, torch.empty(0)
 
@@ -93,7 +93,7 @@ class Words(Entry):
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
 
     def view(self, batch: Batch) -> Batch:
-        return self.run.subject.part(self.stream, batch)[1]
+        return self.run.modality.part(self.stream, batch)[1]
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         own = numbers[self._real(row)]
@@ -110,7 +110,7 @@ class Words(Entry):
     def image_places(self, row: int) -> Tensor:
         """(N,) where the model puts image tokens over what it looked up."""
         ids_N = self.view(self.run.batch).tensors[self.name][row]
-        places_BN = self.run.subject.places(self.run.batch) if self.name == self.run.subject.main else None
+        places_BN = self.run.modality.places(self.run.batch) if self.name == self.run.modality.main else None
         return torch.zeros_like(ids_N, dtype=torch.bool) if places_BN is None else places_BN[row]
 
     def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:
@@ -136,11 +136,11 @@ class Words(Entry):
         return self.weight[other].to(numbers).expand_as(numbers)
 
 
-def require_taken(entries: Sequence[Entry], baseline: object) -> None:
+def require_taken(stream_inputs: Sequence[StreamInput], baseline: object) -> None:
     """At least one stream has to have the baseline; the others take their own default."""
-    if not any(entry.takes(baseline) for entry in entries):
-        known = dict.fromkeys(name for entry in entries for name in entry.fillers)
-        streams = ", ".join(f"'{entry.stream}': …" for entry in entries)
+    if not any(stream_input.takes(baseline) for stream_input in stream_inputs):
+        known = dict.fromkeys(name for stream_input in stream_inputs for name in stream_input.fillers)
+        streams = ", ".join(f"'{stream_input.stream}': …" for stream_input in stream_inputs)
         raise UnknownName(
             "baseline", baseline, (*known, "a token id"), f"Tensors are given by stream: baseline={{{streams}}}."
         )
@@ -160,10 +160,10 @@ def _own(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, strea
 # Entries that the batch holds as floats: pixels, vectors of regions, frames of sound.
 
 
-class Pixels(Entry):
+class Pixels(StreamInput):
     """An image whose patches are the units."""
 
-    def __init__(self, run: Run, stream: str, part: ImageSubject, positions: slice) -> None:
+    def __init__(self, run: Run, stream: str, part: ImageInput, positions: slice) -> None:
         super().__init__(run, stream, part.main, positions)
         self.part = part
 
@@ -188,12 +188,12 @@ class Pixels(Entry):
         return filled
 
 
-class TokenPixels(Entry):
+class TokenPixels(StreamInput):
     """An image whose pieces became tokens inside a text."""
 
-    def __init__(self, run: Run, part: ImageSubject, positions: slice) -> None:
+    def __init__(self, run: Run, part: ImageInput, positions: slice) -> None:
         super().__init__(run, "image", part.main, positions)
-        self.part, self.config = part, run.subject.model.config
+        self.part, self.config = part, run.modality.model.config
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
         units = self.units(row)
@@ -220,12 +220,12 @@ class TokenPixels(Entry):
         return self.run.batch.select([row]).with_tensors(**{self.name: numbers[None]})
 
 
-class Vectors(Entry):
+class Vectors(StreamInput):
     """One vector per unit: regions of an image. Where they lie stays what it is."""
 
     vectors = True
 
-    def __init__(self, run: Run, stream: str, part: VectorSubject, positions: slice) -> None:
+    def __init__(self, run: Run, stream: str, part: VectorInput, positions: slice) -> None:
         super().__init__(run, stream, part.main, positions)
         self.part = part
 
@@ -248,10 +248,10 @@ class Vectors(Entry):
         return (mean if filler == "mean" else torch.zeros_like(mean)).expand_as(numbers)
 
 
-class Frames(Entry):
+class Frames(StreamInput):
     """Sound: the samples, or columns of a spectrogram, that each frame covers."""
 
-    def __init__(self, run: Run, stream: str, part: AudioSubject, positions: slice) -> None:
+    def __init__(self, run: Run, stream: str, part: AudioInput, positions: slice) -> None:
         super().__init__(run, stream, part.main, positions)
         self.part = part
 

@@ -1,4 +1,4 @@
-"""What stands in place of an absent part, where a subject has no such thing itself: black, means, other inputs."""
+"""What stands in place of an absent part, where a modality has no such thing itself: black, means, other inputs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.detection import DetectionSubject
-from whyformer.inputs.image import ImageSubject, patch_index
-from whyformer.inputs.table import TableSubject
-from whyformer.inputs.tensors import TensorSubject
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.detection import DetectionInput
+from whyformer.inputs.image import ImageInput, patch_index
+from whyformer.inputs.table import TableInput
+from whyformer.inputs.tensors import TensorInput
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 
 DRAWS = 4  # inputs drawn per variant, for replace="resample"
 
-# Replacements made here, and the subjects that have them.
+# Replacements made here, and the modalities that have them.
 OWN: dict[str, tuple[type, ...]] = {
-    "mean": (TensorSubject, TableSubject),
-    "grey": (ImageSubject,),
-    "black": (ImageSubject,),
-    "resample": (TextSubject, ImageSubject, TensorSubject, TableSubject),
+    "mean": (TensorInput, TableInput),
+    "grey": (ImageInput,),
+    "black": (ImageInput,),
+    "resample": (TextInput, ImageInput, TensorInput, TableInput),
 }
 
 
-def made_here(subject: Subject, replacement: str | int) -> bool:
-    """Is this replacement one of ours, for this subject? Detectors have the plain colours."""
-    if not isinstance(replacement, str) or not isinstance(subject, OWN.get(replacement, ())):
+def made_here(modality: Modality, replacement: str | int) -> bool:
+    """Is this replacement one of ours, for this modality? Detectors have the plain colours."""
+    if not isinstance(replacement, str) or not isinstance(modality, OWN.get(replacement, ())):
         return False
-    if isinstance(subject, DetectionSubject):  # other images have other sizes, and padding
+    if isinstance(modality, DetectionInput):  # other images have other sizes, and padding
         return replacement != "resample"
-    return not subject.several
+    return not modality.multi_input
 
 
 def fillers(
@@ -42,9 +42,9 @@ def fillers(
 ) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
     """For every tensor, which part owns each entry (-1: none), and what is put there: one filling per draw."""
     owner = _owners(run, row, parts)
-    one, name = run.batch.select([row]), run.subject.main
-    if isinstance(run.subject, DetectionSubject) and replacement in run.subject.replacements:
-        return owner, [{name: run.subject.filling(run.units[row], one.tensors[name], replacement)}]
+    one, name = run.batch.select([row]), run.modality.main
+    if isinstance(run.modality, DetectionInput) and replacement in run.modality.replacements:
+        return owner, [{name: run.modality.filling(run.units[row], one.tensors[name], replacement)}]
     if replacement == "resample":
         generator = np.random.default_rng(list(seed))
         # As many different inputs as there are.
@@ -59,27 +59,27 @@ def fillers(
 
 def _owners(run: Run, row: int, parts: Sequence[int]) -> dict[str, Tensor]:
     """Per tensor (without the batch axis): the part that each entry belongs to."""
-    subject, units = run.subject, run.units[row]
+    modality, units = run.modality, run.units[row]
     part_U = torch.full((len(units),), -1)
     part_U[list(parts)] = torch.arange(len(parts))
-    if isinstance(subject, ImageSubject):
-        pixels = run.batch.tensors[subject.main][row]
+    if isinstance(modality, ImageInput):
+        pixels = run.batch.tensors[modality.main][row]
         assert units.grid is not None
-        if isinstance(subject, DetectionSubject):
-            patch = subject.owner(units, pixels).cpu()
+        if isinstance(modality, DetectionInput):
+            patch = modality.owner(units, pixels).cpu()
         else:
             patch = patch_index(units.grid, *pixels.shape[-2:])
         part_of_patch = part_U[~torch.tensor(units.special)]
         owned = torch.where(patch >= 0, part_of_patch[patch.clamp(min=0)], -1)
-        return {subject.main: owned.expand(pixels.shape).to(pixels.device)}
-    if isinstance(subject, (TensorSubject, TableSubject)):
+        return {modality.main: owned.expand(pixels.shape).to(pixels.device)}
+    if isinstance(modality, (TensorInput, TableInput)):
         return _column_owners(run, part_U)
-    if not isinstance(subject, TextSubject) or run.study.extra or run.batch.keep_BN is None:
+    if not isinstance(modality, TextInput) or run.study.extra or run.batch.keep_BN is None:
         raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
-    ids, keep = run.batch.tensors[subject.main][row], run.batch.keep_BN[row].cpu()
+    ids, keep = run.batch.tensors[modality.main][row], run.batch.keep_BN[row].cpu()
     owner = torch.full(ids.shape, -1)
     owner[keep] = part_U
-    return {subject.main: owner.to(ids.device)}
+    return {modality.main: owner.to(ids.device)}
 
 
 def _column_owners(run: Run, part_U: Tensor) -> dict[str, Tensor]:
@@ -92,12 +92,12 @@ def _column_owners(run: Run, part_U: Tensor) -> dict[str, Tensor]:
 
 def _columns(run: Run) -> list[tuple[int, tuple[str, int]]]:
     """(unit, (tensor, column)) for every column that a unit stands for."""
-    subject, units = run.subject, run.units[0]
-    if isinstance(subject, TableSubject):
-        tokens = enumerate(subject.tokens(run.batch, len(units)))
-        return [(unit, subject.where(name)) for unit, names in tokens for name in names]
-    assert isinstance(subject, TensorSubject)
-    columns = subject.seen_columns(run.batch, len(units))
+    modality, units = run.modality, run.units[0]
+    if isinstance(modality, TableInput):
+        tokens = enumerate(modality.tokens(run.batch, len(units)))
+        return [(unit, modality.where(name)) for unit, names in tokens for name in names]
+    assert isinstance(modality, TensorInput)
+    columns = modality.seen_columns(run.batch, len(units))
     if not columns:
         raise NotOffered(
             f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "
@@ -117,7 +117,7 @@ def _plain_colour(run: Run, pixels: Tensor, replacement: str) -> Tensor:
     """Grey is zero in the model's input space; black is what the processor makes of black."""
     if replacement == "grey":
         return torch.zeros_like(pixels)
-    processor = getattr(run.subject.processor, "image_processor", run.subject.processor)
+    processor = getattr(run.modality.processor, "image_processor", run.modality.processor)
     if processor is None:
         raise NotOffered("what black looks like to the model is known to its image processor: pass processor=….")
     if not getattr(processor, "do_normalize", True):
@@ -130,15 +130,15 @@ def _drawn(
     run: Run, one: Batch, owner: dict[str, Tensor], pool: Batch, other: int, generator: np.random.Generator
 ) -> dict[str, Tensor]:
     """Another input's values at the same places; for text, tokens drawn from all of the pool's."""
-    if isinstance(run.subject, TextSubject):
-        ids = pool.tensors[run.subject.main]
+    if isinstance(run.modality, TextInput):
+        ids = pool.tensors[run.modality.main]
         keep = torch.ones_like(ids, dtype=torch.bool) if pool.keep_BN is None else pool.keep_BN
         tokens = ids[keep].cpu().numpy()
-        tokens = tokens[~np.isin(tokens, list(run.subject.special_ids()))]
+        tokens = tokens[~np.isin(tokens, list(run.modality.special_ids()))]
         if not len(tokens):
             raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")
-        shape = one.tensors[run.subject.main].shape
-        return {run.subject.main: torch.from_numpy(generator.choice(tokens, size=shape)).to(ids.device)}
+        shape = one.tensors[run.modality.main].shape
+        return {run.modality.main: torch.from_numpy(generator.choice(tokens, size=shape)).to(ids.device)}
     for name in owner:
         if pool.tensors[name].shape[1:] != one.tensors[name].shape[1:]:
             raise BadInput(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, MissingExtra, NotOffered
 from whyformer.inputs.image import patch_index
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 
 BY = (None, "token", "patch", "column", "word", "superpixel")
@@ -61,7 +61,7 @@ class Players:
 
 def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
     units = run.units[row]
-    free = np.array(run.subject.removable(units)) & ~_kept(run, row, keep_special)
+    free = np.array(run.modality.removable(units)) & ~_kept(run, row, keep_special)
     members: list[tuple[int, ...]]
     if by == "word":
         members = _words(run, row, free)
@@ -71,7 +71,7 @@ def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence
         members = [(int(i),) for i in np.flatnonzero(free)]
     places = _places(run, row)
     centres = np.array([places[list(m)].mean(0) for m in members]) if members else np.zeros((0, 1))
-    table = run.subject.stream == "table"
+    table = run.modality.stream == "table"
     return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
 
 
@@ -83,11 +83,11 @@ def _kept(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
     none = np.zeros_like(special)
     if keep_special is False:
         return none
-    if not isinstance(run.subject, TextSubject) or run.study.extra:
+    if not isinstance(run.modality, TextInput) or run.study.extra:
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     keep_BN = run.batch.keep_BN
     assert keep_BN is not None
-    ids = run.batch.tensors[run.subject.main][row][keep_BN[row]].cpu().numpy()
+    ids = run.batch.tensors[run.modality.main][row][keep_BN[row]].cpu().numpy()
     return np.isin(ids, list(keep_special))
 
 
@@ -114,7 +114,7 @@ def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int
     if not isinstance(wanted, int) or wanted < 2:
         raise BadInput(f"superpixels={wanted!r}: a whole number of at least 2.")
     rows, columns = units.grid
-    pixels = run.batch.tensors[run.subject.main][row].float().cpu()
+    pixels = run.batch.tensors[run.modality.main][row].float().cpu()
     high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
     pixels = pixels[:, :high, :wide]
     index = patch_index(units.grid, *pixels.shape[-2:]).flatten()

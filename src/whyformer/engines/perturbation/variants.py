@@ -13,10 +13,10 @@ from torch import Tensor
 
 from whyformer.engines.perturbation.fillers import OWN, fillers, made_here
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Subject
-from whyformer.inputs.detection import DetectionSubject
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.streams import fitting
-from whyformer.inputs.text import TextSubject
+from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -33,8 +33,8 @@ class Coalitions:
         if replacement == "delete":
             raise BadInput("replace='delete' would change the positions of what is left: use 'mask', 'unk' or an id.")
         self.one = _without_padding(run, row)
-        source = (self.one, 0) if isinstance(run.subject, TextSubject) else (run.batch, row)
-        variants = run.subject.without_unit(*source, run.units[row], replacement)
+        source = (self.one, 0) if isinstance(run.modality, TextInput) else (run.batch, row)
+        variants = run.modality.without_unit(*source, run.units[row], replacement)
         player_U = torch.full((len(run.units[row]),), -1)
         for number, members in enumerate(players):
             player_U[list(members)] = number
@@ -87,7 +87,7 @@ def _without_padding(run: Run, row: int) -> Batch:
     """One input; padding at the end of a text is cut off, since every variant would pay for it."""
     one = run.batch.select([row])
     keep = one.keep_BN
-    if not isinstance(run.subject, TextSubject) or keep is None or run.subject.several:
+    if not isinstance(run.modality, TextInput) or keep is None or run.modality.multi_input:
         return one
     width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
     tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
@@ -121,7 +121,7 @@ class Variants(ABC):
 
 
 class Replaced(Variants):
-    """As the subject replaces a unit (mask token, mean colour, zero, …)."""
+    """As the modality replaces a unit (mask token, mean colour, zero, …)."""
 
     def __init__(self, run: Run, row: int, parts: Sequence[int], replacement: str | int) -> None:
         self.coalitions = Coalitions(run, row, [(p,) for p in parts], replacement)
@@ -181,14 +181,14 @@ class Deleted(Variants):
         return Batch(tensors, keep_BN=keep, constants=self.one.constants)
 
 
-def replacements_of(subject: Subject) -> tuple[str, ...]:
+def replacements_of(modality: Modality) -> tuple[str, ...]:
     """Everything that can stand for an absent part; the first is the default."""
-    own = tuple(name for name in OWN if made_here(subject, name))
-    return tuple(dict.fromkeys((*subject.replacements, *own)))
+    own = tuple(name for name in OWN if made_here(modality, name))
+    return tuple(dict.fromkeys((*modality.replacements, *own)))
 
 
-def checked_replacement(subject: Subject, replace: str | int | None) -> str | int:
-    known = replacements_of(subject)
+def checked_replacement(modality: Modality, replace: str | int | None) -> str | int:
+    known = replacements_of(modality)
     if replace is None:
         if not known:
             raise NotOffered(
@@ -196,7 +196,7 @@ def checked_replacement(subject: Subject, replace: str | int | None) -> str | in
                 "computed. For token ids without a tokenizer pass replace=<token id>."
             )
         return known[0]
-    if isinstance(replace, bool) or (isinstance(replace, int) and not isinstance(subject, TextSubject)):
+    if isinstance(replace, bool) or (isinstance(replace, int) and not isinstance(modality, TextInput)):
         raise UnknownName("value of replace", replace, known)
     if isinstance(replace, str) and replace not in known:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
@@ -207,15 +207,15 @@ def variants_of(
     run: Run, row: int, parts: Sequence[int], replacement: str | int, pool: Batch, seed: Sequence[int]
 ) -> Variants:
     """The variants of one input of a run."""
-    subject = run.subject
+    modality = run.modality
     if replacement == "delete":
-        assert isinstance(subject, TextSubject)
-        if subject.several or run.study.extra:
+        assert isinstance(modality, TextInput)
+        if modality.multi_input or run.study.extra:
             raise NotOffered("tokens can be deleted from plain text only: use replace='mask', 'unk' or a token id.")
-        return Deleted(run.batch.select([row]), subject.main, parts)
+        return Deleted(run.batch.select([row]), modality.main, parts)
     # Means here are over the pool of inputs. A detector's images are large: one filling takes less room than a variant
     # per patch.
-    if made_here(subject, replacement) or isinstance(subject, DetectionSubject):
+    if made_here(modality, replacement) or isinstance(modality, DetectionInput):
         return Filled(run.batch.select([row]), *fillers(run, row, parts, str(replacement), pool, seed))
     return Replaced(run, row, parts, replacement)
 
@@ -240,7 +240,7 @@ def other_replacements(run: Run, replacement: str | int) -> list[str]:
 
 def _by_stream(run: Run, replacement: str | int) -> dict[str, str | int]:
     """Per stream of which something can be taken away."""
-    if not run.subject.several:
-        return {run.subject.stream: replacement}
-    parts = {s: run.subject.part(s, run.batch)[0] for s in dict.fromkeys(s for u in run.units for s in u.stream)}
+    if not run.modality.multi_input:
+        return {run.modality.stream: replacement}
+    parts = {s: run.modality.part(s, run.batch)[0] for s in dict.fromkeys(s for u in run.units for s in u.stream)}
     return {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
