@@ -1,38 +1,42 @@
-"""Explainer: a model held on to, and the verbs that explain it."""
+"""Explainer: a model held on to, the verbs that explain it, and one Explanation per input from what a method says."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from fnmatch import fnmatch
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor
 
-from whyformer.batch_runner import BatchRunner, part_of
-from whyformer.borrow import borrowed, refuse_without_gradients, unwrapped
-from whyformer.capture.intercept import mark_attention, module_names
+from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import BadInput, one_of, refuse_misspelled, spelled
-from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.choose import are_tensors, choose_modality, encoded, is_single, listed, unpacked
+from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled, spelled
+from whyformer.inputs.base import Modality
+from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.table import TableInput
-from whyformer.inputs.table_schema import Table
-from whyformer.progress import tracker
+from whyformer.inputs.text import TextInput
+from whyformer.memory import Peak
 from whyformer.registry import Method, default_method, get_method, methods
-from whyformer.run import Run
-from whyformer.study import Study, hidden_padding, study_of, with_streams
+from whyformer.run import Attribution, Run
+from whyformer.session import LoadedModel, Session
+from whyformer.study import Study, with_streams
 from whyformer.study.leak import Leak
-from whyformer.targets import SCALARS, logits_of
-from whyformer.types import Explanation, Record
+from whyformer.study.streams import cropped
+from whyformer.targets import PROBABILITIES, SCALARS, logits_of
+from whyformer.types import Cost, Explanation, Record, Target
+from whyformer.version import __version__
 
-BATCH_SIZE = 16
-BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
+Array = np.ndarray[Any, Any]
+Settings = dict[str, dict[str, Any]]  # options by method
 
 
-class Explainer:
+class Explainer(LoadedModel):
     """Hold a model and explain what it says. ``wf.explain`` is this class used once.
 
     processor: tokenizer or image processor, needed for raw inputs only.
@@ -42,22 +46,7 @@ class Explainer:
 
     @spelled
     def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
-        model, processor = unpacked(model, processor)
-        self.model: nn.Module = unwrapped(model)
-        self.processor = processor
-        self.attention_at = dict(attention_at or {})
-        self._named_modules = self._find_named()
-
-    def _find_named(self) -> list[tuple[nn.Module, str]]:
-        found = []
-        for pattern, layout in self.attention_at.items():
-            matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
-            if not matches:
-                raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
-            found += [(m, layout) for m in matches]
-        return found
-
-    # Verbs
+        super().__init__(model, processor, attention_at)
 
     def explain(
         self,
@@ -77,76 +66,45 @@ class Explainer:
         _refuse_misspelled(Explainer.explain, options)
         one_of("scalar", scalar, SCALARS)
         one_of("memory", memory, ("auto",))
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-        modality, batch, single = self.prepare(inputs)
-        scalar = modality.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.methods()).")
-        chosen = [get_method(n or default_method(_modality(modality))) for n in names]
-        settings = _settings(chosen, options)
-        _check_targets(target, batch.size)
-        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with self.borrowed():
+        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
+        with self.session(inputs, target=target, scalar=scalar, **how) as session:
+            chosen = [get_method(name or default_method(_kind(session.modality))) for name in names]
+            settings = _settings(chosen, options)
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
-            batch, target = modality.expanded(hidden_padding(modality, batch), target)
-            study, new = study_of(modality, batch)
-            step, one_by_one = batch_size or _default_size(batch), modality.one_by_one(batch)
-            track = tracker(progress)
-            stride = 1 if one_by_one else step
-            chunks = [range(i, min(i + stride, batch.size)) for i in range(0, batch.size, stride)]
-            for chunk in track(chunks, "explaining"):
-                own, part = part_of(batch, target, chunk)
-                if one_by_one:
-                    own = modality.alone(own)
-                    study, new = study_of(modality, own)
-                runner = BatchRunner(
-                    modality, study, scalar, seed, step, keep_layers, setup=study.forwards if new else 0, track=track
-                )
-                for name, found in runner.run(own, part, chosen, settings).items():
-                    results[name] += found
-                step = runner.batch_size  # what went into memory this time
-        shaped = {name: _shaped(found, batch.groups, single) for name, found in results.items()}
+            results = _explained(session, chosen, settings)
+            shaped = {name: _shaped(each, session.batch.groups, session.single) for name, each in results.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
-        modality, batch, _ = self.prepare(inputs)
-        with self.borrowed():
+        with self.session(inputs, target=target, scalar=scalar) as session:
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
-            names = module_names(self.model)
-            study, _ = study_of(modality, batch)
+            batch = session.source.batch()
+            study = session.studied(batch)
             if not grad:
-                found = observe(lambda: logits_of(modality.call(batch)), Observe(batch.size, names), values=True)
+                role = Observe(batch.size, session.names)
+                maps = observe(lambda: logits_of(session.modality.call(batch)), role, values=True)
             else:
-                run = Run(modality, batch, study, target=target, scalar=scalar)
-                recorder = Recorder(batch.size, names, study.batch_axes)
-                found = record(lambda: run.output.logits(batch), recorder, run.scalars, values=True)
-            require_sites(found)
-            return with_streams(found, study)
+                run = session.run(batch, target, study)
+                recorder = Recorder(batch.size, session.names, study.batch_axes)
+                maps = record(lambda: run.output.logits(batch), recorder, run.scalars, values=True)
+            require_sites(maps)
+            return with_streams(maps, study)
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
-        modality, batch, _ = self.prepare(inputs)
-        with self.borrowed():
-            batch, _ = modality.expanded(batch, None)  # a generator is studied on what it writes
-            if modality.one_by_one(batch):
-                batch = modality.alone(batch.select([0]))
-            return study_of(modality, batch)[0]
+        with self.session(inputs) as session:
+            return session.study
 
     def audit(self, inputs: Any) -> Leak:
         """Does information pass between positions outside the captured attention? (study/leak.py)"""
         return self.study(inputs).leak
-
-    @contextmanager
-    def borrowed(self) -> Iterator[None]:
-        """The model ready to be explained, under its lock, and afterwards exactly as it was."""
-        with borrowed(self.model), _Marked(self._named_modules):
-            yield
 
     def compare(self, inputs: Any, **how: Any) -> Any:
         """Which method explains this model best on these inputs? See ``whyformer.compare``."""
@@ -165,24 +123,6 @@ class Explainer:
         from whyformer.evaluate.recommend import recommend
 
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
-
-    # Inputs
-
-    def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
-        """Modality, encoded batch, and whether a single raw input was given."""
-        if not isinstance(self.processor, Table):
-            inputs = listed(inputs)
-        modality = choose_modality(self.model, self.processor, inputs)
-        if isinstance(modality, TableInput):
-            return modality, *modality.read(inputs)
-        if are_tensors(inputs):
-            batch = modality.adopt(inputs)
-            return modality, batch, False
-        single = is_single(inputs)
-        raw = [inputs] if single else list(inputs)
-        if not raw:
-            raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return modality, encoded(modality, raw), single
 
 
 def explain(
@@ -215,22 +155,16 @@ def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any])
     refuse_misspelled(function, options, (name for m in methods().values() for name in m.options))
 
 
-def _default_size(batch: Batch) -> int:
-    """Inputs at a time, where nobody said how many."""
-    on_cpu = all(t.device.type == "cpu" for t in batch.tensors.values())
-    return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
-
-
-def _modality(modality: Modality) -> str:
+def _kind(modality: Modality) -> str:
     """A table is one whose columns are named; of bare tensors nothing is known."""
     return "" if modality.stream == "table" and not isinstance(modality, TableInput) else modality.stream
 
 
-def _shaped(found: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:
+def _shaped(explanations: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:
     """One per input; a list of them where an input gives several (detections, generated tokens)."""
     if not groups:
-        return found[0] if single else found
-    each = [[e for e, g in zip(found, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
+        return explanations[0] if single else explanations
+    each = [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
     return each[0] if single else each
 
 
@@ -244,24 +178,182 @@ def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[s
     return {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
 
 
-def _check_targets(target: Any, size: int) -> None:
-    if isinstance(target, list) and len(target) != size:
-        raise BadInput(f"{len(target)} targets for {size} inputs: give one target, or one per input.")
+# From a session to explanations
 
 
-class _Marked:
-    """While explaining, the outputs of modules that the user named are marked as attention maps."""
+def _explained(session: Session, chosen: list[Method], settings: Settings) -> dict[str, list[Explanation]]:
+    """Explanations of all inputs by method. Rows that look at others are explained beside them, unless the method
+    only asks for scores: then the modality brings the others in itself.
+    """
+    results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+    beside = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
+    for group, together in ((beside, True), ([m for m in chosen if m not in beside], False)):
+        if not group:
+            continue
+        what = " and ".join(m.name for m in group)
+        parts = session.each(
+            lambda run, rows, group=group: _of_run(session, run, rows, group, settings),  # type: ignore[misc]
+            label="explaining",
+            what=what,
+            beside=together,
+        )
+        for _, by_method in parts:
+            for name, explanations in by_method.items():
+                results[name] += explanations
+    return results
 
-    def __init__(self, modules: list[tuple[nn.Module, str]]) -> None:
-        self.modules = modules
-        self.handles: list[Any] = []
 
-    def __enter__(self) -> None:
-        for module, layout in self.modules:
-            self.handles.append(
-                module.register_forward_hook(lambda m, args, out, layout=layout: mark_attention(out, layout))
+def _of_run(
+    session: Session, run: Run, rows: list[int], chosen: list[Method], settings: Settings
+) -> dict[str, list[Explanation]]:
+    """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
+    started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
+    if any("attention_gradients" in m.needs for m in chosen):
+        run.record(grad=True, multi_stream=True)  # one record serves every method that follows
+    elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
+        run.anatomy()  # likewise, for those that need the blocks around attention as well
+    shared = time.perf_counter() - started
+    results = {}
+    for m in chosen:
+        started = time.perf_counter()
+        attribution = _with_pairs(run, m.run(run, **settings[m.name]))
+        _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
+        seconds = time.perf_counter() - started
+        if m.needs & {"attention", "attention_gradients"}:
+            seconds += shared
+        highest = peak.bytes
+        costs = []
+        for row in range(run.batch.size):
+            # Counted for a single method; where several share passes, what this one takes by itself.
+            passes = float(run.forwards_B[row]), float(run.backwards_B[row])
+            if len(chosen) > 1:
+                passes = m.cost(len(run.units[row]), **settings[m.name])
+            costs.append(Cost(*passes, seconds / run.batch.size, highest, session.setup_forwards))
+        results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
+    return results
+
+
+def explanations(
+    run: Run, m: Method, options: dict[str, Any], attribution: Attribution, costs: list[Cost]
+) -> list[Explanation]:
+    """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
+    keep_BN = run.keep_BN.cpu().numpy()
+    scores_BN = _fetched(attribution.scores_BN)
+    matrix, layers_BLQK = attribution.matrix_BQK, attribution.layers_BLQK
+    layers = None if layers_BLQK is None else _fetched(layers_BLQK)
+    maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
+    whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
+    predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
+    base = None if attribution.base_B is None else attribution.base_B.tolist()
+    checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
+    notes = [*run.study.notes, *run.modality.notes(run.batch, run.length)]
+    notes += [PROBABILITIES] if run.gives_probabilities else []
+    options = options | attribution.used
+    same: dict[str, Any] = {
+        "scalar": run.scalar,
+        "method": m.name,
+        "options": options,
+        "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
+        "seed": run.seed,
+        "versions": {
+            "whyformer": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        "signed": m.signed if attribution.signed is None else attribution.signed,
+        "model": type(run.modality.model).__name__,
+    }
+    result = []
+    for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
+        scores = scores_BN[row, keep_N]
+        _require_scores(m, scores, len(units), row)
+        target = run.targets[row]
+        warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
+        warnings += attribution.warnings[row] if attribution.warnings else []
+        result.append(
+            Explanation(
+                scores=scores,
+                units=units,
+                target=_with_label(run, target),
+                value=values[row],
+                prediction=Target(predictions[row], run.output.name(predictions[row]), position=target.position),
+                base=None if base is None else base[row],
+                matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
+                layers=_cropped(layers, row, keep_N),
+                detail=None if attribution.detail is None else attribution.detail[row],
+                cost=costs[row],
+                readout=_readout(run, row, keep_N),
+                checks={name: numbers[row] for name, numbers in checks.items()},
+                warnings=(*warnings, *notes, *_doubts(scores), *_left_out(run, row)),
+                **same,
             )
+        )
+    return result
 
-    def __exit__(self, *exc: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+
+def _fetched(tensor: Tensor) -> Array:
+    return tensor.detach().float().cpu().numpy()
+
+
+def _require_scores(m: Method, scores: Array, units: int, row: int) -> None:
+    if not np.isfinite(scores).all():
+        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+    if units != len(scores):
+        raise NotOverUnits(
+            f"{m.name} scored {len(scores)} positions, and input {row} has {units} units: which is which is not known. "
+            "Give inputs without padding, one by one."
+        )
+
+
+def _with_label(run: Run, target: Target) -> Target:
+    versus = "" if target.versus is None else target.versus_label or run.output.name(target.versus)
+    return replace(target, label=target.label or run.output.name(target.index), versus_label=versus)
+
+
+def _with_pairs(run: Run, attribution: Attribution) -> Attribution:
+    """Two compared inputs: what each pair of their units adds to the similarity, as one more map."""
+    if not isinstance(attribution.matrix_BQK, dict):
+        return attribution
+    between = run.pairs()
+    if between is None:
+        return attribution
+    return replace(attribution, matrix_BQK=attribution.matrix_BQK | {("a", "b"): between})
+
+
+def _readout(run: Run, row: int, keep_N: Array) -> str:
+    readout = run.study.readout
+    if run.multi_stream:
+        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
+        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
+    if readout is not None and readout.kind == "rows" and isinstance(run.modality, TextInput):
+        rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])  # those of the study were of another text
+        return str(replace(readout, rows=tuple(int(i) for i in rows)))
+    return "" if readout is None else str(readout)
+
+
+def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
+    """One input's map without padding: columns, and rows where there is one per position."""
+    if maps is None:
+        return None
+    columns: Array = maps[row][..., keep_N]
+    return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
+
+
+def _left_out(run: Run, row: int) -> list[str]:
+    """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
+    shown = set(run.units[row].stream)
+    if not shown:
+        return []  # every position is masked
+    main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
+    streams = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
+    missing = [s for s in streams if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
+    return [
+        f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."
+        for stream in missing
+    ]
+
+
+def _doubts(scores: Array) -> list[str]:
+    if len(scores) > 1 and np.ptp(scores) == 0:
+        return ["all scores are equal: this explanation tells no unit from another."]
+    return []

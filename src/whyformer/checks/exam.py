@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,14 @@ import numpy as np
 
 from whyformer.checks.cache import Cache
 from whyformer.engines.perturbation.game import Part, folder_of, weights_digest
-from whyformer.errors import BadInput, NotOffered
-from whyformer.explainer import BATCH_SIZE, Explainer
+from whyformer.errors import NotOffered
+from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch
-from whyformer.inputs.choose import are_tensors, is_single
 from whyformer.inputs.table_schema import Table
-from whyformer.inputs.text import TextInput
-from whyformer.progress import tracker
 from whyformer.registry import Method, get_method
 from whyformer.run import Run
-from whyformer.study import Study, hidden_padding, study_of
+from whyformer.session import Session
+from whyformer.study import Study
 from whyformer.types import Explanation, Target
 
 Array = np.ndarray[Any, Any]
@@ -44,44 +41,41 @@ class Exam:
         progress: bool | None = None,
         cache: str | Path | None = None,
     ) -> None:
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-        self.explainer, self.inputs, self.seed = explainer, inputs, seed
-        self.step, self.options, self.target = batch_size or BATCH_SIZE, options or {}, target
-        self.wanted = method
-        self.raw: list[Any] | None = None  # as the user gave them; None: tensors
-        if not isinstance(explainer.processor, Table) and not are_tensors(inputs):
-            self.raw = [inputs] if is_single(inputs) else list(inputs)
-            self.inputs = self.raw
-        self.modality, batch, _ = explainer.prepare(self.inputs)
-        if isinstance(explainer.processor, Table):  # rows in any form are read once
-            self.inputs = dict(batch.tensors)
-        if isinstance(target, list) and len(target) != batch.size:
-            raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
+        how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
+        self.explainer, self.seed, self.options, self.wanted = explainer, seed, options or {}, method
         with self.borrowing():
-            self.batch: Batch = self._expanded(hidden_padding(self.modality, batch))
-            self.one_by_one = self.modality.one_by_one(self.batch)
-            one = self.modality.alone(self.batch.select([0])) if self.one_by_one else self.batch
-            self.study: Study = study_of(self.modality, one)[0]
+            self.session = session = Session(explainer, inputs, target=target, seed=seed, **how)
+            self.modality, self.step, self.batch = session.modality, session.step, session.batch
+            # As the user gave them; None: tensors, or rows of a table, which are read once in whatever form they came.
+            self.raw: list[Any] | None = list(session.source.raw) if session.source.whole is None else None
+            self.inputs: Any = inputs if self.raw is None else self.raw
+            if isinstance(explainer.processor, Table):
+                self.inputs = dict(self.batch.tensors)
+            if self.batch is not session.padded:
+                self._expand()
+            self.study: Study = session.study
         self.size = self.batch.size
-        self.track = one_bar(tracker(progress))
+        self.track = one_bar(session.track)
         folder = folder_of(cache)
         self.cached = Cache(folder, () if folder is None else self._about())
 
-    def _expanded(self, given: Batch) -> Batch:
+    @property
+    def target(self) -> Any:
+        """What was asked for: one for all inputs, or one per input."""
+        return self.session.target
+
+    def _expand(self) -> None:
         """One row per explanation: where an input gives several (detections, tokens of an answer), each is checked."""
-        batch, targets = self.modality.expanded(given, self.target)
-        if batch is given:
-            return given
+        batch = self.batch
         if any("written" in facts for facts in batch.encodings):
             raise NotOffered(
                 "answers of different lengths cannot be told apart here, since the decoder takes no mask: pass the "
                 "tensors of one prefix (decoder_input_ids)."
             )
         positions: Sequence[int | None] = batch.positions or [None] * batch.size
-        self.target = [Target(int(t), position=p) for t, p in zip(targets, positions, strict=True)]
+        targets = [Target(int(t), position=p) for t, p in zip(self.target, positions, strict=True)]
+        self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
-        return replace(batch, groups=())
 
     def _about(self) -> Iterator[Part]:
         """All that findings depend on, besides the options of the checks."""
@@ -102,32 +96,15 @@ class Exam:
     # One input alone: no neighbours, no padding at its end
 
     def alone(self, row: int) -> Batch:
-        one = self.batch.select([row])
-        if self.one_by_one:
-            return self.modality.alone(one)
-        keep = one.keep_BN
-        if not isinstance(self.modality, TextInput) or keep is None or self.modality.multi_input:
-            return one
-        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
-        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
+        return self.session.alone(row)
 
     def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
         """One input, to be looked into. Log-odds order units as the probability does, and do not saturate.
 
         own_answer: what the model says now, whatever is explained.
         """
-        target = [self.target[row]] if isinstance(self.target, list) else self.target
-        one = self.alone(row)
-        return Run(
-            self.modality,
-            one,
-            study_of(self.modality, one)[0] if self.one_by_one else self.study,
-            target=None if own_answer else target,
-            scalar=self.modality.scalar(scalar),
-            seed=self.seed,
-            batch_size=self.step,
-        )
+        target = None if own_answer else self.session.targets_of([row])
+        return self.session.run(self.alone(row), target, scalar=self.modality.scalar(scalar))
 
     # Explanations by the method under examination
 
@@ -135,7 +112,7 @@ class Exam:
         self, inputs: Any = None, *, explainer: Explainer | None = None, target: Any = None, **how: Any
     ) -> list[Explanation]:
         """One explanation per input, by the method under examination unless ``method`` says otherwise."""
-        asked = {"method": self.wanted, "seed": self.seed, "batch_size": self.step, "progress": False}
+        asked: dict[str, Any] = {"method": self.wanted, "seed": self.seed, "batch_size": self.step, "progress": False}
         asked |= {"target": self.target if target is None else target}
         if "method" not in how:
             asked |= self.options

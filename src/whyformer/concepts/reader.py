@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
-from whyformer.study import Study, study_of
+from whyformer.session import Session
+from whyformer.study import Study
 from whyformer.targets import require_finite, resolve_targets, scalar_of
 from whyformer.types import Target
 
@@ -142,29 +143,30 @@ Array = np.ndarray[Any, Any]
 class Reader:
     """Reads activations and gradients of one layer; used inside ``borrowed``."""
 
-    def __init__(self, explainer: Explainer, layer: int | str, example: Any, pooling: str, step: int) -> None:
-        self.explainer, self.model, self.pooling, self.step = explainer, explainer.model, pooling, step
+    def __init__(
+        self, explainer: Explainer, layer: int | str, example: Any, pooling: str, batch_size: int | None
+    ) -> None:
+        self.explainer, self.model, self.pooling = explainer, explainer.model, pooling
+        self.batch_size = batch_size
         if isinstance(layer, str):
             self.name = layer_name(self.model, layer, None)
         else:
-            modality, batch = next(self._batches(example))
-            self.name = layer_name(self.model, layer, study_of(modality, batch)[0])
+            self.name = layer_name(self.model, layer, self._session(example).study)
 
-    def _batches(self, inputs: Any) -> Any:
-        """Modality and batch, ``step`` inputs at a time."""
+    def _session(self, inputs: Any) -> Session:
+        """A set of inputs, some of them at a time."""
         if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(x, Tensor) for x in inputs):
             inputs = torch.stack(list(inputs))  # a list of images, not a list of arguments
-        if isinstance(inputs, (Tensor, Mapping)):
-            modality, batch, _ = self.explainer.prepare(inputs)
-            for start in range(0, batch.size, self.step):
-                yield modality, batch.select(slice(start, start + self.step))
-            return
-        raw = list(inputs)
-        if isinstance(inputs, str) or not raw:
-            raise BadInput("each set of inputs is a list with at least one text or image.")
-        for start in range(0, len(raw), self.step):
-            modality, batch, _ = self.explainer.prepare(raw[start : start + self.step])
-            yield modality, batch
+        if not isinstance(inputs, (Tensor, Mapping)):
+            if isinstance(inputs, str) or not list(inputs):
+                raise BadInput("each set of inputs is a list with at least one text or image.")
+            inputs = list(inputs)
+        return Session(self.explainer, inputs, batch_size=self.batch_size, at_once=False)
+
+    def _batches(self, inputs: Any) -> Iterator[tuple[Modality, Batch]]:
+        session = self._session(inputs)
+        for rows in session.parts(sort=False):
+            yield session.modality, session.part(rows)
 
     def activations(self, inputs: Any) -> Array:
         """(N, D)"""

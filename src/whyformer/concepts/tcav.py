@@ -16,7 +16,7 @@ import numpy as np
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.reader import POOLINGS, Reader
 from whyformer.errors import BadInput, MissingExtra, UnknownName, one_of
-from whyformer.explainer import BATCH_SIZE, Explainer
+from whyformer.explainer import Explainer
 from whyformer.progress import tracker
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ def tcav(
     track = tracker(progress)
     with borrowed(explainer.model):
         refuse_without_gradients(explainer.model, "tcav")
-        reader = Reader(explainer, layer, class_inputs, pooling, batch_size or BATCH_SIZE)
+        reader = Reader(explainer, layer, class_inputs, pooling, batch_size)
         gradient_BD, aim = reader.gradients(class_inputs, target)
         known = {name: reader.activations(inputs) for name, inputs in track(list(concepts.items()), "concepts")}
         others = [reader.activations(inputs) for inputs in track(list(random_sets), "random sets")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,12 @@ from whyformer.engines.perturbation.game import COLUMNS, Game, Store, digest, fo
 from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
-from whyformer.explainer import BATCH_SIZE, Explainer
-from whyformer.inputs.base import Batch, Modality
+from whyformer.explainer import Explainer
+from whyformer.inputs.base import Batch
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.table import TableInput
-from whyformer.progress import tracker
 from whyformer.run import Run
-from whyformer.study import hidden_padding, study_of
+from whyformer.session import Session
 from whyformer.targets import scalar_of
 from whyformer.types import Target, Units
 
@@ -47,28 +45,18 @@ class Perturbed:
         cache: str | Path | None = None,
         perturb: bool = True,
     ) -> None:
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-        self.explainer, self.seed, self.batch_size = explainer, seed, batch_size or BATCH_SIZE
-        self.track = tracker(progress)
-        self.modality, batch, self.single = explainer.prepare(inputs)
-        self.scalar = self.modality.scalar(scalar)
-        if isinstance(target, list) and len(target) != batch.size:
-            raise BadInput(f"{len(target)} targets for {batch.size} inputs: give one target, or one per input.")
-        given = hidden_padding(self.modality, batch)
-        expanded, target = self.modality.expanded(given, target)
+        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress}
+        self.session = session = Session(explainer, inputs, target=target, scalar=scalar, **how)
+        self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
+        self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
-        self.of = expanded.groups or tuple(range(expanded.size))  # per explanation: the input it is of
-        self.batch = replaced(expanded, groups=())
-        self.inputs = [inputs] if self.single else inputs
-        if expanded is not given:
-            self.inputs = _as_tensors(self.modality, self.batch)
+        self.of = self.batch.groups or tuple(range(self.batch.size))  # per explanation: the input it is of
+        self.inputs = [inputs] if session.single else inputs
+        if self.batch is not session.padded:
+            self.inputs = _as_tensors(session)
         self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.pool = self._pool(reference)
-        # Inputs that differ in form are each studied by themselves.
-        self.one_by_one = self.modality.one_by_one(self.batch)
-        self.step = 1 if self.one_by_one else self.batch_size
-        self.runs = [self._run(rows, target) for rows in self._chunks()]
+        self.runs = [session.run_of(rows) for rows in session.parts()]
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in run.units]
         self.parts = [self._parts(u) for u in self.units]
@@ -127,17 +115,6 @@ class Perturbed:
             raise BadInput("replace='resample' draws from other inputs: pass reference=[…], or more than one input.")
         return self.pool.select([i for i in range(self.size) if i != number])
 
-    def _chunks(self) -> list[range]:
-        return [range(i, min(i + self.step, self.batch.size)) for i in range(0, self.batch.size, self.step)]
-
-    def _run(self, rows: Sequence[int], target: Any) -> Run:
-        own = [target[i] for i in rows] if isinstance(target, list) else target
-        batch = self.batch.select(rows)
-        batch = self.modality.alone(batch) if self.one_by_one else batch
-        study, _ = study_of(self.modality, batch)
-        how: dict[str, Any] = {"scalar": self.scalar, "seed": self.seed, "batch_size": self.batch_size}
-        return Run(self.modality, batch, study, target=own, **how)
-
     def label(self, number: int) -> str:
         """The name of what is explained of one input."""
         run, target = self.run_of(number)[0], self.targets[number]
@@ -145,7 +122,8 @@ class Perturbed:
 
     def run_of(self, number: int) -> tuple[Run, int]:
         """The run that an input belongs to, and its row there."""
-        return self.runs[number // self.step], number % self.step
+        step = 1 if self.session.one_by_one else self.batch_size
+        return self.runs[number // step], number % step
 
     def _parts(self, units: Units) -> Array:
         """The units that are judged: those that can be taken away, special tokens apart."""
@@ -191,9 +169,10 @@ class Perturbed:
         return Store(self.folder / f"{name}.variants", parts, columns)
 
 
-def _as_tensors(modality: Modality, batch: Batch) -> dict[str, Any]:
+def _as_tensors(session: Session) -> dict[str, Any]:
     """Explanations of one input as inputs of their own: the image once per detection, the text once per answer."""
-    if modality.one_by_one(batch) or any("written" in facts for facts in batch.encodings):
+    batch = session.batch
+    if session.one_by_one or any("written" in facts for facts in batch.encodings):
         raise NotOffered(
             "each input gives an explanation per token of its answer, and here they have to be run one by one: they "
             "cannot be compared. Pass the tensors of one prefix (decoder_input_ids) instead."

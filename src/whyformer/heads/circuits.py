@@ -17,8 +17,8 @@ from torch import Tensor
 from whyformer.capture.projections import HeadWeights, ProjectionFinder, SiteWeights
 from whyformer.errors import NotOffered
 from whyformer.heads.induction import repeated_tokens
-from whyformer.heads.visit import visiting
 from whyformer.output import Output
+from whyformer.session import passing_through
 
 Array = np.ndarray[Any, Any]
 
@@ -79,13 +79,13 @@ def circuits(
     """
     if inputs is None:
         inputs = {"input_ids": repeated_tokens(model, processor, 6, 1, seed)}
-    with visiting(model, inputs, processor=processor, attention_at=attention_at, progress=False) as visit:
-        one = visit.part([0])
-        finder = ProjectionFinder(visit.names)
+    with passing_through(model, inputs, processor=processor, attention_at=attention_at, progress=False) as session:
+        one = session.part([0])
+        finder = ProjectionFinder(session.names)
         with torch.no_grad(), finder:
-            Output(visit.modality, one).logits(one)
+            Output(session.modality, one).logits(one)
         weights = [_complete(site) for site in finder.found]
-        tables = _tables(visit.model, weights[0]["query"].weight_HXY.shape[1])
+        tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
         copying = [_copying(w, tables) for w in weights]
         matching = [_matching(w, tables) for w in weights]
         return Circuits(
@@ -95,7 +95,7 @@ def circuits(
             output=[_array(w["output"]) for w in weights],
             copying=_ragged(copying),
             matching=_ragged(matching),
-            paths=visit.paths,
+            paths=session.paths,
             rotary=any(w["query"].rotated or w["key"].rotated for w in weights),
             vocabulary=tables is not None,
         )

@@ -22,10 +22,10 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.capture.trail import PROJECTIONS
-from whyformer.errors import BadInput, NotOffered
-from whyformer.heads.importance_kinds import mask_gradient
-from whyformer.heads.visit import visiting
+from whyformer.errors import NotOffered
+from whyformer.heads.importance_kinds import mask_gradient, open_gates
 from whyformer.run import Run
+from whyformer.session import passing_through
 from whyformer.types import Cost, Target
 
 Array = np.ndarray[Any, Any]
@@ -78,14 +78,10 @@ def direct_logit(
     Misleads when: a head works through later layers (it moves information that an MLP turns into the answer): its
     direct share is then small although ablating it changes everything.
     """
-    opened = visiting(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as visit:
-        refuse_without_gradients(visit.model, "direct_logit")
-        if isinstance(target, list) and len(target) != visit.size:
-            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
-        if not visit.study.one_stream:
+    how: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, target=target, progress=progress, **how) as session:
+        refuse_without_gradients(session.model, "direct_logit")
+        if not session.study.one_stream:
             raise NotOffered(
                 "the model has several streams of tokens, which meet in a product or in cross-attention: its logits do "
                 'not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
@@ -97,16 +93,16 @@ def direct_logit(
             targets.update(zip(rows, run.targets, strict=True))
             return torch.cat([run.value_B[:, None].to(shares), shares.flatten(1)], 1)
 
-        found = visit.gather(measure, target=target, label="direct shares")
-        value, shares = found[:, 0], found[:, 1:].reshape(visit.size, *visit.open_gates().shape)
+        found = session.gather(measure, label="direct shares")
+        value, shares = found[:, 0], found[:, 1:].reshape(session.size, *open_gates(session).shape)
         return DirectShares(
             shares=shares.astype(np.float32),
             rest=(value - np.nansum(shares, (1, 2))).astype(np.float32),
             value=value.astype(np.float32),
-            targets=tuple(targets[i] for i in range(visit.size)),
-            paths=visit.paths,
-            cost=visit.cost(),
-            model=type(visit.model).__name__,
+            targets=tuple(targets[i] for i in range(session.size)),
+            paths=session.paths,
+            cost=session.cost(),
+            model=type(session.model).__name__,
         )
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
-from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of
+from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates
 from whyformer.heads.pruning import PruningCurve, measured
-from whyformer.heads.visit import Visit, gated, visiting
 from whyformer.intervals import interval
 from whyformer.run import Run
+from whyformer.session import Session, passing_through
 from whyformer.types import Cost
 
 Array = np.ndarray[Any, Any]
@@ -89,15 +89,15 @@ def learn_gates(
     same job it is arbitrary (the seed) which one stays.
     """
     _check(penalty, steps, lr)
-    opened = visiting(
+    opened = passing_through(
         model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
-    with opened as visit:
-        refuse_without_gradients(visit.model, "learn_gates")
-        known = checked_labels(labels, visit.size)
-        options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": visit.step}
-        log_a = torch.full_like(visit.open_gates(), float(start))
-        return _trained(visit, known, log_a, penalty, options)
+    with opened as session:
+        refuse_without_gradients(session.model, "learn_gates")
+        known = checked_labels(labels, session.size)
+        options = {"steps": steps, "lr": lr, "start": start, "seed": seed, "batch_size": session.step}
+        log_a = torch.full_like(open_gates(session), float(start))
+        return _trained(session, known, log_a, penalty, options)
 
 
 def gate_curve(
@@ -137,15 +137,15 @@ def gate_curve(
         )
         for penalty in penalties
     ]
-    opened = visiting(
+    opened = passing_through(
         model, test[0], processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
-    with opened as visit:
-        known = checked_labels(test[1], visit.size)
-        whole = visit.open_gates()
+    with opened as session:
+        known = checked_labels(test[1], session.size)
+        whole = open_gates(session)
         tables = [whole] + [torch.nan_to_num(torch.from_numpy(found.gates)).to(whole) for found in trained]
-        samples = visit.gather(lambda run, rows: _measured(run, rows, tables, known, metric), label="learned gates")
-        kept = np.array([len(visit.heads), *(found.kept for found in trained)])
+        samples = session.gather(lambda run, rows: _measured(run, rows, tables, known, metric), label="learned gates")
+        kept = np.array([len(session.heads), *(found.kept for found in trained)])
         order = np.argsort(-kept, kind="stable")
         low, high = interval(samples, seed)
         return PruningCurve(
@@ -157,10 +157,10 @@ def gate_curve(
             metric=metric,
             order=(),
             name="learned gates",
-            heads=len(visit.heads),
-            cost=visit.cost(),
-            warnings=visit.warnings,
-            model=type(visit.model).__name__,
+            heads=len(session.heads),
+            cost=session.cost(),
+            warnings=session.warnings,
+            model=type(session.model).__name__,
         )
 
 
@@ -171,23 +171,25 @@ def _check(penalty: float, steps: int, lr: float) -> None:
         raise BadInput(f"penalty={penalty}, lr={lr}: the penalty is at least 0 and the learning rate above 0.")
 
 
-def _trained(visit: Visit, labels: list[Any], log_a: Tensor, penalty: float, options: dict[str, Any]) -> LearnedGates:
+def _trained(
+    session: Session, labels: list[Any], log_a: Tensor, penalty: float, options: dict[str, Any]
+) -> LearnedGates:
     exists = torch.zeros_like(log_a, dtype=torch.bool)
-    for at in visit.heads:
+    for at in session.heads:
         exists[at] = True
     log_a = log_a.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([log_a], lr=options["lr"])
     generator = torch.Generator().manual_seed(options["seed"])
     history: dict[str, list[float]] = {"loss": [], "open": []}
     rows: list[int] = []
-    for _ in visit.track(range(options["steps"]), "learning gates"):
-        if len(rows) < min(visit.step, visit.size):  # a new pass over the inputs
-            rows = torch.randperm(visit.size, generator=generator).tolist()
-        batch, rows = rows[: visit.step], rows[visit.step :]
+    for _ in session.track(range(options["steps"]), "learning gates"):
+        if len(rows) < min(session.step, session.size):  # a new pass over the inputs
+            rows = torch.randperm(session.size, generator=generator).tolist()
+        batch, rows = rows[: session.step], rows[session.step :]
         uniform = torch.rand(log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a.device)
-        run = visit.run(batch)
+        run = session.run_of(batch)
         with torch.enable_grad():
-            role = Gate(run.batch.size, visit.names, visit.study.batch_axes, gates=sampled_gates(log_a, uniform))
+            role = Gate(run.batch.size, session.names, session.study.batch_axes, gates=sampled_gates(log_a, uniform))
             with role:
                 logits = run.output.logits(run.batch)
             label_B = label_indices([labels[row] for row in batch], logits.detach(), run)
@@ -196,8 +198,8 @@ def _trained(visit: Visit, labels: list[Any], log_a: Tensor, penalty: float, opt
             (gradient,) = torch.autograd.grad(loss + penalty * still_open, log_a)
         log_a.grad = gradient
         optimizer.step()
-        visit.forwards += len(batch)
-        visit.backwards += len(batch)
+        session.forwards += len(batch)
+        session.backwards += len(batch)
         history["loss"].append(float(loss.detach()))
         history["open"].append(float(still_open.detach()))
     missing = ~exists
@@ -211,9 +213,9 @@ def _trained(visit: Visit, labels: list[Any], log_a: Tensor, penalty: float, opt
         open=array(open_probability(log_a)),
         history=history,
         penalty=penalty,
-        heads=len(visit.heads),
+        heads=len(session.heads),
         options=options,
-        cost=visit.cost(),
+        cost=session.cost(),
     )
 
 

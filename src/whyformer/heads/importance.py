@@ -22,15 +22,16 @@ from whyformer.heads.importance_kinds import (
     confidence,
     lrp_relevance,
     mask_gradient,
+    open_gates,
     recorded,
     relevance_share,
     token_counts,
     token_sums,
 )
-from whyformer.heads.visit import Visit, visiting
 from whyformer.intervals import interval
 from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.session import Session, passing_through
 from whyformer.types import Cost
 
 if TYPE_CHECKING:
@@ -236,20 +237,16 @@ def head_importance(
         raise BadInput('scalar="loss" is the loss at the true labels: pass labels=[…], one per input, and no target.')
     if labels is not None and target is not None:
         raise BadInput("give target or labels, not both.")
-    opened = visiting(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as visit:
+    opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, target=target, progress=progress, **opening) as session:
         if kind in {"gradient", "relevance"}:
-            refuse_without_gradients(visit.model, f'head_importance(kind="{kind}")')
-        known = None if labels is None else checked_labels(labels, visit.size)
-        if isinstance(target, list) and len(target) != visit.size:
-            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
+            refuse_without_gradients(session.model, f'head_importance(kind="{kind}")')
+        known = None if labels is None else checked_labels(labels, session.size)
         loss = scalar == "loss"
-        aim = target if labels is None or loss else known
-        how = _How(kind, per, scalar, normalize, ablate, rule, aim, known if loss else None)
-        samples, direction = _samples(visit, how)
-        return _result(visit, how, samples, direction, seed)
+        session.target = target if labels is None or loss else known
+        how = _How(kind, per, scalar, normalize, ablate, rule, session.target, known if loss else None)
+        samples, direction = _samples(session, how)
+        return _result(session, how, samples, direction, seed)
 
 
 def _check(kind: str, per: str, scalar: str, normalize: str | None, ablate: str, rule: str) -> None:
@@ -267,21 +264,20 @@ def _check(kind: str, per: str, scalar: str, normalize: str | None, ablate: str,
         raise BadInput(f'rule="{rule}" belongs to kind="relevance".')
 
 
-def _samples(visit: Visit, how: _How) -> tuple[Array, Array | None]:
+def _samples(session: Session, how: _How) -> tuple[Array, Array | None]:
     """(S, L, H) one table per input (or batch), and the mean signed gradient where there is one."""
     if how.kind == "gradient":
-        return _gradient_samples(visit, how)
+        return _gradient_samples(session, how)
     if how.kind == "confidence":
-        return visit.gather(lambda run, rows: confidence(run), label="confidence"), None
+        return session.gather(lambda run, rows: confidence(run), label="confidence"), None
     if how.kind == "relevance":
         measure = lrp_relevance if how.rule == "lrp" else relevance_share
-        return visit.gather(lambda run, rows: measure(run), target=how.target, label="relevance"), None
-    gates = visit.open_gates()
+        return session.gather(lambda run, rows: measure(run), label="relevance"), None
+    gates = open_gates(session)
     keep_one = how.ablate == "all_but_one"
     return (
-        visit.gather(
-            lambda run, rows: ablation(run, gates, visit.heads, _own(how, rows), keep_one),
-            target=how.target,
+        session.gather(
+            lambda run, rows: ablation(run, gates, session.heads, _own(how, rows), keep_one),
             label="ablation",
         ),
         None,
@@ -292,8 +288,8 @@ def _own(how: _How, rows: list[int]) -> list[Any] | None:
     return None if how.labels is None else [how.labels[row] for row in rows]
 
 
-def _gradient_samples(visit: Visit, how: _How) -> tuple[Array, Array]:
-    if how.per == "token" and not visit.study.one_stream:
+def _gradient_samples(session: Session, how: _How) -> tuple[Array, Array]:
+    if how.per == "token" and not session.study.one_stream:
         raise NotOffered('per="token" needs one stream of tokens; this model has several. Use per="example".')
 
     def measure(run: Run, rows: list[int]) -> Tensor:
@@ -308,17 +304,17 @@ def _gradient_samples(visit: Visit, how: _How) -> tuple[Array, Array]:
     if how.per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of
         # tokens; the mean over batches is the same up to one factor for all heads.
-        parts = visit.each(measure, target=how.target, label="gradients", sort=False)
+        parts = session.each(measure, label="gradients", sort=False)
         signed = np.stack([found[:, 0].mean(0).detach().cpu().double().numpy() for _, found in parts])
         return np.abs(signed), signed.mean(0)
-    found = visit.gather(measure, target=how.target, label="gradients")
+    found = session.gather(measure, label="gradients")
     if how.per == "token":
         # Σ over all tokens of the data set / their number, written as a mean over inputs.
         return found[:, 1] / found[:, 2].mean(0), found[:, 0].mean(0)
     return np.abs(found[:, 0]), found[:, 0].mean(0)
 
 
-def _result(visit: Visit, how: _How, samples: Array, direction: Array | None, seed: int) -> HeadImportance:
+def _result(session: Session, how: _How, samples: Array, direction: Array | None, seed: int) -> HeadImportance:
     low, high = interval(samples, seed, lambda mean: normalized(mean, how.normalize))
     options = {"per": how.per, "scalar": how.scalar, "normalize": how.normalize, "seed": seed}
     if how.kind == "ablation":
@@ -331,12 +327,12 @@ def _result(visit: Visit, how: _How, samples: Array, direction: Array | None, se
         high=high.astype(np.float32),
         samples=samples.astype(np.float32),
         direction=None if direction is None else direction.astype(np.float32),
-        paths=visit.paths,
+        paths=session.paths,
         kind=how.kind,
         options=options,
-        inputs=visit.size,
+        inputs=session.size,
         signed=how.kind == "ablation",
-        cost=visit.cost(),
-        warnings=visit.warnings,
-        model=type(visit.model).__name__,
+        cost=session.cost(),
+        warnings=session.warnings,
+        model=type(session.model).__name__,
     )

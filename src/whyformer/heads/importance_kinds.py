@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from torch import Tensor
 from whyformer.capture.intercept import module_names
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.capture.record import record, require_sites
-from whyformer.capture.roles import HeldAttention, Recorder
+from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
-from whyformer.errors import BadInput, NotOffered
-from whyformer.heads.visit import gated
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.run import Run
+from whyformer.session import Session
 from whyformer.targets import resolve_targets, scalar_of
 from whyformer.types import Record, Site
 
@@ -238,3 +238,27 @@ def relevance_share(run: Run) -> Tensor:
         total = added_BH.sum(1, keepdim=True)
         shares.append(torch.where(total == 0, 0.0, added_BH / torch.where(total == 0, 1.0, total)))
     return table(shares)
+
+
+# Gates on heads
+
+
+def open_gates(session: Session) -> Tensor:
+    """(L, H) ones, as wide as the widest layer."""
+    device = next(session.model.parameters(), torch.empty(0)).device
+    return torch.ones(len(session.layers), max(heads for _, heads in session.layers), device=device)
+
+
+def gated(run: Run, rows: Sequence[int], gates: Tensor) -> Tensor:
+    """(n, C) logits of the run's inputs ``rows`` (repeats allowed) with heads gated; gates (L, H) or (n, L, H)."""
+    batch = run.batch.select(list(rows))
+    np.add.at(run.forwards_B, list(rows), 1)
+    try:
+        with Gate(batch.size, module_names(run.modality.model), run.study.batch_axes, gates=gates):
+            return run.output.logits(batch)
+    except AmbiguousLayout:
+        if batch.size == 1:
+            raise
+    np.add.at(run.forwards_B, list(rows), -1)
+    alone = [gated(run, [row], gates if gates.ndim == 2 else gates[i : i + 1]) for i, row in enumerate(rows)]
+    return torch.cat(alone)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import table
-from whyformer.heads.visit import visiting
 from whyformer.inputs.text import TextInput
 from whyformer.run import Run
+from whyformer.session import passing_through
 
 Array = np.ndarray[Any, Any]
 
@@ -80,7 +80,7 @@ def induction(
     if length < 2 or sequences < 1:
         raise BadInput(f"length={length}, sequences={sequences}: at least 2 tokens and 1 sequence.")
     ids = repeated_tokens(model, processor, length, sequences, seed)
-    opened = visiting(
+    opened = passing_through(
         model,
         {"input_ids": ids},
         processor=processor,
@@ -88,10 +88,10 @@ def induction(
         batch_size=batch_size,
         progress=progress,
     )
-    with opened as visit:
-        found = visit.gather(lambda run, rows: _scores(run, length), label="induction").mean(0)
+    with opened as session:
+        found = session.gather(lambda run, rows: _scores(run, length), label="induction").mean(0)
         previous, duplicate, induced = found.astype(np.float32)
-        return InductionScores(previous, duplicate, induced, visit.paths, length, sequences)
+        return InductionScores(previous, duplicate, induced, session.paths, length, sequences)
 
 
 def repeated_tokens(model: Any, processor: Any, length: int, sequences: int, seed: int) -> Tensor:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import relevance_rows
 from whyformer.heads.roles import distances, places
-from whyformer.heads.visit import visiting
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.session import passing_through
 from whyformer.types import Cost
 
 if TYPE_CHECKING:
@@ -111,21 +111,17 @@ def layer_profile(
     Misleads when: the layers are compared across models of different depth, or inputs of different length: entropy and
     distance grow with length.
     """
-    opened = visiting(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as visit:
-        refuse_without_gradients(visit.model, "layer_profile")
-        if isinstance(target, list) and len(target) != visit.size:
-            raise BadInput(f"{len(target)} targets for {visit.size} inputs: give one target, or one per input.")
-        samples = visit.gather(lambda run, rows: _curves(run), target=target, label="layers")
+    how: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with passing_through(model, inputs, target=target, progress=progress, **how) as session:
+        refuse_without_gradients(session.model, "layer_profile")
+        samples = session.gather(lambda run, rows: _curves(run), label="layers")
         return LayerProfile(
             samples.astype(np.float32),
-            visit.paths,
-            visit.size,
-            visit.cost(),
-            visit.warnings,
-            type(visit.model).__name__,
+            session.paths,
+            session.size,
+            session.cost(),
+            session.warnings,
+            type(session.model).__name__,
         )
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
 from whyformer.heads.importance import HeadImportance
-from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
-from whyformer.heads.visit import Visit, gated, visiting
+from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
 from whyformer.intervals import interval
 from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.session import Session, passing_through
 from whyformer.types import Cost
 
 if TYPE_CHECKING:
@@ -103,15 +103,15 @@ def pruning_curve(
         raise UnknownName("metric", metric, (*METRICS, "a function"))
     if labels is None and metric != "agreement":
         raise BadInput('labels are needed, one per input, or metric="agreement".')
-    opened = visiting(
+    opened = passing_through(
         model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
-    with opened as visit:
-        known = None if labels is None else checked_labels(labels, visit.size)
-        removed, name = removal_order(order, visit.heads, seed)
+    with opened as session:
+        known = None if labels is None else checked_labels(labels, session.size)
+        removed, name = removal_order(order, session.heads, seed)
         steps = _steps(len(removed), points)
-        gates = _gates(visit, removed, steps)
-        samples = visit.gather(lambda run, rows: _values(run, rows, gates, known, metric), label="pruning")
+        gates = _gates(session, removed, steps)
+        samples = session.gather(lambda run, rows: _values(run, rows, gates, known, metric), label="pruning")
         low, high = interval(samples, seed)
         return PruningCurve(
             kept=np.array([len(removed) - n for n in steps]),
@@ -123,9 +123,9 @@ def pruning_curve(
             order=tuple(removed),
             name=name,
             heads=len(removed),
-            cost=visit.cost(),
-            warnings=visit.warnings,
-            model=type(visit.model).__name__,
+            cost=session.cost(),
+            warnings=session.warnings,
+            model=type(session.model).__name__,
         )
 
 
@@ -157,10 +157,10 @@ def _steps(total: int, points: int | None) -> list[int]:
     return sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})
 
 
-def _gates(visit: Visit, removed: list[tuple[int, int]], steps: list[int]) -> list[Tensor]:
+def _gates(session: Session, removed: list[tuple[int, int]], steps: list[int]) -> list[Tensor]:
     tables = []
     for step in steps:
-        gates = visit.open_gates()
+        gates = open_gates(session)
         for layer, head in removed[:step]:
             gates[layer, head] = 0
         tables.append(gates)

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.heads.visit import Visit, visiting
 from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.session import Session, passing_through
 from whyformer.types import Site
 
 if TYPE_CHECKING:
@@ -136,21 +136,21 @@ def roles(
     Misleads when: the inputs are few or short. Many offsets are tried, so the best of them is flattered, and in a
     handful of sentences nearly every token is a rarest one (see ``rare_chance``).
     """
-    opened = visiting(
+    opened = passing_through(
         model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
-    with opened as visit:
-        text = visit.modality.stream == "text"
-        counts = frequencies if frequencies is not None else _token_counts(visit) if text else {}
+    with opened as session:
+        text = session.modality.stream == "text"
+        counts = frequencies if frequencies is not None else _token_counts(session) if text else {}
         tally = _Tally()
-        visit.each(lambda run, rows: tally.add(run, counts if text else None), label="roles")
-        return tally.result(visit)
+        session.each(lambda run, rows: tally.add(run, counts if text else None), label="roles")
+        return tally.result(session)
 
 
-def _token_counts(visit: Visit) -> Counter[str]:
+def _token_counts(session: Session) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for start in range(0, visit.size, visit.step):
-        run = visit.run(range(start, min(start + visit.step, visit.size)))
+    for start in range(0, session.size, session.step):
+        run = session.run_of(range(start, min(start + session.step, session.size)))
         for units in run.units:
             counts.update(units.labels)
     return counts
@@ -215,11 +215,11 @@ class _Tally:
                 at = found.setdefault(tuple(move.tolist()), torch.zeros(len(largest_HQ)))
                 at[head] += int(count)
 
-    def result(self, visit: Visit) -> HeadRoles:
-        widest = max(heads for _, heads in visit.layers)
-        positional = np.full((len(visit.layers), widest), np.nan, np.float32)
+    def result(self, session: Session) -> HeadRoles:
+        widest = max(heads for _, heads in session.layers)
+        positional = np.full((len(session.layers), widest), np.nan, np.float32)
         offset: list[list[Offset]] = []
-        for layer, (_, heads) in enumerate(visit.layers):
+        for layer, (_, heads) in enumerate(session.layers):
             moves = sorted(self.offsets[layer], key=lambda m: (sum(map(abs, m)), m))  # ties go to the nearest
             counts = torch.stack([self.offsets[layer][m] for m in moves]) if moves else torch.zeros(1, heads)
             best = counts.argmax(0)
@@ -232,8 +232,8 @@ class _Tally:
             first=self._means("first", positional),
             rare=self._means("rare", positional),
             rare_chance=self.chance / max(self.rows[0], 1),
-            paths=visit.paths,
-            inputs=visit.size,
+            paths=session.paths,
+            inputs=session.size,
         )
 
     def _means(self, name: str, like: Array) -> Array:

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, one_of
-from whyformer.heads.visit import visiting
 from whyformer.inputs.text import TextInput
 from whyformer.result import dataframe
 from whyformer.run import Run
+from whyformer.session import passing_through
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -155,18 +155,18 @@ def syntactic(
         warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
     tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], tokenizer)
     kept = [arcs[i] for i in usable]
-    opened = visiting(
+    opened = passing_through(
         model, tensors, processor=tokenizer, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
     hits: dict[tuple[str, str], list[Tensor]] = {}
-    with opened as visit:
+    with opened as session:
 
         def measure(run: Run, rows: list[int]) -> None:
             for index, row in enumerate(rows):
                 _count(run, index, words[row], kept[row], pieces, hits)
 
-        visit.each(measure, label="syntax")
-        widest = max(heads for _, heads in visit.layers)
+        session.each(measure, label="syntax")
+        widest = max(heads for _, heads in session.layers)
     baseline, offset = _best_offset(kept)
     return SyntacticHeads(
         share={key: _mean(parts, widest) for key, parts in sorted(hits.items())},

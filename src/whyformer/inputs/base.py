@@ -158,6 +158,10 @@ class Modality(ABC):
         """One input of an uneven batch, as it is by itself."""
         return one
 
+    def trimmed(self, one: Batch) -> Batch:
+        """One input without the padding at its end."""
+        return one
+
     def scalar(self, scalar: str) -> str:
         """What is explained when ``scalar`` is asked for."""
         return scalar

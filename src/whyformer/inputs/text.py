@@ -145,6 +145,14 @@ class TextInput(Modality):
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
+    def trimmed(self, one: Batch) -> Batch:
+        keep = one.keep_BN
+        if keep is None or self.multi_input:
+            return one
+        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
+        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
+        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
+
     def one_by_one(self, batch: Batch) -> bool:
         return not self.multi_input and not self.compares and minds_padding(self, batch)
 

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.borrow import borrowed, refuse_without_gradients
+from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import UnknownName, one_of
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import AnyBQK
-from whyformer.study import hidden_padding, study_of
 from whyformer.types import Array, Site, Units
 
 LARGEST = 1e30  # above this a product of many layers is rescaled, to stay within float32
@@ -159,10 +158,8 @@ class Weighed:
 
 def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
     """Attention weights and value norms of each input, for an ``Explainer`` and whatever it explains."""
-    modality, batch, _ = explainer.prepare(inputs)
-    with borrowed(explainer.model), torch.no_grad():
-        batch = hidden_padding(modality, batch)
-        run = Run(modality, batch, study_of(modality, batch)[0])
+    with explainer.session(inputs) as session, torch.no_grad():
+        run = session.run_of(range(session.size))
         norms = transformed_norms(run)
         maps = [site.attention_BHQK for site in run.anatomy().record.sites]
         found = []

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from whyformer.borrow import borrowed
-from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
@@ -40,21 +38,21 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
     Kept apart from explanations: it says which rows were looked at, not which columns mattered.
     """
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
-    modality, batch, single = explainer.prepare(inputs)
-    if not isinstance(modality, TableInput):
-        raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
-    found = []
-    with borrowed(explainer.model), torch.no_grad():
+    readings = []
+    with explainer.session(inputs) as session, torch.no_grad():
+        modality = session.modality
+        if not isinstance(modality, TableInput):
+            raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
         if not modality.mixes_rows:
             raise NotOffered("rows of this model do not look at each other: there is no row attention to show.")
-        for row in range(batch.size):
-            together = modality.beside_reference_rows(batch.select([row]))
-            observer = Observe(together.size, module_names(explainer.model))
+        for row in range(session.size):
+            together = modality.beside_reference_rows(session.part([row]))
+            observer = Observe(together.size, session.names)
             observer.rows_attend = True
             with observer:
                 Output(modality, together).logits(together)
             maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
             names = ("this row", *(f"{modality.table.reference_name} {i}" for i in range(together.reference_rows)))
             paths = tuple(path for path, _ in observer.between_rows)
-            found.append(RowAttention(np.stack(maps), names, paths, modality.table.reference_name))
-    return found[0] if single else found
+            readings.append(RowAttention(np.stack(maps), names, paths, modality.table.reference_name))
+    return readings[0] if session.single else readings

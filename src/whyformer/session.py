@@ -1,0 +1,371 @@
+"""Session: a borrowed model with inputs, ready to be run. The only preparation, and the only loop over batches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import borrowed, unwrapped
+from whyformer.capture.intercept import mark_attention, module_names
+from whyformer.capture.record import observe, require_sites
+from whyformer.capture.roles import Observe
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.choose import are_tensors, choose_modality, encoded, is_single, listed, unpacked
+from whyformer.inputs.table import TableInput
+from whyformer.inputs.table_schema import Table
+from whyformer.output import Output
+from whyformer.progress import tracker
+from whyformer.run import Run
+from whyformer.study import Study, hidden_padding, study_of
+from whyformer.types import Cost
+
+T = TypeVar("T")
+Measure = Callable[[Run, list[int]], T]
+
+BATCH_SIZE = 16
+BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs as they came: encoded already (tensors, rows of a table), or raw and encoded when they are asked for."""
+
+    modality: Modality
+    whole: Batch | None
+    raw: tuple[Any, ...] = ()
+    single: bool = False  # one raw input, not a list of them
+
+    @property
+    def size(self) -> int:
+        return len(self.raw) if self.whole is None else self.whole.size
+
+    def batch(self, rows: Sequence[int] | None = None) -> Batch:
+        """Some of the inputs, padded among themselves; all of them where no rows are named."""
+        if self.whole is not None:
+            return self.whole if rows is None else self.whole.select(rows)
+        return encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
+
+
+class LoadedModel:
+    """A model with its processor: what it takes for inputs, and its loan while it is looked into.
+
+    processor: tokenizer or image processor, needed for raw inputs only.
+    attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
+    layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
+    """
+
+    def __init__(self, model: Any, processor: Any = None, attention_at: Mapping[str, str] | None = None) -> None:
+        model, processor = unpacked(model, processor)
+        self.model: nn.Module = unwrapped(model)
+        self.processor = processor
+        self.attention_at = dict(attention_at or {})
+        self._maps: list[tuple[nn.Module, str]] = []  # modules whose output is an attention map, and its layout
+        for pattern, layout in self.attention_at.items():
+            matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
+            if not matches:
+                raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
+            self._maps += [(m, layout) for m in matches]
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """The model ready to be explained, under its lock, and afterwards exactly as it was."""
+        handles: list[Any] = []
+        with borrowed(self.model):
+            try:
+                for module, layout in self._maps:
+                    handles.append(
+                        module.register_forward_hook(lambda m, args, out, layout=layout: mark_attention(out, layout))
+                    )
+                yield
+            finally:
+                for handle in handles:
+                    handle.remove()
+
+    def source(self, inputs: Any) -> Source:
+        """The inputs and their kind, nothing encoded that can wait."""
+        if not isinstance(self.processor, Table):
+            inputs = listed(inputs)
+        modality = choose_modality(self.model, self.processor, inputs)
+        if isinstance(modality, TableInput):
+            batch, single = modality.read(inputs)
+            return Source(modality, batch, single=single)
+        if are_tensors(inputs):
+            return Source(modality, modality.adopt(inputs))
+        single = is_single(inputs)
+        raw = (inputs,) if single else tuple(inputs)
+        if not raw:
+            raise BadInput("there is nothing to explain: the list of inputs is empty.")
+        return Source(modality, None, raw, single)
+
+    def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
+        """Modality, encoded batch, and whether a single raw input was given."""
+        source = self.source(inputs)
+        return source.modality, source.batch(), source.single
+
+    @contextmanager
+    def session(self, inputs: Any, **how: Any) -> Iterator[Session]:
+        """Borrow the model for a :class:`Session` on these inputs."""
+        with self.borrowed():
+            yield Session(self, inputs, **how)
+
+
+@contextmanager
+def passing_through(
+    model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
+) -> Iterator[Session]:
+    """A session of any number of inputs, each part encoded when it is run."""
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at)
+    with loaded.session(inputs, at_once=False, **how) as session:
+        session.separate_compared()
+        yield session
+
+
+class Session:
+    """Inputs of a borrowed model, run batch by batch. Every verb goes through one.
+
+    at_once: inputs are encoded together and stand in one batch, of which parts are run; one input may give several
+    rows (detections, generated tokens). Otherwise each part is encoded when it is run, padded among itself, so that
+    any number of inputs goes through in the memory of one part.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        inputs: Any,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        batch_size: int | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+        keep_layers: bool = False,
+        at_once: bool = True,
+    ) -> None:
+        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
+        self.loaded, self.model = loaded, loaded.model
+        self.source = loaded.source(inputs)
+        self.modality, self.single = self.source.modality, self.source.single
+        if isinstance(target, list) and len(target) != self.source.size:
+            raise BadInput(f"{len(target)} targets for {self.source.size} inputs: give one target, or one per input.")
+        self.target, self.scalar, self.seed = target, self.modality.scalar(scalar), seed
+        self.keep_layers, self.at_once = keep_layers, at_once
+        self.track = tracker(progress)
+        self.batch_size = batch_size
+        self.setup_forwards = 0  # of the studies that had to be made now
+        self.started = time.perf_counter()
+        self.forwards = self.backwards = 0.0
+
+    # What is run
+
+    @cached_property
+    def batch(self) -> Batch:
+        """All inputs, one row per explanation. The model runs here where an input gives several."""
+        batch, self.target = self.modality.expanded(self.padded, self.target)
+        return batch
+
+    @cached_property
+    def padded(self) -> Batch:
+        """All inputs, one row each."""
+        return hidden_padding(self.modality, self.source.batch())
+
+    @property
+    def size(self) -> int:
+        return self.batch.size if self.at_once else self.source.size
+
+    @cached_property
+    def step(self) -> int:
+        """Inputs at a time."""
+        if self.batch_size is not None:
+            return self.batch_size
+        tensors = self.batch.tensors if self.at_once else {}
+        on_cpu = all(t.device.type == "cpu" for t in tensors.values())
+        return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
+
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Inputs differ in form: each is studied and run by itself."""
+        return self.at_once and self.modality.one_by_one(self.batch)
+
+    @cached_property
+    def study(self) -> Study:
+        """What is known about the model for these inputs; of inputs that differ in form, for the first."""
+        if self.one_by_one:
+            return self.studied(self.modality.alone(self.batch.select([0])))
+        return self.studied(self.batch if self.at_once else self.part(range(min(self.size, self.step))))
+
+    def studied(self, batch: Batch) -> Study:
+        study, new = study_of(self.modality, batch)
+        self.setup_forwards = study.forwards if new else 0
+        return study
+
+    def separate_compared(self) -> None:
+        """Dual encoders compare every input of a batch with every other: there, inputs are run singly."""
+        if self.study.one_stream or self.size == 1:
+            return
+        classes = set()
+        for count in (1, 2):
+            batch = self.part(range(count))
+            with torch.no_grad():
+                classes.add(Output(self.modality, batch).logits(batch).shape[1])
+            self.setup_forwards += count
+        if len(classes) > 1:
+            self.step = 1
+
+    def part(self, rows: Sequence[int]) -> Batch:
+        """Some of the inputs."""
+        if not self.at_once:
+            return hidden_padding(self.modality, self.source.batch(rows))
+        batch = self.batch if list(rows) == list(range(self.size)) else self.batch.select(rows)
+        return self.modality.alone(batch) if self.one_by_one else batch
+
+    def alone(self, row: int) -> Batch:
+        """One input without neighbours, and without padding at its end."""
+        one = self.part([row])
+        return one if self.one_by_one else self.modality.trimmed(one)
+
+    def run(self, batch: Batch, target: Any, study: Study | None = None, scalar: str | None = None) -> Run:
+        """A batch of this session's inputs with targets, to be looked into."""
+        return Run(
+            self.modality,
+            batch,
+            study or (self.studied(batch) if self.one_by_one else self.study),
+            target=target,
+            scalar=scalar or self.scalar,
+            seed=self.seed,
+            batch_size=self.step,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+
+    def run_of(self, rows: Sequence[int]) -> Run:
+        """The run of some inputs, with their targets."""
+        return self.run(self.part(rows), self.targets_of(rows))
+
+    def targets_of(self, rows: Sequence[int]) -> Any:
+        """The targets that were asked for: one for all, or one per input."""
+        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+
+    # The loop
+
+    def parts(self, sort: bool | None = None, label: str = "") -> Iterator[list[int]]:
+        """Rows that are run together; with ``sort`` (None: where parts are encoded by themselves) of like length."""
+        order = list(range(self.size))
+        raw = self.source.raw
+        if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
+            order.sort(key=lambda i: len(raw[i]))
+        stride = 1 if self.one_by_one else self.step
+        parts = [order[i : i + stride] for i in range(0, self.size, stride)]
+        yield from self.track(parts, label) if label else parts
+
+    def each(
+        self, measure: Measure[T], *, label: str, what: str = "", sort: bool | None = None, beside: bool = False
+    ) -> list[tuple[list[int], T]]:
+        """``measure(run, rows)`` for every part of the inputs.
+
+        Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
+        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt. ``beside``: each input
+        by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
+        """
+        results: list[tuple[list[int], T]] = []
+        for waiting in self.parts(sort, label):
+            singly, rows = beside, waiting
+            while rows:
+                part = rows[: 1 if singly else self.step]
+                short_of_memory = ""
+                try:
+                    results.append((part, self._measured(measure, part, beside)))
+                except AmbiguousLayout:
+                    if len(part) == 1:
+                        raise
+                    singly = True
+                    continue
+                except torch.OutOfMemoryError as error:
+                    short_of_memory = str(error)
+                if short_of_memory:  # by now the error is gone, and with it the tensors in its frames
+                    self._halve(what, short_of_memory)
+                    continue
+                rows = rows[len(part) :]
+        return results
+
+    def _measured(self, measure: Measure[T], rows: list[int], beside: bool) -> T:
+        batch, target = self.part(rows), self.targets_of(rows)
+        if beside:
+            batch = self.modality.beside_reference_rows(batch)
+            target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
+        run = self.run(batch, target)
+        result = measure(run, rows)
+        self.forwards += float(run.forwards_B.sum())
+        self.backwards += float(run.backwards_B.sum())
+        return result
+
+    def _halve(self, what: str, error: str) -> None:
+        if self.step == 1:
+            raise NotOffered(
+                f"{what}: a single input takes more memory than the device has left. Shorten the input, load the model "
+                f"in half precision, or use a method that keeps less (attention_rollout, occlusion). torch: {error}"
+            )
+        self.step = max(1, self.step // 2)
+        torch.cuda.empty_cache()
+
+    def gather(self, measure: Measure[Tensor], **how: Any) -> np.ndarray[Any, Any]:
+        """The (b, …) results of all parts as one float64 array, in the order of the inputs."""
+        parts = self.each(measure, **how)
+        first = parts[0][1]
+        result = np.zeros((self.size, *first.shape[1:]))
+        for rows, values in parts:
+            result[rows] = values.detach().cpu().double().numpy()
+        return result
+
+    def cost(self) -> Cost:
+        """Passes per input, and the time since the session began."""
+        return Cost(
+            forwards=self.forwards / self.size,
+            backwards=self.backwards / self.size,
+            seconds=time.perf_counter() - self.started,
+            setup_forwards=self.setup_forwards,
+        )
+
+    # The model's layers and heads
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        return module_names(self.model)
+
+    @cached_property
+    def layers(self) -> tuple[tuple[str, int], ...]:
+        """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
+        one = self.part([0])
+        role = Observe(1, self.names, self.study.batch_axes)
+        record = observe(lambda: Output(self.modality, one).logits(one), role)
+        require_sites(record)
+        self.setup_forwards += 1
+        return tuple((site.path, site.heads) for site in record.sites)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(path for path, _ in self.layers)
+
+    @property
+    def heads(self) -> list[tuple[int, int]]:
+        """Every (layer, head)."""
+        return [(layer, head) for layer, (_, heads) in enumerate(self.layers) for head in range(heads)]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if not self.study.leak.found:
+            return ()
+        return (
+            f"positions also exchange information outside the captured attention (seen at {self.study.leak.path}): "
+            "the heads are not the whole story of this model.",
+        )
