@@ -21,7 +21,7 @@ from whyformer.inputs.choose import are_tensors, choose_modality, encoded, is_si
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.progress import tracker
-from whyformer.registry import Method, default_method, get_method, methods
+from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of, with_streams
 from whyformer.study.leak import Leak
@@ -83,7 +83,7 @@ class Explainer:
         scalar = modality.scalar(scalar)
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
-            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.methods()).")
+            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         chosen = [get_method(n or default_method(_modality(modality))) for n in names]
         settings = _settings(chosen, options)
         _check_targets(target, batch.size)
@@ -192,7 +192,7 @@ def explain(
 
     processor: tokenizer, image processor or wf.Table, for raw inputs. target: class or label, (a, b) for a rather than
     b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
-    options: the method's own (wf.methods() lists them). attention_at: as for Explainer.
+    options: the method's own (wf.list_methods() lists them). attention_at: as for Explainer.
     """
     _refuse_misspelled(explain, {k: v for k, v in how.items() if k not in inspect.signature(explain).parameters})
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
@@ -212,7 +212,7 @@ explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type:
 
 
 def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    refuse_misspelled(function, options, (name for m in methods().values() for name in m.options))
+    refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
 
 
 def _default_size(batch: Batch) -> int:
