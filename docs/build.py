@@ -118,7 +118,7 @@ def pages() -> dict[Path, str]:
 
 def broken_links() -> list[str]:
     found = []
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target and not (page.parent / target).exists():
                 found.append(f"{page.relative_to(ROOT)}: {target}")

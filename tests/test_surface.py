@@ -62,8 +62,8 @@ def test_types_are_shipped() -> None:
     functions = {name: f for name in wf.__all__ if inspect.isfunction(f := getattr(wf, name))}
     returns = {name: inspect.get_annotations(f, eval_str=False).get("return", "Any") for name, f in functions.items()}
     untyped = {name for name, hint in returns.items() if str(hint) in {"Any", "typing.Any"}}
-    # What explain returns depends on its inputs; shap is an optional library.
-    assert untyped == {"explain", "to_shap"}
+    # What these return depends on the inputs, or on the file; shap is an optional library.
+    assert untyped <= {"explain", "load", "to_shap"}
 
 
 # Methods of others
