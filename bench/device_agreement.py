@@ -87,7 +87,8 @@ def concepts(device: str) -> dict[str, Any]:
     shown = [Image.fromarray(picture("horse", "striped", seed)) for seed in range(8)]
     known = {name: [Image.fromarray(swatch(name, s)) for s in range(12)] for name in ("striped", "bubbly", "plain")}
     sets = [known.pop("bubbly"), known.pop("plain")]
-    return wf.tcav(model.to(device), 2, known, sets, shown, 0, processor=processor, pooling="mean").to_dict()
+    how = {"random_sets": sets, "class_inputs": shown, "target": 0, "processor": processor, "pooling": "mean"}
+    return wf.tcav(model.to(device), layer=2, concepts=known, **how).to_dict()
 
 
 def table(device: str) -> list[Any]:
@@ -137,7 +138,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--models", nargs="*", default=sorted(CASES | UNUSUAL))
-    parser.add_argument("--methods", nargs="*", default=sorted(wf.methods()))
+    parser.add_argument("--methods", nargs="*", default=sorted(wf.list_methods()))
     options = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     torch.backends.cudnn.allow_tf32 = False  # patch embeddings would have ten bits

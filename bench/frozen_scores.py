@@ -22,7 +22,7 @@ import whyformer as wf
 from bench.device_agreement import QUICK, VERBS, numbers
 from tests.models import CASES, UNUSUAL, Case
 from whyformer.errors import WhyformerError
-from whyformer.registry import methods
+from whyformer.registry import list_methods
 
 TARGETS: dict[str, Any] = {"detr": (2, 1), "clip": 0, "siglip": 0}
 
@@ -55,7 +55,7 @@ def explained(case: Case, method: str) -> dict[str, np.ndarray]:
 def every_number() -> dict[str, np.ndarray]:
     frozen: dict[str, np.ndarray] = {}
     for name, case in (CASES | UNUSUAL).items():
-        for method in methods():
+        for method in list_methods():
             frozen |= {f"{name}/{method}/{what}": value for what, value in explained(case, method).items()}
         print(name, flush=True)
     for verb, run in VERBS.items():

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     kind = "drawn faces" if options.photos is None else "photos"
     print(f"{len(images)} {kind}; smoothed: patch_smoothing={options.smoothing:g}")
     print("| method | values | steps | values, smoothed | steps, smoothed |\n|---|---|---|---|---|")
-    for name, method in wf.methods().items():
+    for name, method in wf.list_methods().items():
         if "input_gradients" not in method.needs and name != "vit_cx":
             continue
         maps = maps_of(explainer, images, method)

@@ -36,7 +36,7 @@ def main() -> None:
     lines = [line.split("\t")[0] for line in given.data.read_text(encoding="utf-8").splitlines() if line.strip()]
     drawn = np.random.default_rng(given.seed).permutation(len(lines))[: given.inputs]
     texts = [lines[i] for i in drawn]
-    methods = [m for m in wf.methods() if given.all or m not in SLOW]
+    methods = [m for m in wf.list_methods() if given.all or m not in SLOW]
     explainer = wf.Explainer(*load_sentiment())
     how = {"methods": methods, "replace": given.replace, "seed": given.seed, "cache": given.cache, "progress": True}
     for scope in given.scopes:

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     random: list[float] = []
     for seed in range(options.seeds):
         given = shipped_concepts(seed)
-        result = tcav(given.pop("model"), given.pop("layer"), **given, relative=PAIRS, pooling="mean", seed=seed)
+        result = tcav(given.pop("model"), **given, relative=PAIRS, pooling="mean", seed=seed)
         random.append(result.random_magnitude)
         for row in result.rows:
             found.setdefault(row.name, []).append(row)

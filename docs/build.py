@@ -39,7 +39,7 @@ def head(entry: Method) -> str:
 
 def table() -> str:
     lines = ["| method | looks at | signed | class-specific | cost per input | paper |", "|---|---|---|---|---|---|"]
-    for entry in wf.methods().values():
+    for entry in wf.list_methods().values():
         lines.append(
             f"| [{entry.name}](docs/methods/{entry.name}.md) | {entry.specificity} | {yes(entry.signed)} | "
             f"{yes(entry.class_specific)} | {entry.cost_text} | {entry.paper} |"
@@ -49,7 +49,7 @@ def table() -> str:
 
 def metrics_table() -> str:
     lines = ["| metric | kind | good | asks | cost per input | paper |", "|---|---|---|---|---|---|"]
-    for entry in sorted(wf.metrics().values(), key=lambda m: (m.kind, m.name)):
+    for entry in sorted(wf.list_metrics().values(), key=lambda m: (m.kind, m.name)):
         good = "high" if entry.higher_is_better else "low"
         lines.append(f"| {entry.name} | {entry.kind} | {good} | {entry.idea} | {entry.cost_text} | {entry.paper} |")
     return "\n".join(lines)
@@ -103,7 +103,7 @@ def with_part(text: str, part: str) -> str:
 def pages() -> dict[Path, str]:
     """Every generated file with the text it should have."""
     made: dict[Path, str] = {}
-    for name, entry in wf.methods().items():
+    for name, entry in wf.list_methods().items():
         path = ROOT / "docs" / "methods" / f"{name}.md"
         made[path] = with_part(path.read_text(encoding="utf-8") if path.exists() else "", head(entry))
     listing = table().replace("docs/methods/", "")
@@ -118,7 +118,7 @@ def pages() -> dict[Path, str]:
 
 def broken_links() -> list[str]:
     found = []
-    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if "://" not in target and not (page.parent / target).exists():
                 found.append(f"{page.relative_to(ROOT)}: {target}")

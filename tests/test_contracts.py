@@ -17,7 +17,7 @@ from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.registry import Method
 
 ROOT = Path(__file__).parent.parent
-METHODS = wf.methods()
+METHODS = wf.list_methods()
 MODELS = ["bert", "vit", "gpt2", "llama", "modernbert", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
 # Options that make slow methods quick on tiny models without changing what is tested.
 QUICK: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 3}, "smooth_grad": {"samples": 3}}

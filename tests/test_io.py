@@ -86,11 +86,6 @@ def test_importing_is_light() -> None:
     assert out.stdout.strip() == "[]"
 
 
-def test_every_exported_name_exists() -> None:
-    assert all(hasattr(wf, name) for name in wf.__all__)
-    assert callable(wf.methods)
-
-
 def test_the_registry_reads_options_from_the_signature() -> None:
     entry = registry.get_method("attention_rollout")
     assert entry.defaults()["residual"] == 0.5

@@ -124,7 +124,7 @@ def test_smoothing_is_for_pixels() -> None:
 
 
 def test_every_pixel_method_has_the_option() -> None:
-    with_option = {name for name, entry in wf.methods().items() if "patch_smoothing" in entry.options}
+    with_option = {name for name, entry in wf.list_methods().items() if "patch_smoothing" in entry.options}
     assert with_option == set(PIXEL_METHODS)
 
 

@@ -19,7 +19,7 @@ import whyformer as wf
 from tests.models import CASES
 from whyformer.errors import CaptureError, NotOffered
 
-METHODS = sorted(wf.methods())
+METHODS = sorted(wf.list_methods())
 
 
 def state(model: nn.Module) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_same_scores_again_declared_cost_and_an_unchanged_model(name: str) -> No
         assert found is not None  # these know streams
         again = explained(name, method) if method == "generic_attention" else found
         assert again is not None
-        entry = wf.methods()[method]
+        entry = wf.list_methods()[method]
         for one, other in zip(found, again, strict=True):
             seen += 1
             assert np.array_equal(one.scores, other.scores)

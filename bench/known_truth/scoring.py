@@ -74,7 +74,7 @@ class Found:
 
 
 def contenders() -> dict[str, tuple[str, dict[str, Any]]]:
-    return dict(sorted(({name: (name, {}) for name in wf.methods()} | VARIANTS).items()))
+    return dict(sorted(({name: (name, {}) for name in wf.list_methods()} | VARIANTS).items()))
 
 
 def selected(task: Task, model: nn.Module, planted: Planted, device: str) -> Array:
@@ -110,7 +110,7 @@ def judged(
     except WhyformerError as error:
         return Found(name, not_offered=f"{type(error).__name__}: {error}")
     seconds = (time.perf_counter() - started) / len(rows)
-    signed = wf.methods()[method].signed
+    signed = wf.list_methods()[method].signed
     values: dict[str, list[float]] = {}
     ordinary = [e.scores[~np.array(e.units.special)] for e in explained]
     for row, scores in zip(rows, ordinary, strict=True):

@@ -1,15 +1,26 @@
-"""whyformer: why did your transformer say that?"""
+"""whyformer: why did your transformer say that?
+
+What is named here, and what ``whyformer.extend`` offers to methods of your own, is public; everything else is internal.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# The folder first: below, its name becomes the function that lists what is in it.
-import whyformer.methods as _methods  # noqa: F401
-from whyformer.registry import methods as methods
-from whyformer.registry import metrics as metrics
+from whyformer.registry import list_methods as list_methods
+from whyformer.registry import list_metrics as list_metrics
 from whyformer.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from whyformer import checks as checks
+    from whyformer import concepts as concepts
+    from whyformer import demo as demo
+    from whyformer import errors as errors
+    from whyformer import evaluate as evaluate
+    from whyformer import extend as extend
+    from whyformer import heads as heads
+    from whyformer import methods as methods
+    from whyformer import tables as tables
+    from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
     from whyformer.checks.check import check as check
     from whyformer.checks.result import CheckUp as CheckUp
@@ -59,6 +70,8 @@ _HOMES = {
     "to_shap": "whyformer.result",
 }
 
+_ROOMS = ("checks", "concepts", "demo", "errors", "evaluate", "extend", "heads", "methods", "tables", "views")
+
 __all__ = [
     "CheckUp",
     "Comparison",
@@ -73,23 +86,33 @@ __all__ = [
     "__version__",
     "activation_maximization",
     "check",
+    "checks",
     "compare",
+    "concepts",
+    "demo",
+    "errors",
+    "evaluate",
     "explain",
     "explain_global",
+    "extend",
     "feature_permutation",
     "head_importance",
+    "heads",
+    "list_methods",
+    "list_metrics",
     "load",
     "mark_attention",
     "methods",
-    "metrics",
     "recommend",
+    "tables",
     "tcav",
     "to_shap",
+    "views",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("demo", "heads", "tables", "views"):
+    if name in _ROOMS:
         return import_module(f"whyformer.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'whyformer' has no attribute {name!r}")

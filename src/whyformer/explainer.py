@@ -22,7 +22,7 @@ from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.text import TextInput
 from whyformer.memory import Peak
-from whyformer.registry import Method, default_method, get_method, methods
+from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, with_streams
@@ -68,7 +68,7 @@ class Explainer(LoadedModel):
         one_of("memory", memory, ("auto",))
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
-            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.methods()).")
+            raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         with self.session(inputs, target=target, scalar=scalar, **how) as session:
             chosen = [get_method(name or default_method(_kind(session.modality))) for name in names]
@@ -132,7 +132,7 @@ def explain(
 
     processor: tokenizer, image processor or wf.Table, for raw inputs. target: class or label, (a, b) for a rather than
     b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
-    options: the method's own (wf.methods() lists them). attention_at: as for Explainer.
+    options: the method's own (wf.list_methods() lists them). attention_at: as for Explainer.
     """
     _refuse_misspelled(explain, {k: v for k, v in how.items() if k not in inspect.signature(explain).parameters})
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
@@ -152,7 +152,7 @@ explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type:
 
 
 def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    refuse_misspelled(function, options, (name for m in methods().values() for name in m.options))
+    refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
 
 
 def _kind(modality: Modality) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from whyformer.errors import BadInput, UnknownName
 
@@ -36,6 +36,7 @@ def default_method(modality: str) -> str:
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
 MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
+Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, handed back as it came
 
 
 @cache
@@ -56,7 +57,6 @@ class Method:
     cost_text: str
     signed: bool
     class_specific: bool
-    scope: str  # "local" or "global"
     specificity: str  # "attention", "gradient" or "black box"
     idea: str  # first sentence of the docstring
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
@@ -112,12 +112,11 @@ def method(
     signed: bool,
     class_specific: bool,
     specificity: str,
-    scope: str = "local",
     at_most: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Formula], Formula]:
     """Register a method under its function's name."""
 
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+    def register(function: Formula) -> Formula:
         doc = inspect.getdoc(function) or ""
         _METHODS[function.__name__] = Method(
             name=function.__name__,
@@ -128,7 +127,6 @@ def method(
             cost_text=cost_text,
             signed=signed,
             class_specific=class_specific,
-            scope=scope,
             specificity=specificity,
             idea=" ".join(doc.split("\n\n")[0].split()),
             at_most=at_most,
@@ -138,7 +136,7 @@ def method(
     return register
 
 
-def methods() -> dict[str, Method]:
+def list_methods() -> dict[str, Method]:
     """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included."""
     _load()
     return dict(sorted(_METHODS.items()))
@@ -147,7 +145,7 @@ def methods() -> dict[str, Method]:
 def get_method(name: str) -> Method:
     if not isinstance(name, str):
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
-    known = methods()
+    known = list_methods()
     if name not in known:
         raise UnknownName("method", name, known)
     return known[name]
@@ -162,10 +160,10 @@ def metric(
     cost_text: str,
     masks: Callable[..., Any] | None = None,
     ceiling: str | None = None,
-) -> Callable[[Callable[..., float]], Callable[..., float]]:
+) -> Callable[[Formula], Formula]:
     """Register a metric under its function's name."""
 
-    def register(function: Callable[..., float]) -> Callable[..., float]:
+    def register(function: Formula) -> Formula:
         doc = inspect.getdoc(function) or ""
         _METRICS[function.__name__] = Metric(
             name=function.__name__,
@@ -184,7 +182,7 @@ def metric(
     return register
 
 
-def metrics() -> dict[str, Metric]:
+def list_metrics() -> dict[str, Metric]:
     """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included."""
     _load_metrics()
     return dict(sorted(_METRICS.items()))
@@ -193,7 +191,7 @@ def metrics() -> dict[str, Metric]:
 def get_metric(name: str) -> Metric:
     if not isinstance(name, str):
         raise BadInput(f"metric is a {type(name).__name__}; pass a name such as 'comprehensiveness', or a list.")
-    known = metrics()
+    known = list_metrics()
     if name not in known:
         raise UnknownName("metric", name, known)
     return known[name]

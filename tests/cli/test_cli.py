@@ -215,14 +215,14 @@ def test_methods_lists_every_method_with_its_taxonomy() -> None:
     shown = run("methods").stdout
     assert max(len(line) for line in shown.splitlines()) <= 80
     rows = {line.split()[0]: line for line in shown.split("\n\n")[1].splitlines() if line.strip()}
-    for name, method in wf.methods().items():
+    for name, method in wf.list_methods().items():
         cells = rows[name]
         assert method.specificity in cells
-        assert method.scope in cells
+        assert "local" in cells
         assert f"{name}: {method.paper.split(',')[0][:20]}" in shown
     assert "Post-hoc" in shown
     listed = {m["name"]: m for m in json.loads(run("methods", "--json").stdout)}
-    assert set(listed) == set(wf.methods())
+    assert set(listed) == set(wf.list_methods())
     assert listed["grad_sam"]["class_specific"] is True
     assert listed["grad_sam"]["family"] == "post-hoc"
 

@@ -24,11 +24,11 @@ def test_help_as_stored(command: str) -> None:
 
 def test_metrics_are_listed() -> None:
     shown = run("metrics").stdout
-    assert all(name in shown for name in wf.metrics())
+    assert all(name in shown for name in wf.list_metrics())
     one = run("metrics", "sufficiency").stdout
     assert "low is good" in one and "DeYoung" in one and "bins=" in one
     plain = json.loads(run("metrics", "--json").stdout)
-    assert {m["name"] for m in plain} == set(wf.metrics())
+    assert {m["name"] for m in plain} == set(wf.list_metrics())
     assert "sufficiency" in run("metrics", "suficiency", code=1).stderr
 
 

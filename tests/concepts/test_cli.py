@@ -64,7 +64,10 @@ def test_files_of_texts(tmp_path: Path) -> None:
     model, tokenizer = load_sentiment()
     texts = {p.stem: p.read_text(encoding="utf-8").splitlines() for p in tmp_path.rglob("*.txt")}
     sets = [texts[name] for name in "abc"]
-    same = tcav(model, 1, {"good": texts["good"]}, sets, texts["inputs"], "positive", processor=tokenizer)
+    same = tcav(
+        model, layer=1, concepts={"good": texts["good"]}, random_sets=sets, class_inputs=texts["inputs"],
+        target="positive", processor=tokenizer,
+    )  # fmt: skip
     assert found["rows"][0]["magnitude"] == pytest.approx(same.rows[0].magnitude, rel=1e-4)  # one default for both
 
 

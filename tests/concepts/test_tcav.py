@@ -28,7 +28,8 @@ def concepts() -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def relative(concepts: dict[str, Tensor]) -> TCAVResult:
     return wf.tcav(
-        textures.model(), 2, concepts, textures.random_sets(20), textures.zebras(25), "zebra-like",
+        textures.model(), layer=2, concepts=concepts, random_sets=textures.random_sets(20),
+        class_inputs=textures.zebras(25), target="zebra-like",
         relative=[*PAIRS, ("dotted", "striped")], pooling="mean", batch_size=64,
     )  # fmt: skip
 
@@ -74,8 +75,8 @@ def test_swapped_concepts_give_one_minus_the_score(relative: TCAVResult) -> None
 
 def test_a_random_concept_is_not_significant() -> None:
     found = wf.tcav(
-        textures.model(), 2, {"anything": textures.mixed(300, seed=1)}, textures.random_sets(20), textures.zebras(25),
-        0, pooling="mean", batch_size=64,
+        textures.model(), layer=2, concepts={"anything": textures.mixed(300, seed=1)}, target=0,
+        random_sets=textures.random_sets(20), class_inputs=textures.zebras(25), pooling="mean", batch_size=64,
     )  # fmt: skip
     assert not found["anything"].significant
 
@@ -84,7 +85,8 @@ def test_agrees_with_the_twin() -> None:
     model = copy.deepcopy(textures.model()).double()
     striped, dotted, zebras = textures.swatches("striped", 12), textures.swatches("dotted", 12), textures.zebras(4)
     found = wf.tcav(
-        model, 2, {"a": striped, "b": dotted}, [], zebras, 0, relative=[("a", "b")], pooling="mean"
+        model, layer=2, concepts={"a": striped, "b": dotted}, random_sets=[], class_inputs=zebras, target=0,
+        relative=[("a", "b")], pooling="mean",
     )  # fmt: skip
     acts = [np.stack([twin.mean_activation(model, x.double(), 2) for x in images]) for images in (striped, dotted)]
     slopes = []
@@ -101,11 +103,12 @@ def test_the_model_comes_back_unchanged() -> None:
     model = textures.model()
     before = {name: p.requires_grad for name, p in model.named_parameters()}
     hooks = [len(m._forward_hooks) for m in model.modules()]
-    wf.tcav(model, -1, {"a": textures.swatches("striped", 6)}, textures.random_sets(3, 6), textures.zebras(2), 0)
+    how = {"layer": -1, "concepts": {"a": textures.swatches("striped", 6)}, "class_inputs": textures.zebras(2)}
+    wf.tcav(model, random_sets=textures.random_sets(3, 6), target=0, **how)
     assert {name: p.requires_grad for name, p in model.named_parameters()} == before
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
     with pytest.raises(UnknownName):
-        wf.tcav(model, -1, {"a": textures.swatches("striped", 6)}, [], textures.zebras(2), "zebra")
+        wf.tcav(model, random_sets=[], target="zebra", **how)
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
 
 
@@ -120,8 +123,9 @@ def test_vectors_share_no_examples_where_there_are_enough() -> None:
 def test_shared_examples_are_warned_about(relative: TCAVResult) -> None:
     assert not any("share some" in w for w in relative.warnings)
     found = wf.tcav(
-        textures.model(), 2, {"a": textures.swatches("striped", 20)}, textures.random_sets(10, 6), textures.zebras(4), 0
-    )
+        textures.model(), layer=2, concepts={"a": textures.swatches("striped", 20)}, target=0,
+        random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
+    )  # fmt: skip
     assert any("a: fewer than 60 examples (10 vectors of 6)" in w for w in found.warnings)
 
 
@@ -149,14 +153,18 @@ def _cloud(seed: int, count: int = 12, shift: float = 0.0) -> Tensor:
 @pytest.mark.parametrize("classifier", ["logistic", "sgd"])
 def test_a_linear_model_gives_all_or_nothing(classifier: str) -> None:
     sets = [_cloud(seed) for seed in range(5)]
-    found = wf.tcav(Features(), "features", {"up": _cloud(9, shift=2)}, sets, _cloud(50), 0, classifier=classifier)
+    found = wf.tcav(
+        Features(), layer="features", concepts={"up": _cloud(9, shift=2)}, random_sets=sets,
+        class_inputs=_cloud(50), target=0, classifier=classifier,
+    )  # fmt: skip
     assert set(found["up"].scores) <= {0.0, 1.0}
 
 
 def test_a_constant_model_scores_zero() -> None:
     found = wf.tcav(
-        Features(True), "features", {"up": _cloud(9, shift=2)}, [_cloud(s) for s in range(5)], _cloud(50), 0
-    )
+        Features(True), layer="features", concepts={"up": _cloud(9, shift=2)}, target=0,
+        random_sets=[_cloud(s) for s in range(5)], class_inputs=_cloud(50),
+    )  # fmt: skip
     assert found["up"].mean == 0 and not found["up"].significant
     assert any("does not depend" in w for w in found.warnings)
 
@@ -171,7 +179,10 @@ def test_scores_do_not_depend_on_the_length_of_the_vector_or_the_unit_of_activat
 
 def test_a_concept_that_the_layer_does_not_know_is_flagged() -> None:
     sets = [_cloud(seed, 60) for seed in range(12)]
-    found = wf.tcav(Features(), "features", {"nothing": _cloud(99, 300)}, sets, _cloud(50), 0)
+    found = wf.tcav(
+        Features(), layer="features", concepts={"nothing": _cloud(99, 300)}, random_sets=sets,
+        class_inputs=_cloud(50), target=0,
+    )  # fmt: skip
     row = found["nothing"]
     assert row.doubtful and not row.significant and 0.4 < row.accuracy < 0.6
     assert any("no claim" in w for w in found.warnings)
@@ -197,15 +208,13 @@ def test_text_does_not_depend_on_padding() -> None:
     model, tokenizer = load_sentiment()
     good = ["a great film", "wonderful", "I loved every minute of it", "great fun", "excellent acting and music"]
     plain = ["the film is long", "a man", "it was shown in a theatre on monday", "two people", "a story about a town"]
-    how = {"processor": tokenizer, "pooling": "mean", "relative": [("good", "plain")]}
-    found = [
-        wf.tcav(model, 1, {"good": good, "plain": plain}, [], good, "positive", batch_size=size, **how)
-        for size in (1, 5)
-    ]
+    how = {"layer": 1, "class_inputs": good, "target": "positive", "processor": tokenizer}
+    pair = {"concepts": {"good": good, "plain": plain}, "random_sets": [], "relative": [("good", "plain")]}
+    found = [wf.tcav(model, **how, **pair, pooling="mean", batch_size=size) for size in (1, 5)]
     assert found[0]["good|plain"].scores == found[1]["good|plain"].scores
     assert found[0]["good|plain"].magnitude == pytest.approx(found[1]["good|plain"].magnitude, abs=1e-5)
     with pytest.raises((NotOffered, BadInput), match="one length"):
-        wf.tcav(model, 1, {"good": good}, [plain] * 3, good, 1, processor=tokenizer, pooling="flat")
+        wf.tcav(model, **how, concepts={"good": good}, random_sets=[plain] * 3, pooling="flat")
 
 
 # Results and refusals

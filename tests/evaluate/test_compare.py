@@ -107,7 +107,7 @@ def test_same_seed_same_numbers_and_the_model_is_handed_back() -> None:
 def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     from whyformer import registry
 
-    entry = wf.methods()["saliency"]
+    entry = wf.list_methods()["saliency"]
 
     def broken(run: Any) -> Any:
         raise RuntimeError("out of luck")

@@ -22,7 +22,7 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_metric_is_in_the_table() -> None:
     text = (DOCS / "guide" / "trust.md").read_text(encoding="utf-8")
-    assert all(f"| {name} |" in text for name in wf.metrics())
+    assert all(f"| {name} |" in text for name in wf.list_metrics())
 
 
 def test_the_example_of_attention_x_gradient_runs() -> None:

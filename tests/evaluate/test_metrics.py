@@ -17,7 +17,7 @@ from whyformer.evaluate.metrics.faithfulness import BINS, STEPS, ranked, squared
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import get_metric
 
-METRICS = wf.metrics()
+METRICS = wf.list_metrics()
 SIZES = [1, 2, 5, 13, 40]
 
 

@@ -74,7 +74,7 @@ def told(tmp_path: Path) -> tuple[Any, Any]:
 
 
 def test_a_head_that_looks_at_the_next_word_finds_determiners(told: tuple[Any, Any]) -> None:
-    found = syntactic(*told, TOY)
+    found = syntactic(told[0], TOY, processor=told[1])
     after, before = ENCODER_HEADS.index("next"), ENCODER_HEADS.index("previous")
     assert found.arcs["det", "to head"] == 2
     assert found.share["det", "to head"][0, after] == 1
@@ -91,23 +91,23 @@ def test_a_head_that_looks_at_the_next_word_finds_determiners(told: tuple[Any, A
 
 def test_a_word_does_not_choose_itself(tmp_path: Path) -> None:
     model = seeded(lambda: Patterned(("self", "next"), causal=False)).eval()
-    found = syntactic(model, folders.tokenizer(tmp_path), TOY, relations=["det"])
+    found = syntactic(model, TOY, processor=folders.tokenizer(tmp_path), relations=["det"])
     assert found.share["det", "to head"][0, 0] == 1  # of the others, which get the same, the first
 
 
 def test_relations_can_be_chosen_and_kept_apart(told: tuple[Any, Any]) -> None:
-    found = syntactic(*told, TOY, relations=["aux:pass", "punct"], subtypes=True)
+    found = syntactic(told[0], TOY, processor=told[1], relations=["aux:pass", "punct"], subtypes=True)
     assert {relation for relation, _ in found.share} == {"aux:pass", "punct"}
     with pytest.raises(BadInput, match="no sentence has an arc"):
-        syntactic(*told, TOY, relations=["obj"])
+        syntactic(told[0], TOY, processor=told[1], relations=["obj"])
     with pytest.raises(UnknownName):
-        syntactic(*told, TOY, pieces="last")
+        syntactic(told[0], TOY, processor=told[1], pieces="last")
 
 
 def test_the_baseline_is_the_most_frequent_distance(told: tuple[Any, Any]) -> None:
     text = "\n".join([line(1, "so", 3, "advmod"), line(2, "not", 3, "advmod"), line(3, "good", 0, "root"),
                       line(4, "so", 3, "advmod"), ""])  # fmt: skip
-    found = syntactic(*told, text)
+    found = syntactic(told[0], text, processor=told[1])
     assert found.baseline["advmod", "to head"] == pytest.approx(1 / 3)
     assert found.offset["advmod", "to head"] == -1  # the nearest of three that are as good
 
@@ -133,10 +133,11 @@ def test_pieces_become_words() -> None:
 
 def test_batches_and_long_sentences(told: tuple[Any, Any]) -> None:
     model, tokenizer = told
-    together, alone = syntactic(model, tokenizer, TOY), syntactic(model, tokenizer, TOY, batch_size=1)
+    together = syntactic(model, TOY, processor=tokenizer)
+    alone = syntactic(model, TOY, processor=tokenizer, batch_size=1)
     for key, share in together.share.items():
         np.testing.assert_allclose(alone.share[key], share)
     long = "\n".join([line(i + 1, "so", i, "advmod" if i else "root") for i in range(30)]) + "\n\n" + TOY
-    found = syntactic(model, tokenizer, long)
+    found = syntactic(model, long, processor=tokenizer)
     assert found.sentences == 2
     assert "left out" in found.warnings[0]

@@ -161,7 +161,7 @@ def test_cost_again_and_an_unchanged_model(name: str, method: str) -> None:
     run(model, ALL[name].inputs())
     before = {k: v.clone() for k, v in model.state_dict().items()}
     flags = [(m.training, len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    entry = wf.methods()[method]
+    entry = wf.list_methods()[method]
     for one, again in zip(explained(name, method), explained(name, method), strict=True):
         assert np.array_equal(one.scores, again.scores) and np.isfinite(one.scores).all()
         assert one.scores.shape == (len(one.units),) and (entry.signed or (one.scores >= 0).all())

@@ -84,7 +84,7 @@ def _stripes() -> Any:
     with quiet():
         given = shipped_concepts(0, sets=12, size=10)
     pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
-    found = tcav(given.pop("model"), given.pop("layer"), **given, relative=pairs, pooling="mean", progress=False)
+    found = tcav(given.pop("model"), **given, relative=pairs, pooling="mean", progress=False)
     return replace(scores_view(found, "Do zebras need stripes? (TCAV)"), caption=STRIPES)
 
 

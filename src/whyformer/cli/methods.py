@@ -12,6 +12,8 @@ from whyformer.cli._catalogue import listed, needs_of
 if TYPE_CHECKING:
     from whyformer.registry import Method
 
+SCOPE = "local"  # what is registered explains one prediction; what looks at many inputs is a verb of its own
+
 
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one method with its options.")] = None,
@@ -25,10 +27,9 @@ def methods(
       whyformer methods generic_attention
       whyformer methods --json
     """
-    from whyformer.registry import get_method
-    from whyformer.registry import methods as registered
+    from whyformer.registry import get_method, list_methods
 
-    chosen = [get_method(name)] if name else list(registered().values())
+    chosen = [get_method(name)] if name else list(list_methods().values())
     listed(chosen, bool(name), json, plain=_plain, facts=_facts, table=_table)
 
 
@@ -38,7 +39,7 @@ def _plain(m: Method) -> dict[str, Any]:
         "idea": m.idea,
         "family": "post-hoc",
         "specificity": m.specificity,
-        "scope": m.scope,
+        "scope": SCOPE,
         "signed": m.signed,
         "class_specific": m.class_specific,
         "needs": sorted(m.needs),
@@ -63,7 +64,7 @@ def _table(chosen: Sequence[Method]) -> None:
     table.add_column("cost", overflow="fold")
     for m in chosen:
         sides = "yes" if m.signed else "no"
-        table.add_row(m.name, m.specificity, m.scope, sides, "yes" if m.class_specific else "no", m.cost_text)
+        table.add_row(m.name, m.specificity, SCOPE, sides, "yes" if m.class_specific else "no", m.cost_text)
     papers = [Text(f"{m.name}: {m.paper}", style="dim") for m in chosen]
     put(
         Group(
@@ -72,7 +73,7 @@ def _table(chosen: Sequence[Method]) -> None:
             table,
             Text(""),
             Text("looks at  attention maps, gradients of the input, or inputs and outputs only (black box)"),
-            Text("scope     local: one prediction; global: the model over many inputs"),
+            Text("scope     local: one prediction, not the model over many inputs"),
             Text("signed    says what spoke against the target too"),
             Text("class     the scores depend on the class that is explained"),
             Text("cost      passes through the model per input"),
@@ -89,7 +90,7 @@ def _facts(m: Method) -> list[str]:
     says = "signed (for and against)" if m.signed else "unsigned (how much)"
     depends = "depends on the class" if m.class_specific else "the same for every class"
     return [
-        f"looks at  {m.specificity}; post-hoc, {m.scope}",
+        f"looks at  {m.specificity}; post-hoc, {SCOPE}",
         f"scores    {says}; {depends}",
         f"cost      {m.cost_text} per input",
         f"needs     {needs_of(m)}",

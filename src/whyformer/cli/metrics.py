@@ -25,10 +25,9 @@ def metrics(
       whyformer metrics comprehensiveness
       whyformer metrics --json
     """
-    from whyformer.registry import get_metric
-    from whyformer.registry import metrics as registered
+    from whyformer.registry import get_metric, list_metrics
 
-    chosen = [get_metric(name)] if name else list(registered().values())
+    chosen = [get_metric(name)] if name else list(list_metrics().values())
     listed(chosen, bool(name), json, plain=_plain, facts=_facts, table=_table)
 
 

@@ -88,7 +88,7 @@ def tcav(
         found["pooling"] = pooling or SHIPPED_POOLING
     result = measure(
         loaded,
-        place,
+        layer=place,
         target=aim,
         relative=relative,
         classifier=classifier,

@@ -250,12 +250,12 @@ FAIR = 0.6  # held-out accuracy below which a layer is said not to know the conc
 
 def tcav(
     model: Any,
+    *,
     layer: int | str,
     concepts: Mapping[str, Any],
     random_sets: Sequence[Any],
     class_inputs: Any,
     target: Any,
-    *,
     processor: Any = None,
     relative: bool | Sequence[tuple[str, str]] = False,
     pooling: str = "cls",

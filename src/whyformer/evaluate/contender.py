@@ -17,7 +17,7 @@ from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.evaluate.perturbed import Perturbed
 from whyformer.inputs.choose import are_tensors
 from whyformer.memory import peak_bytes
-from whyformer.registry import get_method, methods
+from whyformer.registry import get_method, list_methods
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ class Contender:
 def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
     if given is None:
-        return [Contender(name, name) for name, m in methods().items() if name != "random" and m.scope == "local"]
+        return [Contender(name, name) for name in list_methods() if name != "random"]
     if isinstance(given, (str, Mapping)):
         given = [given]
     found = []

@@ -123,9 +123,9 @@ class SyntacticHeads:
 
 def syntactic(
     model: Any,
-    tokenizer: Any,
     conllu: str | Path,
     *,
+    processor: Any,
     pieces: str = "max",
     relations: Iterable[str] | None = None,
     subtypes: bool = False,
@@ -135,9 +135,9 @@ def syntactic(
 ) -> SyntacticHeads:
     """The share of dependency arcs that each head hits with its strongest word, itself and special tokens left out.
 
-    conllu: a file, or its text. pieces: how word pieces become words, "max" over them, the "first" one, or "sum" over
-    the keys and mean over the queries (Clark et al.). relations: which ones (default all but punct and root).
-    subtypes: keep ``nsubj:pass`` apart from ``nsubj``.
+    processor: the (fast) tokenizer. conllu: a file, or its text. pieces: how word pieces become words, "max" over
+    them, the "first" one, or "sum" over the keys and mean over the queries (Clark et al.). relations: which ones
+    (default all but punct and root). subtypes: keep ``nsubj:pass`` apart from ``nsubj``.
 
     Misleads when: there are few arcs, or many heads: the best of them is chosen on the same sentences. A causal model
     cannot look ahead, so it misses every arc that points to the right.
@@ -146,17 +146,17 @@ def syntactic(
     sentences = read_conllu(conllu)
     wanted = None if relations is None else set(relations)
     arcs = [_arcs(s, wanted, subtypes) for s in sentences]
-    encoded = _encoded(model, tokenizer, sentences)
+    encoded = _encoded(model, processor, sentences)
     usable = [i for i, e in enumerate(encoded) if e is not None and arcs[i]]
     if not usable:
         raise BadInput("no sentence has an arc of these relations and fits the model.")
     warnings = []
     if dropped := sum(e is None for e in encoded):
         warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
-    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], tokenizer)
+    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], processor)
     kept = [arcs[i] for i in usable]
     opened = passing_through(
-        model, tensors, processor=tokenizer, attention_at=attention_at, batch_size=batch_size, progress=progress
+        model, tensors, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
     hits: dict[tuple[str, str], list[Tensor]] = {}
     with opened as session:

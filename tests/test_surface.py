@@ -1,0 +1,132 @@
+"""What is public: the names of the package, what methods of others are written with, and the types that users see."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import whyformer as wf
+from tests.models import CASES
+from whyformer import extend, registry
+from whyformer.errors import UnknownName
+
+ROOMS = sorted(name for name in wf.__all__ if isinstance(getattr(wf, name), ModuleType))
+
+
+def test_what_is_listed_is_what_is_there() -> None:
+    assert dir(wf) == wf.__all__ == sorted(set(wf.__all__))
+    assert set(wf._HOMES) | set(wf._ROOMS) | {"__version__", "list_methods", "list_metrics"} == set(wf.__all__)
+    given: dict[str, object] = {}
+    exec("from whyformer import *", given)
+    assert set(given) - {"__builtins__"} == set(wf.__all__)
+    for name, home in wf._HOMES.items():
+        assert getattr(wf, name) is getattr(importlib.import_module(home), name)
+    with pytest.raises(AttributeError, match="metrics"):
+        wf.metrics  # noqa: B018
+
+
+def test_what_type_checkers_see_is_what_is_there() -> None:
+    """The imports under TYPE_CHECKING and the table of homes say the same twice; neither can be derived."""
+    source = inspect.getsource(wf)
+    imports = re.findall(r"^    from whyformer\.([\w.]+) import (\w+) as \2$", source, re.M)
+    assert {name: f"whyformer.{home}" for home, name in imports} == wf._HOMES
+    assert re.findall(r"^    from whyformer import (\w+) as \1$", source, re.M) == sorted(wf._ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_are_reached_whether_or_not_they_were_imported(room: str) -> None:
+    assert wf.__getattr__(room) is getattr(wf, room) is importlib.import_module(f"whyformer.{room}")
+
+
+def test_the_package_has_the_rooms_it_names() -> None:
+    assert ROOMS == sorted(wf._ROOMS)
+    import whyformer.methods as package
+
+    assert inspect.ismodule(package) and not callable(package)
+
+
+def test_types_are_shipped() -> None:
+    """``make check`` holds tests/typing/user_script.py to them; here, that no public function hides behind Any."""
+    assert (files("whyformer") / "py.typed").is_file()
+    functions = {name: f for name in wf.__all__ if inspect.isfunction(f := getattr(wf, name))}
+    returns = {name: inspect.get_annotations(f, eval_str=False).get("return", "Any") for name, f in functions.items()}
+    untyped = {name for name, hint in returns.items() if str(hint) in {"Any", "typing.Any"}}
+    # What these return depends on the inputs, or on the file; shap is an optional library.
+    assert untyped <= {"explain", "load", "to_shap"}
+
+
+# Methods of others
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", extend.__doc__ or "", re.S)
+    assert found is not None
+    return found.group(1)
+
+
+@pytest.fixture
+def registered() -> Iterator[registry.Method]:
+    """The method of the docstring, as if its package had been imported; gone afterwards."""
+    wf.list_methods()
+    before = dict(registry._METHODS)
+    exec(compile(block("python"), "mean_attention.py", "exec"), {})
+    (name,) = set(registry._METHODS) - set(before)
+    yield registry._METHODS[name]
+    del registry._METHODS[name]
+    assert registry._METHODS == before
+
+
+def test_the_method_of_the_docstring_explains(registered: registry.Method) -> None:
+    case = CASES["bert"]
+    model, inputs = case.build("eager"), case.inputs()
+    results = wf.explain(model, inputs, method=registered.name, heads="max")
+    record = wf.Explainer(model).record(inputs)
+    for row, result in enumerate(results):
+        rows = [site.attention_BHQK[row].amax(0)[0, : len(result.units)].numpy() for site in record.sites]
+        np.testing.assert_allclose(result.scores, np.mean(rows, 0), atol=1e-6)
+        assert (result.method, result.options) == ("mean_attention", {"heads": "max", "start_layer": 0})
+        assert (result.cost.forwards, result.cost.backwards) == registered.cost(len(result.units))
+    with pytest.raises(UnknownName, match="start_layer"):
+        wf.explain(model, inputs, method=registered.name, first_layer=1)
+
+
+def test_it_is_gone_again() -> None:
+    assert "mean_attention" not in wf.list_methods()
+
+
+def test_a_package_that_declares_it_is_enough(tmp_path: Path) -> None:
+    """An installed distribution, as pip would leave it: a module and its entry point."""
+    module = re.search(r'= "([\w.]+)"', block("toml"))
+    assert module is not None
+    package, name = module.group(1).split(".")
+    (tmp_path / package).mkdir()
+    (tmp_path / package / f"{name}.py").write_text(block("python"), encoding="utf-8")
+    about = tmp_path / "someone_elses-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n", encoding="utf-8")
+    group = block("toml").replace('[project.entry-points."whyformer.methods"]', "[whyformer.methods]").replace('"', "")
+    (about / "entry_points.txt").write_text(group, encoding="utf-8")
+    code = "import whyformer as wf; print(wf.list_methods()['mean_attention'].idea)"
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith("What the position that feeds the prediction attends to")
+
+
+def test_extend_offers_what_it_lists() -> None:
+    assert extend.__all__ == sorted(extend.__all__)
+    assert all(callable(getattr(extend, name)) for name in extend.__all__)
+    offered = {name for name in vars(extend) if not name.startswith("_")}
+    assert offered == set(extend.__all__)
