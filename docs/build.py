@@ -23,7 +23,7 @@ def yes(value: bool) -> str:
 
 
 def head(entry: Method) -> str:
-    options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults().items()) or "none"
+    options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults.items()) or "none"
     rows = [
         ("paper", entry.paper),
         ("cost per input", entry.cost_text),

@@ -88,7 +88,7 @@ def test_importing_is_light() -> None:
 
 def test_the_registry_reads_options_from_the_signature() -> None:
     entry = registry.get_method("attention_rollout")
-    assert entry.defaults()["residual"] == 0.5
+    assert entry.defaults["residual"] == 0.5
     assert entry.needs == {"attention"}
     with pytest.raises(BadInput, match="name such as"):
         registry.get_method(3)  # type: ignore[arg-type]

@@ -19,6 +19,10 @@ from torch import nn
 
 from whyformer.errors import BadInput, NotOffered
 
+Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
+VISIBLE = {None, "sdpa", "eager"}
+NO_TOKEN = -1  # stands for the padding token of a model that names none
+
 
 @dataclass
 class Loan:
@@ -73,67 +77,33 @@ def borrowed(model: nn.Module) -> Iterator[None]:
     """Hold the model's lock, with the model ready to be explained."""
     loan = _loan(model)
     with loan.lock, contextlib.ExitStack() as stack:
-        stack.callback(setattr, loan, "modules", loan.modules)
-        loan.modules = modules = list(model.modules())
-        training = [m for m in modules if m.training]
-        stack.callback(_restore_training, training)
-        for module in training:
-            module.training = False
+        modules = list(model.modules())
         # Not model.parameters(): it would walk through the modules once more.
         parameters = [p for m in modules for p in m._parameters.values() if p is not None]
-        trainable = [p for p in parameters if p.requires_grad and not p.is_inference()]
-        stack.callback(_restore_grad, trainable)
-        for parameter in trainable:
-            parameter.requires_grad_(False)
-        stack.enter_context(_visible_attention(modules))
-        stack.enter_context(_padding_named(model))
-        stack.enter_context(_random_state({p.device for p in parameters}))
-        if any(_is_compiled(m) for m in modules):  # compiled parts would run without the function mode being asked
+        changes: Changes = [(loan, "modules", modules)]
+        changes += [(m, "training", False) for m in modules if m.training]
+        changes += [(p, "requires_grad", False) for p in parameters if p.requires_grad and not p.is_inference()]
+        # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
+        configs = {id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}
+        hidden = [c for c in configs.values() if getattr(c, "_attn_implementation", None) not in VISIBLE]
+        changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
+        if names_no_padding(model):  # it takes one input at a time; with an id that no token has, several of one length
+            changes.append((model.__dict__["config"], "pad_token_id", NO_TOKEN))
+        stack.callback(_put, [(owner, name, getattr(owner, name)) for owner, name, _ in changes])
+        _put(changes)
+        # Whatever the model or a method draws, the caller's random numbers go on as if nothing had happened.
+        devices = {p.device for p in parameters if p.device.type == "cuda"}
+        stack.enter_context(torch.random.fork_rng(devices=list(devices)))
+        if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
+            # compiled parts would run without the function mode being asked
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(torch.inference_mode(False))
         yield
 
 
-def _is_compiled(module: nn.Module) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None or "_orig_mod" in module._modules
-
-
-def _restore_training(modules: list[nn.Module]) -> None:
-    for module in modules:
-        module.training = True
-
-
-def _restore_grad(parameters: list[nn.Parameter]) -> None:
-    for parameter in parameters:
-        parameter.requires_grad_(True)
-
-
-VISIBLE = {None, "sdpa", "eager"}
-
-
-@contextlib.contextmanager
-def _visible_attention(modules: list[nn.Module]) -> Iterator[None]:
-    """flash and flex kernels never pass a torch function: switch to sdpa for the call."""
-    before = [(config, config._attn_implementation) for config in _hidden_configs(modules)]
-    try:
-        for config, _ in before:
-            config._attn_implementation = "sdpa"
-        yield
-    finally:
-        for config, implementation in before:
-            config._attn_implementation = implementation
-
-
-def _hidden_configs(modules: list[nn.Module]) -> list[Any]:
-    found: dict[int, Any] = {}
-    for module in modules:
-        config = module.__dict__.get("config")  # a module has no other kind, and getattr would take its time to say no
-        if getattr(config, "_attn_implementation", None) not in VISIBLE:
-            found[id(config)] = config
-    return list(found.values())
-
-
-NO_TOKEN = -1  # stands for the padding token of a model that names none
+def _put(values: Changes) -> None:
+    for owner, name, value in values:
+        setattr(owner, name, value)
 
 
 def names_no_padding(model: nn.Module) -> bool:
@@ -141,27 +111,6 @@ def names_no_padding(model: nn.Module) -> bool:
     config = model.__dict__.get("config")
     classifies = any(c.__name__.endswith("ForSequenceClassification") for c in type(model).__mro__)
     return classifies and getattr(config, "pad_token_id", 0) in {None, NO_TOKEN}
-
-
-@contextlib.contextmanager
-def _padding_named(model: nn.Module) -> Iterator[None]:
-    """Such a classifier takes one input at a time; with an id that no token has, inputs without padding go together."""
-    config: Any = model.__dict__.get("config")
-    named = not names_no_padding(model) or config.pad_token_id == NO_TOKEN
-    try:
-        if not named:
-            config.pad_token_id = NO_TOKEN
-        yield
-    finally:
-        if not named:
-            config.pad_token_id = None
-
-
-@contextlib.contextmanager
-def _random_state(devices: set[torch.device]) -> Iterator[None]:
-    """Whatever the model or a method draws, the caller's random numbers go on as if nothing had happened."""
-    with torch.random.fork_rng(devices=[d for d in devices if d.type == "cuda"]):
-        yield
 
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from whyformer.memory import Peak
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
-from whyformer.study import Study, with_streams
+from whyformer.study import Study, study_of, with_streams
 from whyformer.study.leak import Leak
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, SCALARS, logits_of
@@ -63,35 +64,49 @@ class Explainer(LoadedModel):
         **options: Any,
     ) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
-        _refuse_misspelled(Explainer.explain, options)
+        if options:
+            _refuse_misspelled(Explainer.explain, options)
         one_of("scalar", scalar, SCALARS)
         one_of("memory", memory, ("auto",))
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
+        source = self.source(inputs)
+        chosen = [get_method(name or default_method(_kind(source.modality))) for name in names]
+        settings = _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
-        with self.session(inputs, target=target, scalar=scalar, **how) as session:
-            chosen = [get_method(name or default_method(_kind(session.modality))) for name in names]
-            settings = _settings(chosen, options)
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        with self.borrowed():
             for m in chosen:
                 if m.needs & {"attention_gradients", "input_gradients"}:
                     refuse_without_gradients(self.model, m.name)
-            results = _explained(session, chosen, settings)
-            shaped = {name: _shaped(each, session.batch.groups, session.single) for name, each in results.items()}
+            session = Session(self, source, target=target, scalar=scalar, **how)
+            # Rows that look at others are explained beside them, unless the method only asks for scores: then the
+            # modality brings the others in itself.
+            looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
+            for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
+                if not together:
+                    continue
+                measure = partial(_of_run, session, together, settings)
+                what = " and ".join(m.name for m in together)
+                for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
+                    for name, explanations in by_method.items():
+                        results[name] += explanations
+        shaped = {name: _shaped(each, session.batch.groups, session.single) for name, each in results.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
-        with self.session(inputs, target=target, scalar=scalar) as session:
+        with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
-            batch = session.source.batch()
-            study = session.studied(batch)
+            batch = session.part(range(session.size))
+            session.study = study = session.studied(batch)
             if not grad:
                 role = Observe(batch.size, session.names)
                 maps = observe(lambda: logits_of(session.modality.call(batch)), role, values=True)
             else:
-                run = session.run(batch, target, study)
+                run = session.run_of(batch, target)
                 recorder = Recorder(batch.size, session.names, study.batch_axes)
                 maps = record(lambda: run.output.logits(batch), recorder, run.scalars, values=True)
             require_sites(maps)
@@ -99,8 +114,11 @@ class Explainer(LoadedModel):
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
-        with self.session(inputs) as session:
-            return session.study
+        modality, batch, _ = self.prepare(inputs)
+        with self.borrowed():
+            batch, _ = modality.expanded(batch, None)  # a generator is studied on what it writes
+            one = modality.alone(batch.select([0])) if modality.one_by_one(batch) else batch
+            return study_of(modality, one)[0]
 
     def audit(self, inputs: Any) -> Leak:
         """Does information pass between positions outside the captured attention? (study/leak.py)"""
@@ -134,7 +152,8 @@ def explain(
     b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
     options: the method's own (wf.list_methods() lists them). attention_at: as for Explainer.
     """
-    _refuse_misspelled(explain, {k: v for k, v in how.items() if k not in inspect.signature(explain).parameters})
+    if unknown := how.keys() - PARAMETERS:
+        _refuse_misspelled(explain, unknown)
     return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
 
 
@@ -147,11 +166,12 @@ def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) 
     return inspect.Signature([*own, *others])
 
 
+PARAMETERS = set(inspect.signature(Explainer.explain).parameters)
 # Written once, in Explainer.explain; help() and editors at run time see all of them.
 explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
 
 
-def _refuse_misspelled(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
 
 
@@ -181,30 +201,8 @@ def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[s
 # From a session to explanations
 
 
-def _explained(session: Session, chosen: list[Method], settings: Settings) -> dict[str, list[Explanation]]:
-    """Explanations of all inputs by method. Rows that look at others are explained beside them, unless the method
-    only asks for scores: then the modality brings the others in itself.
-    """
-    results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-    beside = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
-    for group, together in ((beside, True), ([m for m in chosen if m not in beside], False)):
-        if not group:
-            continue
-        what = " and ".join(m.name for m in group)
-        parts = session.each(
-            lambda run, rows, group=group: _of_run(session, run, rows, group, settings),  # type: ignore[misc]
-            label="explaining",
-            what=what,
-            beside=together,
-        )
-        for _, by_method in parts:
-            for name, explanations in by_method.items():
-                results[name] += explanations
-    return results
-
-
 def _of_run(
-    session: Session, run: Run, rows: list[int], chosen: list[Method], settings: Settings
+    session: Session, chosen: list[Method], settings: Settings, run: Run, rows: list[int]
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
@@ -253,7 +251,7 @@ def explanations(
         "scalar": run.scalar,
         "method": m.name,
         "options": options,
-        "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults().get(k))),
+        "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults.get(k))),
         "seed": run.seed,
         "versions": {
             "whyformer": __version__,
@@ -314,7 +312,7 @@ def _with_pairs(run: Run, attribution: Attribution) -> Attribution:
     """Two compared inputs: what each pair of their units adds to the similarity, as one more map."""
     if not isinstance(attribution.matrix_BQK, dict):
         return attribution
-    between = run.pairs()
+    between = run.output.pairs
     if between is None:
         return attribution
     return replace(attribution, matrix_BQK=attribution.matrix_BQK | {("a", "b"): between})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ class Output:
             self.extra["use_cache"] = False
         self.causal = is_causal_lm(self.model) and not modality.generates
         self.speaks = self.causal or modality.generates  # classes are tokens
+        config = getattr(self.model, "config", None)
+        # Classes that do not exclude each other, as the config says: each has a probability of its own.
+        self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
         self.positions: list[int] | None = list(batch.positions) or None
         if self.causal:
             self.positions = self._last_positions(batch)
@@ -96,15 +100,12 @@ class Output:
         return logits[torch.arange(len(logits)), which.to(logits.device)]
 
     @property
-    def independent(self) -> bool:
-        """Classes that do not exclude each other, as the model's config says: each has a probability of its own."""
-        return getattr(getattr(self.model, "config", None), "problem_type", None) == "multi_label_classification"
-
-    @property
     def tokenizer(self) -> Any:
         return getattr(self.modality.processor, "tokenizer", self.modality.processor)
 
+    @cached_property
     def labels(self) -> dict[int, str]:
+        """Names of the classes."""
         if self.modality.compares:
             return {0: "similarity"}
         if self.speaks:
@@ -118,7 +119,7 @@ class Output:
         """The label of one class, or the token of one id."""
         if self.speaks and self.modality.processor is not None:
             return str(self.tokenizer.decode([index]))
-        return self.labels().get(index, "")
+        return self.labels.get(index, "")
 
     def token_id(self, text: str) -> int | None:
         """The id of a token given as text, on language models."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -39,12 +39,6 @@ Passes = tuple[float, float]  # forwards, backwards
 Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, handed back as it came
 
 
-@cache
-def _keyword_only(run: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Options are read from the signature, once."""
-    return {k: p for k, p in inspect.signature(run).parameters.items() if p.kind is p.KEYWORD_ONLY}
-
-
 @dataclass(frozen=True)
 class Method:
     """One entry of the registry."""
@@ -61,10 +55,12 @@ class Method:
     idea: str  # first sentence of the docstring
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
 
-    @property
+    @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
-        return _keyword_only(self.run)
+        """Read from the signature."""
+        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
+    @cached_property
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
 
@@ -73,7 +69,7 @@ class Method:
         for name in options:
             if name not in self.options:
                 raise UnknownName(f"option of {self.name}", name, self.options or ["(it has none)"])
-        return self.defaults() | options
+        return self.defaults | options
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,12 @@ class Metric:
     masks: Callable[..., Any] | None = None  # (trial, **options) -> the variants of the input that it will ask for
     ceiling: str | None = None  # the search that says how good a ranking can get: "remove", "keep", "leave_one_out"
 
-    @property
+    @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
-        return _keyword_only(self.run)
+        """Read from the signature."""
+        return {k: p for k, p in inspect.signature(self.run).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
+    @cached_property
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
 

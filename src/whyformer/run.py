@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,16 +31,110 @@ from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
 from whyformer.types import Record, Target, Units
 
-# Positions: where the units of a batch stand in the model's attention, and which rows feed the prediction.
+Seeing = TypeVar("Seeing", bound=Intercept)
 
 
-class Positions:
-    """What is known about a batch before the model has run on it."""
+@dataclass
+class Attribution:
+    """What a method returns for a batch: scores per attention position, and whatever else it has."""
 
-    def __init__(self, modality: Modality, batch: Batch, study: Study) -> None:
+    scores_BN: Tensor
+    matrix_BQK: Tensor | dict[tuple[str, str], Tensor] | None = None  # several streams: by (query, key) stream
+    layers_BLQK: Tensor | None = None
+    detail: list[np.ndarray[Any, Any]] | None = None
+    base_B: Tensor | None = None
+    checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
+    warnings: list[list[str]] | None = None
+    signed: bool | None = None  # where an option decides it; None: as registered
+    used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
+
+
+class Run:
+    """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
+
+    def __init__(
+        self,
+        modality: Modality,
+        batch: Batch,
+        study: Study,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        seed: int = 0,
+        batch_size: int = 32,
+        keep_layers: bool = False,
+        track: Callable[[Sequence[Any], str], Any] | None = None,
+    ) -> None:
         self.modality, self.batch, self.study = modality, batch, study
+        # Several streams of tokens: methods that know the rules for them read maps by stream.
+        self.multi_stream: bool = study.multi_stream
+        self.windowed = study.windows is not None  # attention inside windows (Swin), whose places are known
+        self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
+        self.track = track or (lambda steps, label: steps)
+        self.output = Output(modality, batch, scalar)
+        self.forwards_B = np.zeros(batch.size)
+        self.backwards_B = np.zeros(batch.size)
+        self._wanted = target
+        self._records: dict[bool, Record] = {}
+        self._anatomy: Anatomy | None = None
+        self._names = module_names(modality.model)
+        self._logits: Tensor | None = None
+        self._targets: list[Target] | None = None
+        self.gives_probabilities = False  # what the model returns are no logits; known once it has run
+
+    # What is explained
 
     @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            self._see(self.forward(self.batch, range(self.batch.size)))
+        assert self._logits is not None
+        return self._logits
+
+    @property
+    def targets(self) -> list[Target]:
+        if self._targets is None:
+            self._resolve(self.logits)
+        assert self._targets is not None
+        return self._targets
+
+    @cached_property
+    def value_B(self) -> Tensor:
+        return scalar_of(self.logits, self.targets, self.scalar)
+
+    def scalars(self, logits_BC: Tensor) -> Tensor:
+        """(B,) explained value, differentiable; picks the predicted class where no target was given."""
+        if self._targets is None:
+            self._see(logits_BC)
+            self._resolve(logits_BC.detach())
+        values_B = scalar_of(logits_BC, self.targets, self.scalar)
+        if not self.batch.reference_rows:
+            return values_B
+        own_B = torch.zeros_like(values_B)
+        own_B[: len(self.explained)] = 1
+        return values_B * own_B  # others are looked at, not explained
+
+    def _see(self, logits: Tensor) -> None:
+        self._logits = logits.detach().float()
+        require_finite(self._logits)
+        # Classes that do not exclude each other need not add up to anything.
+        self.gives_probabilities = not self.output.independent and are_probabilities(self._logits)
+        if self.gives_probabilities:
+            refuse_twice(self.scalar)
+
+    def _resolve(self, logits: Tensor) -> None:
+        self._targets = resolve_targets(
+            self._wanted,
+            logits,
+            self.output.labels,
+            self.output.positions,
+            self.output.token_id,
+            self.output.independent,
+        )
+
+    # Where the units stand in the model's attention, and which rows feed the prediction
+
+    @cached_property
     def length(self) -> int:
         """Positions the model's attention runs over; those of several streams are laid end to end."""
         if self.multi_stream:
@@ -104,11 +198,6 @@ class Positions:
 
     # Several streams
 
-    @property
-    def multi_stream(self) -> bool:
-        """Several streams of tokens: methods that know the rules for them read maps by stream."""
-        return self.study.multi_stream
-
     @cached_property
     def schedule(self) -> Schedule:
         """Who asks whom (study/schedule.py)."""
@@ -127,122 +216,9 @@ class Positions:
     # Windows
 
     @property
-    def windowed(self) -> bool:
-        """Attention inside windows (Swin), whose places in the image are known."""
-        return self.study.windows is not None
-
-    @property
     def windows(self) -> Windows:
         assert self.study.windows is not None
         return self.study.windows
-
-
-# Run: a batch of inputs with their targets. Methods ask it for what they need; it caches and counts passes.
-
-
-Seeing = TypeVar("Seeing", bound=Intercept)
-
-
-@dataclass
-class Attribution:
-    """What a method returns for a batch: scores per attention position, and whatever else it has."""
-
-    scores_BN: Tensor
-    matrix_BQK: Tensor | dict[tuple[str, str], Tensor] | None = None  # several streams: by (query, key) stream
-    layers_BLQK: Tensor | None = None
-    detail: list[np.ndarray[Any, Any]] | None = None
-    base_B: Tensor | None = None
-    checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
-    warnings: list[list[str]] | None = None
-    signed: bool | None = None  # where an option decides it; None: as registered
-    used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
-
-
-class Run(Positions):
-    """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
-
-    def __init__(
-        self,
-        modality: Modality,
-        batch: Batch,
-        study: Study,
-        *,
-        target: Any = None,
-        scalar: str = "logit",
-        seed: int = 0,
-        batch_size: int = 32,
-        keep_layers: bool = False,
-        track: Callable[[Sequence[Any], str], Any] | None = None,
-    ) -> None:
-        super().__init__(modality, batch, study)
-        self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
-        self.track = track or (lambda steps, label: steps)
-        self.output = Output(modality, batch, scalar)
-        self.forwards_B = np.zeros(batch.size)
-        self.backwards_B = np.zeros(batch.size)
-        self._wanted = target
-        self._records: dict[bool, Record] = {}
-        self._anatomy: Anatomy | None = None
-        self._names = module_names(modality.model)
-        self._logits: Tensor | None = None
-        self._targets: list[Target] | None = None
-
-    # What is explained
-
-    @property
-    def logits(self) -> Tensor:
-        if self._logits is None:
-            self._see(self.forward(self.batch, range(self.batch.size)))
-        assert self._logits is not None
-        return self._logits
-
-    @property
-    def targets(self) -> list[Target]:
-        if self._targets is None:
-            self._resolve(self.logits)
-        assert self._targets is not None
-        return self._targets
-
-    @property
-    def value_B(self) -> Tensor:
-        return scalar_of(self.logits, self.targets, self.scalar)
-
-    def scalars(self, logits_BC: Tensor) -> Tensor:
-        """(B,) explained value, differentiable; picks the predicted class where no target was given."""
-        if self._targets is None:
-            self._see(logits_BC)
-            self._resolve(logits_BC.detach())
-        values_B = scalar_of(logits_BC, self.targets, self.scalar)
-        if not self.batch.reference_rows:
-            return values_B
-        own_B = torch.zeros_like(values_B)
-        own_B[: len(self.explained)] = 1
-        return values_B * own_B  # others are looked at, not explained
-
-    @property
-    def gives_probabilities(self) -> bool:
-        """What the model returns are no logits. Classes that do not exclude each other need not add up to anything."""
-        return not self.output.independent and are_probabilities(self.logits)
-
-    def pairs(self) -> Tensor | None:
-        """(B, N_a, N_b) what pairs of units add to a similarity, where the modality knows; found on the way."""
-        return self.output.pairs
-
-    def _see(self, logits: Tensor) -> None:
-        self._logits = logits.detach().float()
-        require_finite(self._logits)
-        if self.gives_probabilities:
-            refuse_twice(self.scalar)
-
-    def _resolve(self, logits: Tensor) -> None:
-        self._targets = resolve_targets(
-            self._wanted,
-            logits,
-            self.output.labels(),
-            self.output.positions,
-            self.output.token_id,
-            self.output.independent,
-        )
 
     # Passes
 
@@ -280,10 +256,10 @@ class Run(Positions):
         self.forwards_B += 1
         if not grad:
             observer = self._ready(Observe(self.batch.size, self._names, axes))
-            result = observe(lambda: self.output.logits(self.batch), observer, values)
+            result = observe(partial(self.output.logits, self.batch), observer, values)
         else:
             recorder = self._ready(Recorder(self.batch.size, self._names, axes))
-            result = record(lambda: self.output.logits(self.batch), recorder, self.scalars, values)
+            result = record(partial(self.output.logits, self.batch), recorder, self.scalars, values)
             self.backwards_B += 1
         if self._logits is None:
             self._see(result.logits)
@@ -299,7 +275,7 @@ class Run(Positions):
             require_readable(self.study)
             self.forwards_B += 1
             intercept = self._ready(Dissect(self.batch.size, self._names, self.study.batch_axes))
-            found = dissect(lambda: self.output.logits(self.batch), intercept)
+            found = dissect(partial(self.output.logits, self.batch), intercept)
             require_sites(found.record)
             self._anatomy = found
             self._records[False] = with_streams(found.record, self.study)

@@ -153,55 +153,32 @@ class Session:
     ) -> None:
         if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
             raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-        self.loaded, self.model = loaded, loaded.model
-        self.source = loaded.source(inputs)
-        self.modality, self.single = self.source.modality, self.source.single
-        if isinstance(target, list) and len(target) != self.source.size:
-            raise BadInput(f"{len(target)} targets for {self.source.size} inputs: give one target, or one per input.")
-        self.target, self.scalar, self.seed = target, self.modality.scalar(scalar), seed
-        self.keep_layers, self.at_once = keep_layers, at_once
-        self.track = tracker(progress)
-        self.batch_size = batch_size
-        self.setup_forwards = 0  # of the studies that had to be made now
+        self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
+        if isinstance(target, list) and len(target) != source.size:
+            raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
+        self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
+        self.target, self.scalar, self.seed = target, source.modality.scalar(scalar), seed
+        self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
+        self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()
         self.forwards = self.backwards = 0.0
+        self.size, self.one_by_one = source.size, False
+        device = torch.device("cpu")
+        if at_once:
+            self.padded = hidden_padding(self.modality, source.batch())  # one row per input
+            # One row per explanation. The model runs here where an input gives several.
+            self.batch, self.target = self.modality.expanded(self.padded, target)
+            self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
+            self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
+        self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
 
     # What is run
-
-    @cached_property
-    def batch(self) -> Batch:
-        """All inputs, one row per explanation. The model runs here where an input gives several."""
-        batch, self.target = self.modality.expanded(self.padded, self.target)
-        return batch
-
-    @cached_property
-    def padded(self) -> Batch:
-        """All inputs, one row each."""
-        return hidden_padding(self.modality, self.source.batch())
-
-    @property
-    def size(self) -> int:
-        return self.batch.size if self.at_once else self.source.size
-
-    @cached_property
-    def step(self) -> int:
-        """Inputs at a time."""
-        if self.batch_size is not None:
-            return self.batch_size
-        tensors = self.batch.tensors if self.at_once else {}
-        on_cpu = all(t.device.type == "cpu" for t in tensors.values())
-        return BATCH_SIZE if on_cpu else BATCH_SIZE_ON_DEVICE
-
-    @cached_property
-    def one_by_one(self) -> bool:
-        """Inputs differ in form: each is studied and run by itself."""
-        return self.at_once and self.modality.one_by_one(self.batch)
 
     @cached_property
     def study(self) -> Study:
         """What is known about the model for these inputs; of inputs that differ in form, for the first."""
         if self.one_by_one:
-            return self.studied(self.modality.alone(self.batch.select([0])))
+            return self.studied(self.part([0]))
         return self.studied(self.batch if self.at_once else self.part(range(min(self.size, self.step))))
 
     def studied(self, batch: Batch) -> Study:
@@ -226,7 +203,9 @@ class Session:
         """Some of the inputs."""
         if not self.at_once:
             return hidden_padding(self.modality, self.source.batch(rows))
-        batch = self.batch if list(rows) == list(range(self.size)) else self.batch.select(rows)
+        if list(rows) == list(range(self.size)) and not self.one_by_one:
+            return self.batch
+        batch = self.batch.select(rows)
         return self.modality.alone(batch) if self.one_by_one else batch
 
     def alone(self, row: int) -> Batch:
@@ -234,12 +213,24 @@ class Session:
         one = self.part([row])
         return one if self.one_by_one else self.modality.trimmed(one)
 
-    def run(self, batch: Batch, target: Any, study: Study | None = None, scalar: str | None = None) -> Run:
-        """A batch of this session's inputs with targets, to be looked into."""
+    def target_of(self, rows: Sequence[int]) -> Any:
+        """What was asked for: one target for all, or one per input."""
+        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+
+    def run(self, rows: Sequence[int], *, beside: bool = False) -> Run:
+        """Some of the inputs with their targets; ``beside`` the reference rows that they look at (SAINT)."""
+        batch, target = self.part(rows), self.target_of(rows)
+        if beside:
+            batch = self.modality.beside_reference_rows(batch)
+            target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
+        return self.run_of(batch, target)
+
+    def run_of(self, batch: Batch, target: Any, *, scalar: str | None = None) -> Run:
+        """A batch of this session's inputs, to be looked into."""
         return Run(
             self.modality,
             batch,
-            study or (self.studied(batch) if self.one_by_one else self.study),
+            self.studied(batch) if self.one_by_one else self.study,
             target=target,
             scalar=scalar or self.scalar,
             seed=self.seed,
@@ -248,25 +239,16 @@ class Session:
             track=self.track,
         )
 
-    def run_of(self, rows: Sequence[int]) -> Run:
-        """The run of some inputs, with their targets."""
-        return self.run(self.part(rows), self.targets_of(rows))
-
-    def targets_of(self, rows: Sequence[int]) -> Any:
-        """The targets that were asked for: one for all, or one per input."""
-        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
-
     # The loop
 
-    def parts(self, sort: bool | None = None, label: str = "") -> Iterator[list[int]]:
+    def parts(self, sort: bool | None = None) -> list[list[int]]:
         """Rows that are run together; with ``sort`` (None: where parts are encoded by themselves) of like length."""
         order = list(range(self.size))
         raw = self.source.raw
         if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
             order.sort(key=lambda i: len(raw[i]))
         stride = 1 if self.one_by_one else self.step
-        parts = [order[i : i + stride] for i in range(0, self.size, stride)]
-        yield from self.track(parts, label) if label else parts
+        return [order[i : i + stride] for i in range(0, self.size, stride)]
 
     def each(
         self, measure: Measure[T], *, label: str, what: str = "", sort: bool | None = None, beside: bool = False
@@ -278,11 +260,10 @@ class Session:
         by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
         """
         results: list[tuple[list[int], T]] = []
-        for waiting in self.parts(sort, label):
+        for waiting in self.track(self.parts(sort), label):
             singly, rows = beside, waiting
             while rows:
-                part = rows[: 1 if singly else self.step]
-                short_of_memory = ""
+                part, short_of_memory = rows[: 1 if singly else self.step], ""
                 try:
                     results.append((part, self._measured(measure, part, beside)))
                 except AmbiguousLayout:
@@ -299,11 +280,7 @@ class Session:
         return results
 
     def _measured(self, measure: Measure[T], rows: list[int], beside: bool) -> T:
-        batch, target = self.part(rows), self.targets_of(rows)
-        if beside:
-            batch = self.modality.beside_reference_rows(batch)
-            target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
-        run = self.run(batch, target)
+        run = self.run(rows, beside=beside)
         result = measure(run, rows)
         self.forwards += float(run.forwards_B.sum())
         self.backwards += float(run.backwards_B.sum())

@@ -103,8 +103,8 @@ class Exam:
 
         own_answer: what the model says now, whatever is explained.
         """
-        target = None if own_answer else self.session.targets_of([row])
-        return self.session.run(self.alone(row), target, scalar=self.modality.scalar(scalar))
+        target = None if own_answer else self.session.target_of([row])
+        return self.session.run_of(self.alone(row), target, scalar=self.modality.scalar(scalar))
 
     # Explanations by the method under examination
 

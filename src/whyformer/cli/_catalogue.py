@@ -45,7 +45,7 @@ def _sheet(entry: Method | Metric, facts: list[str]) -> None:
     from whyformer.views.terminal.page import put
 
     paragraphs = (inspect.getdoc(entry.run) or "").split("\n\n")
-    options = [f"  {k}={v!r}" for k, v in entry.defaults().items()] or ["  (none)"]
+    options = [f"  {k}={v!r}" for k, v in entry.defaults.items()] or ["  (none)"]
     put(
         Group(
             Text(entry.name, style="bold"),

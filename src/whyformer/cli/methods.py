@@ -45,7 +45,7 @@ def _plain(m: Method) -> dict[str, Any]:
         "needs": sorted(m.needs),
         "cost": m.cost_text,
         "options": {
-            k: v if isinstance(v, (str, int, float, bool, type(None))) else repr(v) for k, v in m.defaults().items()
+            k: v if isinstance(v, (str, int, float, bool, type(None))) else repr(v) for k, v in m.defaults.items()
         },
         "paper": m.paper,
     }

@@ -39,7 +39,7 @@ def _plain(m: Metric) -> dict[str, Any]:
         "higher_is_better": m.higher_is_better,
         "needs": sorted(m.needs),
         "cost": m.cost_text,
-        "options": {k: list(v) if isinstance(v, tuple) else v for k, v in m.defaults().items()},
+        "options": {k: list(v) if isinstance(v, tuple) else v for k, v in m.defaults.items()},
         "paper": m.paper,
     }
 

@@ -147,7 +147,7 @@ class Unit:
             if unit is None:
                 raise BadInput(f"unit: {FORMS}.")
             logits_BC = output.logits(example)
-            self.target = resolve_targets(unit, logits_BC, output.labels(), output.positions, output.token_id)[0].index
+            self.target = resolve_targets(unit, logits_BC, output.labels, output.positions, output.token_id)[0].index
             self.name = f"class {output.name(self.target) or self.target}"
 
     def __enter__(self) -> Unit:

@@ -200,7 +200,7 @@ class Reader:
 def _aims(output: Output, batch: Batch, logits_BC: Tensor, target: Any) -> list[Target]:
     if target is None or isinstance(target, list):
         raise BadInput("tcav asks about one class: give target, by name or index.")
-    return resolve_targets(target, logits_BC, output.labels(), output.positions, output.token_id)
+    return resolve_targets(target, logits_BC, output.labels, output.positions, output.token_id)
 
 
 def _name(output: Output, modality: Modality, target: Target) -> str:

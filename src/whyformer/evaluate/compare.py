@@ -371,7 +371,7 @@ def _twice(perturbed: Perturbed, judged: Judged) -> list[str]:
     """Metrics that take the softmax of what is one already."""
     if not any(run.gives_probabilities for run in perturbed.runs):
         return []
-    squashed = [m.name for m, options in judged if (m.defaults() | options).get("value") == "probability"]
+    squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
     if not squashed:
         return []
     return [

@@ -56,7 +56,7 @@ class Perturbed:
             self.inputs = _as_tensors(session)
         self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.pool = self._pool(reference)
-        self.runs = [session.run_of(rows) for rows in session.parts()]
+        self.runs = [session.run(rows) for rows in session.parts()]
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in run.units]
         self.parts = [self._parts(u) for u in self.units]

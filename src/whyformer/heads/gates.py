@@ -187,7 +187,7 @@ def _trained(
             rows = torch.randperm(session.size, generator=generator).tolist()
         batch, rows = rows[: session.step], rows[session.step :]
         uniform = torch.rand(log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a.device)
-        run = session.run_of(batch)
+        run = session.run(batch)
         with torch.enable_grad():
             role = Gate(run.batch.size, session.names, session.study.batch_axes, gates=sampled_gates(log_a, uniform))
             with role:

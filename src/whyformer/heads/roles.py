@@ -150,7 +150,7 @@ def roles(
 def _token_counts(session: Session) -> Counter[str]:
     counts: Counter[str] = Counter()
     for start in range(0, session.size, session.step):
-        run = session.run_of(range(start, min(start + session.step, session.size)))
+        run = session.run(range(start, min(start + session.step, session.size)))
         for units in run.units:
             counts.update(units.labels)
     return counts

@@ -159,7 +159,7 @@ class Weighed:
 def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
     """Attention weights and value norms of each input, for an ``Explainer`` and whatever it explains."""
     with explainer.session(inputs) as session, torch.no_grad():
-        run = session.run_of(range(session.size))
+        run = session.run(range(session.size))
         norms = transformed_norms(run)
         maps = [site.attention_BHQK for site in run.anatomy().record.sites]
         found = []
