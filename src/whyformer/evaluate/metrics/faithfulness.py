@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import (
+from whyformer.engines.perturbation.game import VALUES
+from whyformer.engines.perturbation.ranking import (
     FRACTIONS,
-    VALUES,
     area,
     leave_one_out,
     only_top,

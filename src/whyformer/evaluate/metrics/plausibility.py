@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import count_of, order_of
+from whyformer.engines.perturbation.ranking import count_of, order_of
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import metric
 
