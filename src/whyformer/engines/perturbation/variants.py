@@ -171,6 +171,14 @@ class LeftOut(Variants):
         return self._stretch(slice(int(units[0]), int(units[-1]) + 1))
 
 
+def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
+    """One image input once per picture that is put in place of its own; the padding around it stays."""
+    main = run.modality.main
+    pixels = run.batch.tensors[main][row].repeat(len(pictures), 1, 1, 1)
+    pixels[..., : pictures.shape[-2], : pictures.shape[-1]] = pictures
+    return run.batch.select([row] * len(pictures)).with_tensors(**{main: pixels})
+
+
 # Which of them a metric gets: by the name of what stands for the absent.
 
 
