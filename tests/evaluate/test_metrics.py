@@ -11,7 +11,7 @@ import pytest
 import whyformer as wf
 from tests.evaluate.games import linear, predict, together
 from tests.references.metrics import eraser, forecast, optimus, perturbation
-from whyformer.engines.perturbation.game import FRACTIONS, random_sets, without_bottom, without_top
+from whyformer.engines.perturbation.ranking import FRACTIONS, random_sets, without_bottom, without_top
 from whyformer.errors import UnknownName
 from whyformer.evaluate.metrics.faithfulness import BINS, STEPS, ranked, squared_error
 from whyformer.evaluate.trial import Trial

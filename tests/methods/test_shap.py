@@ -27,8 +27,9 @@ from tests.methods.test_saliency import Linear
 from tests.models import CASES
 from tests.references.differentiable import TARGET, double, tokens
 from tests.references.shap import Tree, owen, shap
+from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.players import Players, players_of
-from whyformer.engines.perturbation.variants import Coalitions
+from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.shap import QUEUE, _Masker
 from whyformer.result import shap_package
@@ -194,9 +195,9 @@ def test_masked_variants_hold_what_is_present() -> None:
     """Every set of patches, against pasting the pixels by hand."""
     with running("vit") as run:
         players = [(1, 2), (5,), (16,)]
-        game = Coalitions(run, 0, players, "zero")
+        variants = Replaced(run, 0, players, "zero")
         sets = np.array(list(product([False, True], repeat=3)))
-        made = game.batch(sets).tensors["pixel_values"]
+        made = variants.batch(sets).tensors["pixel_values"]
         image = CASES["vit"].inputs()["pixel_values"][0]
         for present, picture in zip(sets, made, strict=True):
             expected = image.clone()
@@ -206,6 +207,7 @@ def test_masked_variants_hold_what_is_present() -> None:
                     if not there:
                         expected[:, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
             assert torch.equal(picture, expected)
+        game = game_of_scores(run, 0, variants, len(players))
         before = run.forwards_B[0]
         game.scores(sets)
         assert run.forwards_B[0] - before == 7, "all of them there is the input itself, whose value is known"
@@ -216,8 +218,8 @@ def test_masked_variants_hold_what_is_present() -> None:
 def test_padding_is_cut_off_before_anything_is_run() -> None:
     inputs = padded(CASES["bert"].inputs(), 6)
     with running("bert", inputs=inputs) as run:
-        game = Coalitions(run, 1, [(1,), (2,)], MASK)
-        assert game.batch(np.ones((3, 2), bool)).tensors["input_ids"].shape == (3, 7)
+        variants = Replaced(run, 1, [(1,), (2,)], MASK)
+        assert variants.batch(np.ones((3, 2), bool)).tensors["input_ids"].shape == (3, 7)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

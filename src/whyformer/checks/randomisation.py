@@ -16,7 +16,8 @@ from whyformer.borrow import known_about
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
-from whyformer.engines.perturbation.variants import Coalitions
+from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
 from whyformer.output import Output
 
@@ -293,7 +294,8 @@ def _evidence(exam: Exam) -> float:
             run = exam.run(row, own_answer=True)
             units = [i for i, special in enumerate(run.units[0].special) if not special]
             try:
-                game = Coalitions(run, 0, [units], run.modality.replacements[0])
+                everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
+                game = game_of_scores(run, 0, everything_away, 1)
                 empty = float(game.scores(np.array([[False]]))[0])
             except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
                 empty = 0.0

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.distances import probabilities
-from whyformer.engines.perturbation.variants import Coalitions
+from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import NotOffered
 from whyformer.evaluate.detectors import asks_each
 from whyformer.run import Run
@@ -36,7 +37,8 @@ def said_of(run: Run) -> Callable[[Tensor], Tensor]:
         return probabilities
     units = [i for i, special in enumerate(run.units[0].special) if not special]
     whole = float(run.value_B[0])
-    empty = float(Coalitions(run, 0, [units], run.modality.replacements[0]).scores(np.array([[False]]))[0])
+    everything_away = Replaced(run, 0, [units], run.modality.replacements[0])
+    empty = float(game_of_scores(run, 0, everything_away, 1).scores(np.array([[False]]))[0])
     if abs(whole - empty) < NOTHING:
         raise NotOffered("the similarity is the same without any unit: there is nothing that attention could change.")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from whyformer.engines.perturbation.game import count_of, order_of
+from whyformer.engines.perturbation.ranking import count_of, order_of
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import rankdata
 
-from whyformer.engines.perturbation.game import FRACTIONS
+from whyformer.engines.perturbation.ranking import FRACTIONS
 from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, spelled
 from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted

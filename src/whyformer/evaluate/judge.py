@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import Game, count_of, only_top, without_top
+from whyformer.engines.perturbation.game import Game
+from whyformer.engines.perturbation.ranking import count_of, only_top, without_top
 from whyformer.evaluate.annotations import rationale_of, region_of
 from whyformer.evaluate.contender import Contender
 from whyformer.evaluate.noise import scores_with_noise

@@ -19,7 +19,7 @@ from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_o
 from whyformer.evaluate.compare import PICTURES, with_nan, without_nan
 from whyformer.evaluate.contender import filled, wanted
 from whyformer.evaluate.judge import greedy, random_scores
-from whyformer.evaluate.metrics.faithfulness import aopc, ranked, whole_then_without_top
+from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
 from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.evaluate.trial import Trial
 from whyformer.explainer import Explainer
@@ -243,7 +243,7 @@ def outcomes_of(
         contenders |= {name: scores[i] for name, scores in field.aside.items()}
         trials = {name: Trial(scores, game) for name, scores in contenders.items()}
         floor = [Trial(scores, game) for scores in random_scores(game.parts, i, perturbed.seed)]
-        game.ask(np.concatenate([whole_then_without_top(t) for t in (*trials.values(), *floor)]))
+        game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
         for name, trial in trials.items():
             values.setdefault(name, []).append(aopc(trial))
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.types import Units
 
@@ -94,11 +95,9 @@ class Modality(ABC):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
 
-    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
-        """:meth:`without_unit`, at most ``at_once`` at a time; large images are made as they are asked for."""
-        whole = self.without_unit(batch, row, units, replacement)
-        for start in range(0, whole.size, at_once):
-            yield whole.select(slice(start, start + at_once))
+    def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
+        """:meth:`without_unit`, for a stretch of the units at a time; large images are made as they are asked for."""
+        return self.without_unit(batch, row, units, replacement).select
 
     def removable(self, units: Units) -> list[bool]:
         """Units that can be taken away: not the tokens that the model adds itself."""
@@ -108,6 +107,41 @@ class Modality(ABC):
     def replacements(self) -> tuple[str, ...]:
         """What a unit can be replaced by; the first is the default."""
         return ()
+
+    # Parts of the input away, several at a time
+
+    takes_token_ids = False  # any token id can stand for an absent unit
+
+    def trimmed(self, one: Batch) -> Batch:
+        """One input without the padding at its end."""
+        return one
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        """Per tensor of one input (without the batch axis): the unit that each entry belongs to, -1: to none."""
+        raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        """What can be put in place of absent entries of a tensor, at the places that :meth:`owners` knows."""
+        return ()
+
+    def filling(
+        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
+    ) -> list[dict[str, Tensor]]:
+        """What one of the :attr:`fillers` puts there, tensor by tensor: once, or once per draw if it is random.
+
+        pool: the inputs that means and random draws are taken from.
+        """
+        raise UnknownName("value of replace", name, self.fillers)
+
+    def token_ids(self, units: Units, one: Batch) -> Tensor | None:
+        """(U,) the token that each unit of one input is, where units are tokens."""
+        return None
+
+    @property
+    def special_unknown(self) -> bool:
+        """Nobody said which tokens are special, so all count as words."""
+        return False
 
     # Rows of a table that look at each other
 
@@ -156,10 +190,6 @@ class Modality(ABC):
 
     def alone(self, one: Batch) -> Batch:
         """One input of an uneven batch, as it is by itself."""
-        return one
-
-    def trimmed(self, one: Batch) -> Batch:
-        """One input without the padding at its end."""
         return one
 
     def scalar(self, scalar: str) -> str:

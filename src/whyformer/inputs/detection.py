@@ -109,6 +109,14 @@ class DetectionInput(ImageInput):
             return LearnedPositions(self.model, self.main), batch
         return self._patches, batch
 
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        """Replacements too: images are large, and one filling takes less room than a variant per patch.
+
+        Other images are none: they have other sizes, and padding.
+        """
+        return (*self.replacements, "grey", "black")
+
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         return without_each(self, batch, row, units, replacement)
 

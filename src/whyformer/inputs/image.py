@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
 from whyformer.inputs.base import Batch, Modality, Raw, assemble
+from whyformer.inputs.fillings import resampled
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -150,19 +152,48 @@ class ImageInput(Modality):
         one = batch.select([row])
         pixels = one.tensors[self.main]
         patches = patch_masks(units, pixels)
-        changed = torch.where(patches[:, None], self.filling(units, pixels, replacement), pixels)
+        changed = torch.where(patches[:, None], self.painted(units, pixels, replacement), pixels)
         return one.select([0] * len(patches)).with_tensors(**{self.main: changed})
 
-    def filling(self, units: Units, pixels: Tensor, replacement: str) -> Tensor:
+    def painted(self, units: Units, pixels: Tensor, replacement: str) -> Tensor:
         """What stands for absent pixels, made of the picture without its padding."""
         high, wide = units.image_size or pixels.shape[-2:]
         filled = pixels.clone()
         filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
         return filled
 
-    def owner(self, units: Units, pixels: Tensor) -> Tensor:
-        """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
-        return patch_of_pixels(units, pixels)
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        """A pixel's channels all belong to the patch that it lies in, padding to none."""
+        patch = patch_of_pixels(units, one.tensors[self.main])
+        patches = [i for i, special in enumerate(units.special) if not special]
+        unit = torch.tensor(patches, device=patch.device)[patch.clamp(min=0)]
+        return {self.main: torch.where(patch >= 0, unit, -1)[None]}
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return () if self.multi_input else ("grey", "black", "resample")
+
+    def filling(
+        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
+    ) -> list[dict[str, Tensor]]:
+        """Grey is zero in the model's input space; black is what the processor makes of black."""
+        pixels = one.tensors[self.main]
+        if name == "resample":
+            return resampled([self.main], one, pool, generator)
+        if name == "grey":
+            return [{self.main: torch.zeros_like(pixels)}]
+        if name == "black":
+            return [{self.main: self._black(pixels)}]
+        return [{self.main: self.painted(units, pixels, name)}]
+
+    def _black(self, pixels: Tensor) -> Tensor:
+        processor = getattr(self.processor, "image_processor", self.processor)
+        if processor is None:
+            raise NotOffered("what black looks like to the model is known to its image processor: pass processor=….")
+        if not getattr(processor, "do_normalize", True):
+            return torch.zeros_like(pixels)
+        mean, std = (torch.tensor(getattr(processor, name)).to(pixels) for name in ("image_mean", "image_std"))
+        return (-mean / std)[None, :, None, None].expand_as(pixels)
 
 
 def _squeezes(processor: Any) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -336,9 +337,7 @@ class ImageTextInput(TextInput):
             return without_tokens(self, batch, row, units, replacement)
         return without_each(self, batch, row, units, replacement)
 
-    def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
+    def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
         if self.image_token() is None:
-            yield from super().variants(batch, row, units, replacement, at_once)
-            return
-        for start in range(0, len(units), at_once):
-            yield without_tokens(self, batch, row, units, replacement, slice(start, start + at_once))
+            return super().left_out(batch, row, units, replacement)
+        return partial(without_tokens, self, batch, row, units, replacement)

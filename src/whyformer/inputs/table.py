@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,7 @@ from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
@@ -279,6 +281,21 @@ class TableInput(Modality):
                 nothing = 0 if kind == "numerical" else self.table.first_code
                 changed[kind][i, at] = nothing if source is None else _typical(source[kind][:, at])
         return copies.with_tensors(**changed)
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        tokens = enumerate(self.tokens(one, len(units)))
+        return owners_of_columns(one, ((unit, self.where(name)) for unit, names in tokens for name in names))
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("mean", "resample")
+
+    def filling(
+        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
+    ) -> list[dict[str, Tensor]]:
+        """Here the mean is that of the pool, column by column."""
+        names = self.owners(units, one)
+        return resampled(names, one, pool, generator) if name == "resample" else averaged(names, one, pool)
 
 
 def _typical(column: Tensor) -> Tensor:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
+from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.streams import pick
 from whyformer.types import Units
 
@@ -93,6 +95,27 @@ class TensorInput(Modality):
         for i, (name, column) in zip(places, columns, strict=True):
             changed[name][i, column] = self._own_mean(batch, row) if replacement == "mean" else 0
         return copies.with_tensors(**changed)
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        columns = self.seen_columns(one, len(units))
+        if not columns:
+            raise NotOffered(
+                f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "
+                "known, so none can be taken away."
+            )
+        places = [i for i, special in enumerate(units.special) if not special]
+        return owners_of_columns(one, zip(places, columns, strict=True))
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("mean", "resample")
+
+    def filling(
+        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
+    ) -> list[dict[str, Tensor]]:
+        """Here the mean is that of the pool, column by column."""
+        names = self.owners(units, one)
+        return resampled(names, one, pool, generator) if name == "resample" else averaged(names, one, pool)
 
     def _own_mean(self, batch: Batch, row: int) -> Tensor:
         """(D,) of the input's real vectors."""

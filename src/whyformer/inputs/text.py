@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
+from whyformer.inputs.fillings import drawn_inputs
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -144,14 +146,6 @@ class TextInput(Modality):
             warnings=tuple(warnings),
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
-
-    def trimmed(self, one: Batch) -> Batch:
-        keep = one.keep_BN
-        if keep is None or self.multi_input:
-            return one
-        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
-        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
 
     def one_by_one(self, batch: Batch) -> bool:
         return not self.multi_input and not self.compares and minds_padding(self, batch)
@@ -369,6 +363,52 @@ class TextInput(Modality):
         ids = ids_N.repeat(len(positions), 1)
         ids[range(len(positions)), positions] = self.replacement_id(replacement)
         return copies.with_tensors(**{self.main: ids})
+
+    takes_token_ids = True
+
+    def trimmed(self, one: Batch) -> Batch:
+        keep = one.keep_BN
+        if keep is None or self.multi_input:
+            return one
+        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
+        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
+        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        assert one.keep_BN is not None
+        unit = torch.full_like(one.tensors[self.main][0], -1)
+        unit[one.keep_BN[0]] = torch.arange(len(units), device=unit.device)
+        return {self.main: unit}
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return () if self.multi_input else ("resample",)
+
+    def filling(
+        self, name: str, units: Units, one: Batch, pool: Batch, generator: np.random.Generator
+    ) -> list[dict[str, Tensor]]:
+        """Tokens drawn from all of the pool's."""
+        ids = pool.tensors[self.main]
+        keep = torch.ones_like(ids, dtype=torch.bool) if pool.keep_BN is None else pool.keep_BN
+        tokens = ids[keep].cpu().numpy()
+        tokens = tokens[~np.isin(tokens, list(self.special_ids()))]
+        if not len(tokens):
+            raise BadInput("replace='resample' draws tokens from the reference inputs, and they have none.")
+        shape = one.tensors[self.main].shape
+        return [
+            {self.main: torch.from_numpy(generator.choice(tokens, size=shape)).to(ids.device)}
+            for _ in drawn_inputs(pool, generator)  # texts are drawn word by word, but as often as other inputs
+        ]
+
+    def token_ids(self, units: Units, one: Batch) -> Tensor | None:
+        assert one.keep_BN is not None
+        ids = one.tensors[self.main][0][one.keep_BN[0]]
+        return ids if len(ids) == len(units) else None
+
+    @property
+    def special_unknown(self) -> bool:
+        padding = {getattr(self.config, "pad_token_id", None)}
+        return self.processor is None and not self.special_ids() - padding
 
     def _deleted(self, one: Batch, positions: list[int]) -> Batch:
         """Each copy lacks one token; the rest moves up."""

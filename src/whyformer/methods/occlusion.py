@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from whyformer.engines.perturbation.variants import other_replacements, used_replacement
-from whyformer.inputs.streams import without_each
+from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.variants import LeftOut, Variants
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -38,16 +39,13 @@ def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
     """
     replacement: Any = replace if replace is not None else run.modality.replacements[0]
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
-    values = run.value_B
+    values_B = run.value_B
     for row, units in enumerate(run.track(run.units, "occlusion")):
-        # Queries of the model's own beside a single input (a learned query that pools) stay: their score is zero.
-        if run.multi_stream and not run.modality.multi_input:
-            found = run.score(without_each(run.modality, run.batch, row, units, replacement), row)
-        else:
-            parts = run.modality.variants(run.batch, row, units, replacement, run.batch_size)
-            found = torch.cat([run.score(part, row) for part in parts])
-        drop = values[row] - found.float()
-        removable = torch.tensor(run.modality.removable(units), device=drop.device)
-        scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable, drop, 0.0)
-    remarks = [other_replacements(run, replacement)] * run.batch.size
-    return Attribution(scores, warnings=remarks, used={"replace": used_replacement(run, replacement)})
+        game = game_of_scores(run, row, LeftOut(run, row, replacement), len(units))
+        without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool))).float()
+        drop_U = values_B[row] - without_U.to(scores.device)
+        # What stays whatever is asked for (queries of the model's own) has no score.
+        removable_U = torch.tensor(run.modality.removable(units), device=drop_U.device)
+        scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable_U, drop_U, 0.0)
+    used, remarks = Variants.used(run, replacement)
+    return Attribution(scores, warnings=[remarks] * run.batch.size, used={"replace": used})

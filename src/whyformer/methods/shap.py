@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from whyformer.engines.perturbation.game import Game, game_of_scores
 from whyformer.engines.perturbation.players import BY, Players, players_of
-from whyformer.engines.perturbation.variants import Coalitions, other_replacements, used_replacement
+from whyformer.engines.perturbation.variants import Replaced, Variants
 from whyformer.errors import BadInput, NotOffered, one_of
-from whyformer.inputs.text import TextInput
 from whyformer.registry import Passes, method
 from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
@@ -69,28 +69,27 @@ def shap(
         players = players_of(run, row, by, keep_special, superpixels)
         if not players.members:  # nothing but special tokens
             continue
-        game = Coalitions(run, row, players.members, replacement)
+        variants = Replaced(run, row, players.members, replacement)
+        game = game_of_scores(run, row, variants, len(players.members))
         values, base_B[row], errors_B[row] = _values(game, players, algorithm, evaluations, run.seed)
         scores[row, run.keep_BN[row].cpu()] = players.per_unit(values)
     error_B = (run.value_B.cpu() - base_B.float() - scores.sum(1)).abs()
     checks = {"additivity_error": error_B}
     if not errors_B.isnan().all():
         checks["standard_error"] = errors_B.nan_to_num(0.0)
+    used, remarks = Variants.used(run, replacement)
     return Attribution(
         scores.to(run.keep_BN.device),
         base_B=base_B.float(),
         checks=checks,
-        warnings=[[*other_replacements(run, replacement), *_doubts(run, keep_special)]] * run.batch.size,
-        used={"replace": used_replacement(run, replacement)},
+        warnings=[[*remarks, *_doubts(run, keep_special)]] * run.batch.size,
+        used={"replace": used},
     )
 
 
 def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
     """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
-    modality = run.modality
-    if keep_special is not True or not isinstance(modality, TextInput) or modality.processor is not None:
-        return []
-    if modality.special_ids() - {getattr(modality.config, "pad_token_id", None)}:
+    if keep_special is not True or not run.modality.special_unknown:
         return []
     return [
         "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
@@ -98,11 +97,9 @@ def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
     ]
 
 
-def _values(
-    game: Coalitions, players: Players, algorithm: str, evaluations: int, seed: int
-) -> tuple[Any, float, float]:
+def _values(game: Game, players: Players, algorithm: str, evaluations: int, seed: int) -> tuple[Any, float, float]:
     """Shapley values of the players, the value of none of them, and the standard error (nan: nothing was sampled)."""
-    count = game.count
+    count = game.parts
     if algorithm == "auto":
         algorithm = "exact" if count <= 40 and 2**count <= evaluations else players.fallback
     if count == 1:
@@ -115,20 +112,20 @@ def _values(
     everyone = np.ones((1, count))
     with _seeded(seed):
         if algorithm == "exact":
-            found = explainers.ExactExplainer(game.scores, masker)(
+            explained = explainers.ExactExplainer(game.scores, masker)(
                 everyone, max_evals=2**count, batch_size=ALL, silent=True
             )
         elif algorithm == "partition":
             explainer = explainers.PartitionExplainer(game.scores, masker)
-            found = explainer(everyone, max_evals=evaluations, batch_size=QUEUE, silent=True)
+            explained = explainer(everyone, max_evals=evaluations, batch_size=QUEUE, silent=True)
         else:
             explainer = explainers.PermutationExplainer(game.scores, masker, seed=seed)
-            found = explainer(everyone, max_evals=evaluations, error_bounds=True, batch_size=ALL, silent=True)
+            explained = explainer(everyone, max_evals=evaluations, error_bounds=True, batch_size=ALL, silent=True)
     error = np.nan
     if algorithm == "permutation":
         orders = 2 * (evaluations // (2 * count + 1))
-        error = float(np.sqrt((found.error_std[0] ** 2 / orders).mean()))
-    return found.values[0], float(np.ravel(found.base_values)[0]), error
+        error = float(np.sqrt((explained.error_std[0] ** 2 / orders).mean()))
+    return explained.values[0], float(np.ravel(explained.base_values)[0]), error
 
 
 def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
@@ -145,7 +142,7 @@ def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
 
 
 class _Masker:
-    """To shap a player is present or not; what that means for the input is for Coalitions to say."""
+    """To shap a player is present or not; what that means for the input is for the game to say."""
 
     immutable_outputs = True
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
+from whyformer.engines.perturbation.variants import with_pictures
 from whyformer.errors import BadInput, MissingExtra, one_of
 from whyformer.inputs.image import patch_index, patch_masks
 from whyformer.registry import Passes, method
@@ -64,23 +65,23 @@ def vit_cx(
     features = feature_map(run, layer, grad=False, method="vit_cx")
     pixels = run.batch.tensors[run.modality.main]
     value_B = scalar_of(run.logits, run.targets, scalar)
-    found, errors, counts = [], [], []
+    maps, errors, counts = [], [], []
     for row in run.track(range(run.batch.size), "vit_cx"):
         size = run.units[row].image_size or tuple(pixels.shape[-2:])
-        own = cluster_masks(features, row, size, threshold, masks)
-        effects = _effects(run, row, pixels[row], own, noise, draws, scalar, run.seed)
-        found.append(_spread(effects + value_B[row], own).mean(0))
-        variance = _noise_variance(run, row, pixels[row], own, noise, effects, scalar)
-        errors.append(_standard_error(run, row, own, variance))
-        counts.append(len(own))
+        clusters = cluster_masks(features, row, size, threshold, masks)
+        effects = _effects(run, row, pixels[row], clusters, noise, draws, scalar, run.seed)
+        maps.append(_spread(effects + value_B[row], clusters).mean(0))
+        variance = _noise_variance(run, row, pixels[row], clusters, noise, effects, scalar)
+        errors.append(_standard_error(run, row, clusters, variance))
+        counts.append(len(clusters))
     checks = {"masks": torch.tensor(counts, dtype=torch.float32), "standard_error": torch.stack(errors)}
-    return Attribution(_over_units(run, found), detail=[saliency.cpu().numpy() for saliency in found], checks=checks)
+    return Attribution(_over_units(run, maps), detail=[saliency.cpu().numpy() for saliency in maps], checks=checks)
 
 
-def _over_units(run: Run, found: list[Tensor]) -> Tensor:
+def _over_units(run: Run, maps: list[Tensor]) -> Tensor:
     """(B, N) the sum of each picture's (height, width) map over the pixels of each unit."""
-    scores_BN = found[0].new_zeros(run.keep_BN.shape)
-    for row, saliency in enumerate(found):
+    scores_BN = maps[0].new_zeros(run.keep_BN.shape)
+    for row, saliency in enumerate(maps):
         patches = patch_masks(run.units[row], saliency[None])
         scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(saliency), saliency)
     return scores_BN
@@ -150,10 +151,7 @@ def _effects(
     target = run.targets[row]
     high, wide = masks.shape[-2:]  # less than the tensor's where smaller images were padded
     for chunk in _pictures(run, image[:, :high, :wide], masks, noise, draws, seed):
-        pictures = image.repeat(len(chunk), 1, 1, 1)
-        pictures[..., :high, :wide] = chunk
-        batch = run.batch.select([row] * len(chunk)).with_tensors(**{run.modality.main: pictures})
-        logits = run.forward(batch, [row] * len(chunk))
+        logits = run.forward(with_pictures(run, row, chunk), [row] * len(chunk))
         values.append(scalar_of(logits.float(), [target] * len(chunk), scalar))
     left, noisy = torch.cat(values).view(-1, 2).T
     return (left - noisy).view(draws, len(masks))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,76 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.engines.perturbation.ranking import leave_one_out
+from whyformer.engines.perturbation.variants import Variants
 from whyformer.errors import BadInput, one_of
-
-# From scores to an order of the parts, and from there to which parts are present as more and more of them go.
-
+from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
-
-FRACTIONS = tuple(i / 20 for i in range(21))  # 0, 5, …, 100 %
-
-
-def order_of(scores_P: Array) -> Array:
-    """Parts from the highest to the lowest score; ties keep their order."""
-    return np.argsort(-np.asarray(scores_P, dtype=float), kind="stable")
-
-
-def count_of(fraction: float, parts: int) -> int:
-    """How many parts a fraction is: rounded up, so that any fraction above 0 is at least one."""
-    return min(parts, math.ceil(fraction * parts - 1e-9))
-
-
-def _first(order: Array, fractions: Sequence[float]) -> Array:
-    """(F, P) the first parts of an order."""
-    parts = len(order)
-    chosen = np.zeros((len(fractions), parts), dtype=bool)
-    for row, fraction in enumerate(fractions):
-        chosen[row, order[: count_of(fraction, parts)]] = True
-    return chosen
-
-
-def without_top(scores_P: Array, fractions: Sequence[float] = FRACTIONS) -> Array:
-    """(F, P) what is present when the highest scores are taken away (most relevant first)."""
-    return ~_first(order_of(scores_P), fractions)
-
-
-def without_bottom(scores_P: Array, fractions: Sequence[float] = FRACTIONS) -> Array:
-    """(F, P) what is present when the lowest scores are taken away (least relevant first)."""
-    return ~_first(order_of(scores_P)[::-1], fractions)
-
-
-def only_top(scores_P: Array, fractions: Sequence[float] = FRACTIONS) -> Array:
-    """(F, P) what is present when nothing but the highest scores is kept."""
-    return _first(order_of(scores_P), fractions)
-
-
-def leave_one_out(parts: int) -> Array:
-    """(P + 1, P) everything, then everything without part 0, 1, …"""
-    return np.concatenate([np.ones((1, parts), dtype=bool), ~np.eye(parts, dtype=bool)])
-
-
-def random_sets(parts: int, sets: int, share: float | None, seed: int) -> Array:
-    """(M, P) random sets of parts that go (True), the same for every method; of one size, or (None) of any."""
-    generator = np.random.default_rng([seed, parts])
-    gone = np.zeros((sets, parts), dtype=bool)
-    for row in gone:
-        size = int(generator.integers(1, parts + 1)) if share is None else max(1, count_of(share, parts))
-        row[generator.permutation(parts)[:size]] = True
-    return gone
-
-
-def area(values_F: Array, fractions: Sequence[float]) -> float:
-    """Area under a curve by trapezoids, divided by the width of its range."""
-    x = np.asarray(fractions, dtype=float)
-    if len(x) == 1:
-        return float(values_F[0])
-    widths = np.diff(x)
-    return float((widths * (values_F[1:] + values_F[:-1]) / 2).sum() / (x[-1] - x[0]))
-
-
-# One input with only some of its parts kept: what the model says then, each variant asked of the model once.
-
+Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
 
 # The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
 # query taken the object over.
@@ -90,11 +27,12 @@ COLUMNS = 3
 
 
 class Game:
-    """Every method and metric asks the same game, so a variant that two of them need is run once.
+    """Who asks twice, or asks what another asked before, is told what was said then: a variant is run once.
 
-    say: (M, P) present parts → (M, 3): probability and logit of the target, and whether it is the prediction; more
-    columns where ``columns`` says so.
+    say: (M, P) present parts → (M, columns): probability and logit of the target, and whether it is the prediction;
+    more where ``columns`` says so, or one number alone (:func:`game_of_scores`).
     batches: which rows of (M, P) go through the model together.
+    whole: what is said of the input with all of its parts, where that is known.
     """
 
     def __init__(
@@ -106,6 +44,7 @@ class Game:
         store: Store | None = None,
         draws: int = 1,
         columns: int = COLUMNS,
+        whole: Sequence[float] | None = None,
     ) -> None:
         self.parts, self.draws, self.columns = parts, draws, columns
         self.forwards = 0  # variants that were run now, not read from the store
@@ -113,6 +52,8 @@ class Game:
         self._batches = batches or (lambda present_MP: [range(len(present_MP))])
         self._store = store
         self._known: dict[bytes, Array] = store.load() if store is not None else {}
+        if whole is not None:
+            self._known[np.ones(parts, dtype=bool).tobytes()] = np.array(whole)
 
     def ask(self, present_MP: Array) -> Array:
         """(M, columns) what the model says of each variant; only new ones are run, batch by batch."""
@@ -134,6 +75,10 @@ class Game:
     def said(self) -> Array:
         """(N, columns) everything that was said so far."""
         return np.array(list(self._known.values())).reshape(len(self._known), self.columns)
+
+    def scores(self, present_MP: Array) -> Array:
+        """(M,) the first of what is said: the explained value in a game of scores."""
+        return self.ask(present_MP)[:, 0]
 
     def values(self, present_MP: Array, value: str = "probability") -> Array:
         """(M,) probability or logit of the target."""
@@ -157,10 +102,26 @@ class Game:
         return values[0] - values[1:]
 
 
-# What the model said of the variants of an input, on disk: appended as it comes, so that a stopped job goes on.
+def game_of_scores(run: Run, row: int, variants: Variants, parts: int) -> Game:
+    """The game in which the one thing said of a variant is the explained value."""
+    return Game(
+        parts,
+        partial(_score, run, row, variants),
+        batches=partial(variants.batches, size=run.batch_size),
+        draws=variants.draws,
+        columns=1,
+        whole=[float(run.value_B[row])],
+    )
 
 
-Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
+def _score(run: Run, row: int, variants: Variants, present_MP: Array) -> Array:
+    """(M, 1) the mean over draws."""
+    drawn = [run.score(variants.batch(present_MP, draw), row).double().cpu().numpy() for draw in range(variants.draws)]
+    mean_M1: Array = np.mean(drawn, axis=0)[:, None]
+    return mean_M1
+
+
+# On disk: what was said is appended as it comes, so that a stopped job goes on.
 
 FORMAT = b"whyformer variants 1"
 
@@ -206,12 +167,12 @@ def folder_of(cache: str | Path | None) -> Path | None:
 
 def digest(*parts: Part) -> str:
     """A name for these contents."""
-    found = hashlib.blake2b(FORMAT, digest_size=16)
+    name = hashlib.blake2b(FORMAT, digest_size=16)
     for part in parts:
         data = _bytes(part)
-        found.update(len(data).to_bytes(8, "little"))
-        found.update(data)
-    return found.hexdigest()
+        name.update(len(data).to_bytes(8, "little"))
+        name.update(data)
+    return name.hexdigest()
 
 
 def _bytes(part: Part) -> bytes:

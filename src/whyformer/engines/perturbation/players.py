@@ -12,7 +12,6 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, MissingExtra, NotOffered
 from whyformer.inputs.image import patch_index
-from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 
 BY = (None, "token", "patch", "column", "word", "superpixel")
@@ -60,8 +59,9 @@ class Players:
 
 
 def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
+    """The players of one input: its units, its words, or about so many superpixels."""
     units = run.units[row]
-    free = np.array(run.modality.removable(units)) & ~_kept(run, row, keep_special)
+    free = np.array(run.modality.removable(units)) & ~_always_there(run, row, keep_special)
     members: list[tuple[int, ...]]
     if by == "word":
         members = _words(run, row, free)
@@ -75,20 +75,18 @@ def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence
     return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
 
 
-def _kept(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
-    """Units that are always there."""
+def _always_there(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
+    """(U,) units that do not play."""
     special = np.array(run.units[row].special, dtype=bool)
     if keep_special is True:
         return special
     none = np.zeros_like(special)
     if keep_special is False:
         return none
-    if not isinstance(run.modality, TextInput) or run.study.extra:
+    ids_U = None if run.study.extra else run.modality.token_ids(run.units[row], run.batch.select([row]))
+    if ids_U is None:
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
-    keep_BN = run.batch.keep_BN
-    assert keep_BN is not None
-    ids = run.batch.tensors[run.modality.main][row][keep_BN[row]].cpu().numpy()
-    return np.isin(ids, list(keep_special))
+    return np.isin(ids_U.cpu().numpy(), list(keep_special))
 
 
 def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:

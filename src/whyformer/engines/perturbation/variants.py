@@ -1,100 +1,22 @@
-"""An input with some of its parts away, as tensors for the model: replaced, filled, or deleted."""
+"""An input with some of its parts away, as tensors for the model: replaced, filled, deleted, or left out one by one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.fillers import OWN, fillers, made_here
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.streams import fitting
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
+from whyformer.types import Units
 
 Array = np.ndarray[Any, Any]
-
-
-class Coalitions:
-    """Scores of one input when only some of its players are present; others are replaced. Asked twice, scored once.
-
-    players: the units of each player. Units of no player are always there.
-    """
-
-    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        self.run, self.row, self.count = run, row, len(players)
-        if replacement == "delete":
-            raise BadInput("replace='delete' would change the positions of what is left: use 'mask', 'unk' or an id.")
-        self.one = _without_padding(run, row)
-        source = (self.one, 0) if isinstance(run.modality, TextInput) else (run.batch, row)
-        variants = run.modality.without_unit(*source, run.units[row], replacement)
-        player_U = torch.full((len(run.units[row]),), -1)
-        for number, members in enumerate(players):
-            player_U[list(members)] = number
-        self._owned = {k: _owned(v, self.one.tensors[k], player_U) for k, v in variants.tensors.items()}
-        everyone = np.ones(self.count, bool)
-        self._known: dict[bytes, float] = {everyone.tobytes(): float(run.value_B[row])}
-
-    def batch(self, present_MP: Array) -> Batch:
-        """Variants of the input, one per row of ``present_MP``."""
-        present = torch.from_numpy(np.ascontiguousarray(present_MP, dtype=bool))
-        tensors = {}
-        for name, owned in self._owned.items():
-            original = self.one.tensors[name]
-            if owned is None:
-                tensors[name] = original[[0] * len(present)]
-                continue
-            player, filler = owned
-            absent = ~present.to(player.device)[:, player.clamp(min=0)] & (player >= 0)
-            tensors[name] = torch.where(absent, filler, original)
-        return self.one.select([0] * len(present)).with_tensors(**tensors)
-
-    def scores(self, present_MP: Array) -> Array:
-        """(M,) the explained value of each variant; only new ones are run, in full batches."""
-        keys = [row.tobytes() for row in np.ascontiguousarray(present_MP, dtype=bool)]
-        new = list({key: i for i, key in enumerate(keys) if key not in self._known}.items())
-        if new:
-            values = self._run(np.asarray(present_MP, bool)[[i for _, i in new]])
-            self._known |= dict(zip((key for key, _ in new), values.tolist(), strict=True))
-        return np.array([self._known[key] for key in keys])
-
-    def _run(self, present_MP: Array) -> Array:
-        size = self.run.batch_size
-        parts = [present_MP[i : i + size] for i in range(0, len(present_MP), size)]
-        return np.concatenate([self.run.score(self.batch(part), self.row).double().cpu().numpy() for part in parts])
-
-
-def _owned(variants: Tensor, original: Tensor, player_U: Tensor) -> tuple[Tensor, Tensor] | None:
-    """For every entry of a tensor: whose it is (-1: nobody's), and what stands there without its owner."""
-    changed = variants != original
-    if not changed.any():
-        return None
-    if int(changed.sum(0).max()) > 1:
-        raise NotOffered("taking one unit away changes another one here, so they cannot be taken away in groups.")
-    unit = changed.int().argmax(0)
-    filler = torch.where(changed.any(0), variants.gather(0, unit[None])[0], original[0])
-    return torch.where(changed.any(0), player_U.to(unit.device)[unit], -1), filler
-
-
-def _without_padding(run: Run, row: int) -> Batch:
-    """One input; padding at the end of a text is cut off, since every variant would pay for it."""
-    one = run.batch.select([row])
-    keep = one.keep_BN
-    if not isinstance(run.modality, TextInput) or keep is None or run.modality.multi_input:
-        return one
-    width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-    tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
-    return replace(one, tensors=tensors, keep_BN=keep[:, :used])
-
-
-# The input with some of its parts gone, as tensors for the model: replaced, or deleted.
 
 
 class Variants(ABC):
@@ -103,7 +25,7 @@ class Variants(ABC):
     draws = 1
 
     @abstractmethod
-    def batch(self, present_MP: Array, draw: int) -> Batch:
+    def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         """One row per variant."""
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
@@ -119,31 +41,81 @@ class Variants(ABC):
                     yield name
                     yield tensor
 
+    @staticmethod
+    def used(run: Run, replacement: str | int) -> tuple[str | int, list[str]]:
+        """What stood for an absent unit, in a form that can be asked for again, and what that leaves unsaid.
 
-class Replaced(Variants):
-    """As the modality replaces a unit (mask token, mean colour, zero, …)."""
+        It is the name that was asked for, unless every stream took one and the same other. Where streams took
+        different things, one name cannot say it, and a remark does.
+        """
+        taken = _by_stream(run, replacement)
+        if len(set(taken.values())) < 2:
+            return next(iter(taken.values()), replacement), []
+        each = ", ".join(f"{stream}: {f'token {v}' if isinstance(v, int) else v}" for stream, v in taken.items())
+        return replacement, [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
 
-    def __init__(self, run: Run, row: int, parts: Sequence[int], replacement: str | int) -> None:
-        self.coalitions = Coalitions(run, row, [(p,) for p in parts], replacement)
 
-    def batch(self, present_MP: Array, draw: int) -> Batch:
-        return self.coalitions.batch(present_MP)
+def _by_stream(run: Run, replacement: str | int) -> dict[str, str | int]:
+    """Per stream of which something can be taken away."""
+    if not run.modality.multi_input:
+        return {run.modality.stream: replacement}
+    parts = {s: run.modality.part(s, run.batch)[0] for s in dict.fromkeys(s for u in run.units for s in u.stream)}
+    return {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
 
 
 class Filled(Variants):
-    """By values of our own: black, the mean of a column, or what stands there in other inputs."""
+    """Every entry of a tensor belongs to a part (-1: to none); without it, what the filling has stands there."""
 
-    def __init__(self, one: Batch, part_of: dict[str, Tensor], filling: list[dict[str, Tensor]]) -> None:
-        self.one, self.part_of, self.filling = one, part_of, filling
-        self.draws = len(filling)
+    def __init__(self, one: Batch, part_of: dict[str, Tensor], fillings: Sequence[dict[str, Tensor]]) -> None:
+        self.one, self.part_of, self.fillings = one, part_of, fillings
+        self.draws = len(fillings)
 
-    def batch(self, present_MP: Array, draw: int) -> Batch:
+    def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         present = torch.from_numpy(np.ascontiguousarray(present_MP, dtype=bool))
         changed = {}
         for name, part in self.part_of.items():
             absent = ~present.to(part.device)[:, part.clamp(min=0)] & (part >= 0)
-            changed[name] = torch.where(absent, self.filling[draw][name], self.one.tensors[name])
+            changed[name] = torch.where(absent, self.fillings[draw][name], self.one.tensors[name])
         return self.one.select([0] * len(present)).with_tensors(**changed)
+
+
+class Replaced(Filled):
+    """As the modality replaces a unit (mask token, mean colour, zero, …), groups of units at a time.
+
+    players: the units of each part. Units of no part are always there.
+    """
+
+    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
+        if replacement == "delete":
+            raise BadInput("replace='delete' would change the positions of what is left: use 'mask', 'unk' or an id.")
+        units = run.units[row]
+        # Padding at the end is cut off, since every variant would pay for it.
+        one = run.modality.trimmed(run.batch.select([row]))
+        each = run.modality.without_unit(one, 0, units, replacement)
+        part_U = _part_of_units(units, players)
+        part_of, filling = {}, {}
+        for name, variants in each.tensors.items():
+            changed = variants != one.tensors[name]
+            if changed.any():
+                part_of[name], filling[name] = _owners_seen(variants, one.tensors[name], changed, part_U)
+        super().__init__(one, part_of, [filling])
+
+
+def _part_of_units(units: Units, players: Sequence[Sequence[int]]) -> Tensor:
+    """(U,) the part that each unit belongs to, -1: none."""
+    part_U = torch.full((len(units),), -1)
+    for number, members in enumerate(players):
+        part_U[list(members)] = number
+    return part_U
+
+
+def _owners_seen(variants: Tensor, original: Tensor, changed: Tensor, part_U: Tensor) -> tuple[Tensor, Tensor]:
+    """For every entry of a tensor: whose it is, seen from who changes it by leaving, and what stands there then."""
+    if int(changed.sum(0).max()) > 1:
+        raise NotOffered("taking one unit away changes another one here, so they cannot be taken away in groups.")
+    unit = changed.int().argmax(0)
+    filler = torch.where(changed.any(0), variants.gather(0, unit[None])[0], original[0])
+    return torch.where(changed.any(0), part_U.to(unit.device)[unit], -1), filler
 
 
 class Deleted(Variants):
@@ -162,17 +134,17 @@ class Deleted(Variants):
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
         left = present_MP.sum(1)
-        found = []
+        together: list[list[int]] = []
         for count in np.unique(left):
             rows = np.flatnonzero(left == count).tolist()
-            found += [rows[i : i + size] for i in range(0, len(rows), size)]
-        return found
+            together += [rows[i : i + size] for i in range(0, len(rows), size)]
+        return together
 
-    def batch(self, present_MP: Array, draw: int) -> Batch:
+    def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         width = len(self.real)
-        kept = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
-        kept[:, self.positions] = present_MP
-        index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in kept]))
+        there = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
+        there[:, self.positions] = present_MP
+        index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in there]))
         tensors = {
             k: v[0][index.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(index)]
             for k, v in self.one.tensors.items()
@@ -181,13 +153,42 @@ class Deleted(Variants):
         return Batch(tensors, keep_BN=keep, constants=self.one.constants)
 
 
+class LeftOut(Variants):
+    """One unit at a time, in any way that the modality knows; padding stays, so that texts fit one batch."""
+
+    def __init__(self, run: Run, row: int, replacement: Any) -> None:
+        modality, units = run.modality, run.units[row]
+        # Queries of the model's own beside a single input (a learned query that pools) stay.
+        if run.multi_stream and not modality.multi_input:
+            self._stretch: Callable[[slice], Batch] = without_each(modality, run.batch, row, units, replacement).select
+        else:
+            self._stretch = modality.left_out(run.batch, row, units, replacement)
+
+    def batch(self, present_MP: Array, draw: int = 0) -> Batch:
+        variants, units = np.nonzero(~np.asarray(present_MP, dtype=bool))
+        assert len(variants) == len(present_MP) and (np.diff(variants) == 1).all(), "one unit is away in each"
+        assert (np.diff(units) == 1).all(), "and they are neighbours"
+        return self._stretch(slice(int(units[0]), int(units[-1]) + 1))
+
+
+def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
+    """One image input once per picture that is put in place of its own; the padding around it stays."""
+    main = run.modality.main
+    pixels = run.batch.tensors[main][row].repeat(len(pictures), 1, 1, 1)
+    pixels[..., : pictures.shape[-2], : pictures.shape[-1]] = pictures
+    return run.batch.select([row] * len(pictures)).with_tensors(**{main: pixels})
+
+
+# Which of them a metric gets: by the name of what stands for the absent.
+
+
 def replacements_of(modality: Modality) -> tuple[str, ...]:
     """Everything that can stand for an absent part; the first is the default."""
-    own = tuple(name for name in OWN if made_here(modality, name))
-    return tuple(dict.fromkeys((*modality.replacements, *own)))
+    return tuple(dict.fromkeys((*modality.replacements, *modality.fillers)))
 
 
 def checked_replacement(modality: Modality, replace: str | int | None) -> str | int:
+    """What was asked for, or the default; one of those that the modality has."""
     known = replacements_of(modality)
     if replace is None:
         if not known:
@@ -196,7 +197,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
                 "computed. For token ids without a tokenizer pass replace=<token id>."
             )
         return known[0]
-    if isinstance(replace, bool) or (isinstance(replace, int) and not isinstance(modality, TextInput)):
+    if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
     if isinstance(replace, str) and replace not in known:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
@@ -206,41 +207,27 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
 def variants_of(
     run: Run, row: int, parts: Sequence[int], replacement: str | int, pool: Batch, seed: Sequence[int]
 ) -> Variants:
-    """The variants of one input of a run."""
+    """The variants of one input of a run; each part is one unit. pool: what means and resampling are taken from."""
     modality = run.modality
     if replacement == "delete":
-        assert isinstance(modality, TextInput)
         if modality.multi_input or run.study.extra:
             raise NotOffered("tokens can be deleted from plain text only: use replace='mask', 'unk' or a token id.")
         return Deleted(run.batch.select([row]), modality.main, parts)
-    # Means here are over the pool of inputs. A detector's images are large: one filling takes less room than a variant
-    # per patch.
-    if made_here(modality, replacement) or isinstance(modality, DetectionInput):
-        return Filled(run.batch.select([row]), *fillers(run, row, parts, str(replacement), pool, seed))
-    return Replaced(run, row, parts, replacement)
+    players = [(part,) for part in parts]
+    if isinstance(replacement, str) and replacement in modality.fillers:
+        return _filled(run, row, players, replacement, pool, seed)
+    return Replaced(run, row, players, replacement)
 
 
-# What a method took where an option was left open, in a form that can be asked for again.
-
-
-def used_replacement(run: Run, replacement: str | int) -> str | int:
-    """What stood for an absent unit: the name that was asked for, unless every stream took one and the same other."""
-    taken = set(_by_stream(run, replacement).values())
-    return taken.pop() if len(taken) == 1 else replacement
-
-
-def other_replacements(run: Run, replacement: str | int) -> list[str]:
-    """A remark where streams took different things: one name cannot say it."""
-    taken = _by_stream(run, replacement)
-    if len(set(taken.values())) < 2:
-        return []
-    each = ", ".join(f"{stream}: {f'token {v}' if isinstance(v, int) else v}" for stream, v in taken.items())
-    return [f"not every stream has replace={replacement!r}; what stood for an absent unit is {each}."]
-
-
-def _by_stream(run: Run, replacement: str | int) -> dict[str, str | int]:
-    """Per stream of which something can be taken away."""
-    if not run.modality.multi_input:
-        return {run.modality.stream: replacement}
-    parts = {s: run.modality.part(s, run.batch)[0] for s in dict.fromkeys(s for u in run.units for s in u.stream)}
-    return {stream: fitting(part, replacement) for stream, part in parts.items() if part.replacements}
+def _filled(
+    run: Run, row: int, players: Sequence[Sequence[int]], name: str, pool: Batch, seed: Sequence[int]
+) -> Filled:
+    if run.study.extra:  # the units of a text are its tokens and some of the model's own
+        raise NotOffered("which tensor entries belong to which unit is not known here: use another replacement.")
+    modality, units, one = run.modality, run.units[row], run.batch.select([row])
+    part_U, part_of = _part_of_units(units, players), {}
+    for tensor, unit in modality.owners(units, one).items():
+        part = torch.where(unit >= 0, part_U.to(unit.device)[unit.clamp(min=0)], -1)
+        if (part >= 0).any():
+            part_of[tensor] = part
+    return Filled(one, part_of, modality.filling(name, units, one, pool, np.random.default_rng(list(seed))))

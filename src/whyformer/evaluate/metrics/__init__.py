@@ -1,1 +1,1 @@
-"""One metric per file; file name = registry name = test = docs row."""
+"""Metrics, a file for each question that they ask; function name = registry name = docs row."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import (
+from whyformer.engines.perturbation.game import VALUES
+from whyformer.engines.perturbation.ranking import (
     FRACTIONS,
-    VALUES,
     area,
     leave_one_out,
     only_top,
@@ -24,9 +25,52 @@ from whyformer.registry import metric
 
 Array = np.ndarray[Any, Any]
 
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # ERASER's
+STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
+AVERAGES = ("code", "paper")
 
-def whole_then_without_top(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
-    return np.concatenate([np.ones((1, len(trial.scores_P)), dtype=bool), without_top(trial.scores_P, fractions)])
+# Masks: the variants that a metric asks for. They take the metric's options, and leave those alone that say nothing
+# about variants.
+
+
+def top_away(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    """(F, P) without the highest scores."""
+    return without_top(trial.scores_P, fractions)
+
+
+def bottom_away(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    """(F, P) without the lowest scores."""
+    return without_bottom(trial.scores_P, fractions)
+
+
+def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
+    """(F, P) the highest scores alone."""
+    return only_top(trial.scores_P, fractions)
+
+
+def each_away(trial: Trial, **options: object) -> Array:
+    """(1 + P, P) the whole, then without each part."""
+    return leave_one_out(len(trial.scores_P))
+
+
+def sets_away(trial: Trial, *, sets: int = 50, share: float | None = None, **options: object) -> Array:
+    """(1 + M, P) the whole, then without random sets of parts."""
+    parts = len(trial.scores_P)
+    return np.concatenate([np.ones((1, parts), dtype=bool), ~random_sets(parts, sets, share, trial.seed)])
+
+
+def all_away(trial: Trial, **options: object) -> Array:
+    """(1, P) nothing is left."""
+    return np.zeros((1, len(trial.scores_P)), dtype=bool)
+
+
+def falls(trial: Trial, present_MP: Array, value: str) -> Array:
+    """(M - 1,) how far the value falls from that of the first variant, which is the whole input."""
+    values_M = trial.game.values(present_MP, value)
+    return values_M[0] - values_M[1:]
+
+
+# Curves: parts go, or come, in the order of their scores.
 
 
 @metric(
@@ -35,7 +79,7 @@ def whole_then_without_top(trial: Trial, *, fractions: Sequence[float] = FRACTIO
     higher_is_better=True,
     needs={"perturbation"},
     cost_text="20 forwards",
-    masks=whole_then_without_top,
+    masks=lambda trial, fractions=FRACTIONS, **options: top_away(trial, fractions=(0.0, *fractions)),
     ceiling="remove",
 )
 def aopc(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
@@ -46,90 +90,7 @@ def aopc(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "
     Misleads when: used alone on inputs whose prediction does not depend on any part; and the second half of the curve,
     where hardly anything is left, counts as much as the first.
     """
-    values = trial.game.values(whole_then_without_top(trial, fractions=fractions), value)
-    return float((values[0] - values[1:]).mean())
-
-
-# Completeness: do the scores add up to what is explained?
-
-
-def nothing_left(trial: Trial, **options: object) -> Array:
-    return np.zeros((1, len(trial.scores_P)), dtype=bool)
-
-
-@metric(
-    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
-    kind="faithfulness",
-    higher_is_better=False,
-    needs={"perturbation"},
-    cost_text="1 forward",
-    masks=nothing_left,
-)
-def completeness(trial: Trial) -> float:
-    """The gap between the sum of the scores and what they should add up to, relative to it.
-
-    |Σφ - (s(x) - s₀)| / |s(x) - s₀|; s₀ is the value at the method's own background where it has one, else that of the
-    input with all parts taken away. For signed methods only: attention is no share of a score. Low is good.
-
-    Misleads when: taken for faithfulness: any scores can be scaled to add up.
-    """
-    scored = trial.scored
-    if scored is None or not trial.signed:
-        return math.nan
-    base = scored.base
-    if base is None:
-        if scored.scalar not in VALUES:
-            return math.nan
-        base = trial.game.empty(scored.scalar)
-    whole = scored.value - base
-    return abs(float(scored.scores.sum()) - whole) / abs(whole) if whole else math.nan
-
-
-# Comprehensiveness: does the prediction fall when what was called important is taken away?
-
-
-BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
-AVERAGES = ("code", "paper")
-
-
-def whole_and_without_bins(trial: Trial, *, bins: Sequence[float] = BINS, **options: object) -> Array:
-    return without_top(trial.scores_P, (0.0, *bins))
-
-
-def average(falls_F: Array, how: str) -> float:
-    """Over the bins: their mean (the authors' code), or their sum over one more (the paper counts k = 0 as well)."""
-    one_of("average", how, AVERAGES)
-    return float(falls_F.sum() / (len(falls_F) + (how == "paper")))
-
-
-@metric(
-    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"perturbation"},
-    cost_text="1 forward per bin",
-    masks=whole_and_without_bins,
-    ceiling="remove",
-)
-def comprehensiveness(
-    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
-) -> float:
-    """How far the prediction falls when the parts with the highest scores are taken away.
-
-    mean over bins k of p(x) - p(x without the top k), k = 1, 5, 10, 20, 50 % of the parts, rounded up.
-    ``average_as="paper"`` divides by one bin more (k = 0), as the paper writes; the authors' code takes the plain mean.
-
-    Misleads when: what is left is no text or picture that the model has ever seen; then anything may fall.
-    """
-    values = trial.game.values(whole_and_without_bins(trial, bins=bins), value)
-    return average(values[0] - values[1:], average_as)
-
-
-# Deletion: the area under the curve while the most important parts go.
-
-
-def top_away(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
-    return without_top(trial.scores_P, fractions)
+    return float(falls(trial, top_away(trial, fractions=(0.0, *fractions)), value).mean())
 
 
 @metric(
@@ -150,86 +111,6 @@ def deletion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str
     """
     # NOTE[DIFF] the authors take pixels away one row's worth at a time; here whole units (patches, tokens, columns).
     return area(trial.game.values(top_away(trial, fractions=fractions), value), fractions)
-
-
-# Faithfulness correlation: do the summed scores of random sets follow what happens without them?
-
-
-def whole_then_random_sets(trial: Trial, *, sets: int = 50, share: float | None = None, **options: object) -> Array:
-    parts = len(trial.scores_P)
-    return np.concatenate([np.ones((1, parts), dtype=bool), ~random_sets(parts, sets, share, trial.seed)])
-
-
-@metric(
-    paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"perturbation"},
-    cost_text="50 forwards, the same for every method",
-    masks=whole_then_random_sets,
-)
-def faithfulness_correlation(
-    trial: Trial, *, sets: int = 50, share: float | None = None, value: str = "probability"
-) -> float:
-    """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
-
-    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, of a ``share`` of the parts as in the paper, or
-    (None) of any size, which are then the sets of infidelity, too. NaN where one side does not vary.
-
-    Misleads when: sets of any size are drawn and all scores are positive: larger sets then score more and matter more,
-    which is worth some correlation already. Compare with random.
-    """
-    # NOTE[DIFF] the paper draws sets of one size; share=0.2 does.
-    present = whole_then_random_sets(trial, sets=sets, share=share)
-    values = trial.game.values(present, value)
-    falls = values[0] - values[1:]
-    sums = (~present[1:]) @ np.asarray(trial.scores_P, dtype=float)
-    if np.ptp(sums) == 0 or np.ptp(falls) == 0:
-        return float("nan")
-    return float(np.corrcoef(sums, falls)[0, 1])
-
-
-# Infidelity: how far the scores are from predicting what a change of the input does.
-
-
-def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize: bool) -> float:
-    """E_I[(β·Iᵀφ - (f(x) - f(x - I)))²], β = 1 or the factor that fits best, E[ab]/E[a²]."""
-    foretold = changes_MP @ np.asarray(scores_P, dtype=float)
-    if normalize:
-        power = float((foretold**2).mean())
-        foretold = foretold * (float((foretold * falls_M).mean()) / power) if power else foretold
-    return float(((foretold - falls_M) ** 2).mean())
-
-
-@metric(
-    paper="Yeh et al. 2019, arXiv:1901.09392",
-    kind="faithfulness",
-    higher_is_better=False,
-    needs={"perturbation"},
-    cost_text="50 forwards, the same for every method",
-    masks=whole_then_random_sets,
-)
-def infidelity(
-    trial: Trial, *, sets: int = 50, share: float | None = None, normalize: bool = True, value: str = "logit"
-) -> float:
-    """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
-
-    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a part that goes is 1, which fits scores that
-    share out the whole effect of a part (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
-    the factor that fits best, since attention has no unit; False takes the scores as they are. Low is good.
-
-    Misleads when: inputs with a large output range dominate the mean over inputs.
-    """
-    present = whole_then_random_sets(trial, sets=sets, share=share)
-    values = trial.game.values(present, value)
-    return squared_error(trial.scores_P, (~present[1:]).astype(float), values[0] - values[1:], normalize)
-
-
-# Insertion: the area under the curve while the most important parts come.
-
-
-def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options: object) -> Array:
-    return only_top(trial.scores_P, fractions)
 
 
 @metric(
@@ -253,14 +134,7 @@ def insertion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: st
     return area(trial.game.values(top_kept(trial, fractions=fractions), value), fractions)
 
 
-# Positive perturbation: how long the decision holds while the most important parts go.
-
-
-STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
-
-
-def top_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **options: object) -> Array:
-    return without_top(trial.scores_P, fractions)
+# The decision along such a curve: how long it holds while the most, or the least, important parts go.
 
 
 @metric(
@@ -269,7 +143,7 @@ def top_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **opt
     higher_is_better=False,
     needs={"perturbation"},
     cost_text="9 forwards",
-    masks=top_away_in_steps,
+    masks=partial(top_away, fractions=STEPS),
     ceiling="remove",
 )
 def positive_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
@@ -280,14 +154,7 @@ def positive_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -
 
     Misleads when: decisions flip at chance; a curve of probabilities (deletion) says more about few inputs.
     """
-    return area(trial.game.stays(top_away_in_steps(trial, fractions=fractions)), fractions)
-
-
-# Negative perturbation: how long the decision holds while the least important parts go.
-
-
-def bottom_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **options: object) -> Array:
-    return without_bottom(trial.scores_P, fractions)
+    return area(trial.game.stays(top_away(trial, fractions=fractions)), fractions)
 
 
 @metric(
@@ -296,7 +163,7 @@ def bottom_away_in_steps(trial: Trial, *, fractions: Sequence[float] = STEPS, **
     higher_is_better=True,
     needs={"perturbation"},
     cost_text="9 forwards",
-    masks=bottom_away_in_steps,
+    masks=partial(bottom_away, fractions=STEPS),
     ceiling="keep",
 )
 def negative_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
@@ -306,14 +173,38 @@ def negative_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -
 
     Misleads when: the model says the target of an empty input anyway.
     """
-    return area(trial.game.stays(bottom_away_in_steps(trial, fractions=fractions)), fractions)
+    return area(trial.game.stays(bottom_away(trial, fractions=fractions)), fractions)
 
 
-# Sufficiency: is what was called important enough for the prediction?
+# ERASER: what was called important, taken away or left alone.
 
 
-def whole_and_bins_alone(trial: Trial, *, bins: Sequence[float] = BINS, **options: object) -> Array:
-    return only_top(trial.scores_P, (1.0, *bins))
+def average(falls_F: Array, how: str) -> float:
+    """Over the bins: their mean (the authors' code), or their sum over one more (the paper counts k = 0 as well)."""
+    one_of("average", how, AVERAGES)
+    return float(falls_F.sum() / (len(falls_F) + (how == "paper")))
+
+
+@metric(
+    paper="DeYoung et al. 2020 (ERASER), arXiv:1911.03429",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="1 forward per bin",
+    masks=lambda trial, bins=BINS, **options: top_away(trial, fractions=(0.0, *bins)),
+    ceiling="remove",
+)
+def comprehensiveness(
+    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+) -> float:
+    """How far the prediction falls when the parts with the highest scores are taken away.
+
+    mean over bins k of p(x) - p(x without the top k), k = 1, 5, 10, 20, 50 % of the parts, rounded up.
+    ``average_as="paper"`` divides by one bin more (k = 0), as the paper writes; the authors' code takes the plain mean.
+
+    Misleads when: what is left is no text or picture that the model has ever seen; then anything may fall.
+    """
+    return average(falls(trial, top_away(trial, fractions=(0.0, *bins)), value), average_as)
 
 
 @metric(
@@ -322,7 +213,7 @@ def whole_and_bins_alone(trial: Trial, *, bins: Sequence[float] = BINS, **option
     higher_is_better=False,
     needs={"perturbation"},
     cost_text="1 forward per bin",
-    masks=whole_and_bins_alone,
+    masks=lambda trial, bins=BINS, **options: top_kept(trial, fractions=(1.0, *bins)),
     ceiling="keep",
 )
 def sufficiency(
@@ -335,15 +226,73 @@ def sufficiency(
 
     Misleads when: the model says this class of an empty input anyway: then everything is sufficient.
     """
-    values = trial.game.values(whole_and_bins_alone(trial, bins=bins), value)
-    return average(values[0] - values[1:], average_as)
+    return average(falls(trial, top_kept(trial, fractions=(1.0, *bins)), value), average_as)
 
 
-# Faithful truthfulness (FT): do the signs of the scores agree with what happens without each part?
+# Random sets of parts: do the scores foretell what happens without them?
 
 
-def each_left_out(trial: Trial, **options: object) -> Array:
-    return leave_one_out(len(trial.scores_P))
+@metric(
+    paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="50 forwards, the same for every method",
+    masks=sets_away,
+)
+def faithfulness_correlation(
+    trial: Trial, *, sets: int = 50, share: float | None = None, value: str = "probability"
+) -> float:
+    """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
+
+    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, of a ``share`` of the parts as in the paper, or
+    (None) of any size, which are then the sets of infidelity, too. NaN where one side does not vary.
+
+    Misleads when: sets of any size are drawn and all scores are positive: larger sets then score more and matter more,
+    which is worth some correlation already. Compare with random.
+    """
+    # NOTE[DIFF] the paper draws sets of one size; share=0.2 does.
+    present = sets_away(trial, sets=sets, share=share)
+    falls_M = falls(trial, present, value)
+    sums_M = (~present[1:]) @ np.asarray(trial.scores_P, dtype=float)
+    if np.ptp(sums_M) == 0 or np.ptp(falls_M) == 0:
+        return float("nan")
+    return float(np.corrcoef(sums_M, falls_M)[0, 1])
+
+
+def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize: bool) -> float:
+    """E_I[(β·Iᵀφ - (f(x) - f(x - I)))²], β = 1 or the factor that fits best, E[ab]/E[a²]."""
+    foretold = changes_MP @ np.asarray(scores_P, dtype=float)
+    if normalize:
+        power = float((foretold**2).mean())
+        foretold = foretold * (float((foretold * falls_M).mean()) / power) if power else foretold
+    return float(((foretold - falls_M) ** 2).mean())
+
+
+@metric(
+    paper="Yeh et al. 2019, arXiv:1901.09392",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="50 forwards, the same for every method",
+    masks=sets_away,
+)
+def infidelity(
+    trial: Trial, *, sets: int = 50, share: float | None = None, normalize: bool = True, value: str = "logit"
+) -> float:
+    """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
+
+    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a part that goes is 1, which fits scores that
+    share out the whole effect of a part (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
+    the factor that fits best, since attention has no unit; False takes the scores as they are. Low is good.
+
+    Misleads when: inputs with a large output range dominate the mean over inputs.
+    """
+    present = sets_away(trial, sets=sets, share=share)
+    return squared_error(trial.scores_P, (~present[1:]).astype(float), falls(trial, present, value), normalize)
+
+
+# Truthfulness: do the signs, and the ranks, of the scores agree with what happens without each part?
 
 
 def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
@@ -364,7 +313,7 @@ def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     higher_is_better=True,
     needs={"perturbation"},
     cost_text="(parts + 1) forwards",
-    masks=each_left_out,
+    masks=each_away,
     ceiling="leave_one_out",
 )
 def truthfulness(trial: Trial, *, value: str = "probability") -> float:
@@ -377,16 +326,14 @@ def truthfulness(trial: Trial, *, value: str = "probability") -> float:
     return float(agreement(trial.scores_P, trial.game.drops(value), trial.signed).sum())
 
 
-# Ranked faithful truthfulness (RFT): truthfulness in which the first of a ranking counts most.
-
-
 def ranks(scores_MP: Array) -> Array:
     """(M, P) rank by size, 1 = largest |w|; parts that tie share the worst rank."""
     sizes = np.abs(np.asarray(scores_MP, dtype=float))
     # The worst rank of a tie is the number of parts that are at least as large.
     ascending = np.sort(sizes, axis=-1)
     count = sizes.shape[-1]
-    smaller = np.stack([np.searchsorted(row, own, side="left") for row, own in zip(ascending, sizes, strict=True)])
+    each = zip(ascending, sizes, strict=True)
+    smaller = np.stack([np.searchsorted(sorted_P, size_P, side="left") for sorted_P, size_P in each])
     return count - smaller
 
 
@@ -401,7 +348,7 @@ def ranked(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     higher_is_better=True,
     needs={"perturbation"},
     cost_text="(parts + 1) forwards",
-    masks=each_left_out,
+    masks=each_away,
     ceiling="leave_one_out",
 )
 def ranked_truthfulness(trial: Trial, *, value: str = "probability") -> float:
@@ -413,3 +360,34 @@ def ranked_truthfulness(trial: Trial, *, value: str = "probability") -> float:
     construction, so a method must not be both chosen and praised by it.
     """
     return float(ranked(np.asarray(trial.scores_P)[None], trial.game.drops(value), trial.signed)[0])
+
+
+# Completeness: do the scores add up to what is explained?
+
+
+@metric(
+    paper="Sundararajan, Taly & Yan 2017, arXiv:1703.01365",
+    kind="faithfulness",
+    higher_is_better=False,
+    needs={"perturbation"},
+    cost_text="1 forward",
+    masks=all_away,
+)
+def completeness(trial: Trial) -> float:
+    """The gap between the sum of the scores and what they should add up to, relative to it.
+
+    |Σφ - (s(x) - s₀)| / |s(x) - s₀|; s₀ is the value at the method's own background where it has one, else that of the
+    input with all parts taken away. For signed methods only: attention is no share of a score. Low is good.
+
+    Misleads when: taken for faithfulness: any scores can be scaled to add up.
+    """
+    scored = trial.scored
+    if scored is None or not trial.signed:
+        return math.nan
+    base = scored.base
+    if base is None:
+        if scored.scalar not in VALUES:
+            return math.nan
+        base = trial.game.empty(scored.scalar)
+    whole = scored.value - base
+    return abs(float(scored.scores.sum()) - whole) / abs(whole) if whole else math.nan

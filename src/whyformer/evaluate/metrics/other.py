@@ -1,4 +1,4 @@
-"""How steady scores are under small changes of the input, and how few units carry them."""
+"""Judged by the scores alone: how steady they are under small changes of the input, and how few parts carry them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ def max_sensitivity(trial: Trial, *, radius: float = 0.02, samples: int = 10) ->
     if size == 0:
         return float("nan")
     return max(float(np.linalg.norm(trial.again(draw, radius) - scores)) for draw in range(samples)) / size
-
-
-# Sparsity: are a few parts named, or all of them a little?
 
 
 @metric(

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import count_of, order_of
+from whyformer.engines.perturbation.ranking import count_of, order_of
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import metric
 
-# AUPRC: how well the scores sort what people marked before the rest.
-
-
 Array = np.ndarray[Any, Any]
+
+# All thresholds at once: how well the scores sort what people marked before the rest.
 
 
 def precision_recall(scores_X: Array, marked_X: Array) -> tuple[Array, Array]:
@@ -45,30 +44,7 @@ def auprc(trial: Trial) -> float:
     return float((np.diff(recall) * (precision[1:] + precision[:-1]) / 2).sum())
 
 
-# Mean average precision: how well the map sorts the object's pixels before the rest.
-
-
-@metric(
-    paper="as in Chefer, Gur & Wolf 2021 (CVPR), arXiv:2012.09838",
-    kind="localisation",
-    higher_is_better=True,
-    needs={"region"},
-    cost_text="none",
-)
-def mean_average_precision(trial: Trial) -> float:
-    """Average precision of the map as a detector of the object's pixels; its mean over inputs is mAP.
-
-    Σ_n (R_n - R_{n-1}) P_n over all thresholds.
-
-    Misleads when: the object's share of the picture differs between inputs: it is the floor.
-    """
-    if trial.region is None or not trial.region.any():
-        return float("nan")
-    precision, recall = precision_recall(trial.heat().ravel(), trial.region.ravel())
-    return float((np.diff(recall, prepend=0.0) * precision).sum())
-
-
-# Token F1: are the highest-scored parts those that people marked?
+# As many parts as people marked: are the highest-scored ones theirs, part by part, or in whole stretches?
 
 
 def chosen(trial: Trial, share: float | None) -> Array:
@@ -104,9 +80,6 @@ def token_f1(trial: Trial, *, share: float | None = None) -> float:
         return float("nan")
     named = chosen(trial, share)
     return f1(float((named & trial.rationale_P).sum()), float(named.sum()), float(trial.rationale_P.sum()))
-
-
-# IoU F1: do stretches of the highest-scored parts match the stretches that people marked?
 
 
 def stretches(marked_P: Array) -> list[tuple[int, int]]:
