@@ -100,17 +100,15 @@ class Explainer(LoadedModel):
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
-            batch = session.part(range(session.size))
-            session.study = study = session.studied(batch)
+            run = session.run(range(session.size))
             if not grad:
-                role = Observe(batch.size, session.names)
-                maps = observe(lambda: logits_of(session.modality.call(batch)), role, values=True)
+                role = Observe(run.batch.size, session.names)
+                maps = observe(lambda: logits_of(run.modality.call(run.batch)), role, values=True)
             else:
-                run = session.run_of(batch, target)
-                recorder = Recorder(batch.size, session.names, study.batch_axes)
-                maps = record(lambda: run.output.logits(batch), recorder, run.scalars, values=True)
+                recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
+                maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
             require_sites(maps)
-            return with_streams(maps, study)
+            return with_streams(maps, run.study)
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
@@ -214,7 +212,7 @@ def _of_run(
     results = {}
     for m in chosen:
         started = time.perf_counter()
-        attribution = _with_pairs(run, m.run(run, **settings[m.name]))
+        attribution = m.run(run, **settings[m.name])
         _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
@@ -238,6 +236,8 @@ def explanations(
     keep_BN = run.keep_BN.cpu().numpy()
     scores_BN = _fetched(attribution.scores_BN)
     matrix, layers_BLQK = attribution.matrix_BQK, attribution.layers_BLQK
+    if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
+        matrix = matrix | {("a", "b"): run.output.pairs}
     layers = None if layers_BLQK is None else _fetched(layers_BLQK)
     maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
     whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
@@ -264,7 +264,13 @@ def explanations(
     result = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
         scores = scores_BN[row, keep_N]
-        _require_scores(m, scores, len(units), row)
+        if not np.isfinite(scores).all():
+            raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+        if len(units) != len(scores):
+            raise NotOverUnits(
+                f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: which is which is "
+                "not known. Give inputs without padding, one by one."
+            )
         target = run.targets[row]
         warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
         warnings += attribution.warnings[row] if attribution.warnings else []
@@ -282,7 +288,7 @@ def explanations(
                 cost=costs[row],
                 readout=_readout(run, row, keep_N),
                 checks={name: numbers[row] for name, numbers in checks.items()},
-                warnings=(*warnings, *notes, *_doubts(scores), *_left_out(run, row)),
+                warnings=(*warnings, *notes, *_doubts(run, row, scores)),
                 **same,
             )
         )
@@ -293,29 +299,9 @@ def _fetched(tensor: Tensor) -> Array:
     return tensor.detach().float().cpu().numpy()
 
 
-def _require_scores(m: Method, scores: Array, units: int, row: int) -> None:
-    if not np.isfinite(scores).all():
-        raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
-    if units != len(scores):
-        raise NotOverUnits(
-            f"{m.name} scored {len(scores)} positions, and input {row} has {units} units: which is which is not known. "
-            "Give inputs without padding, one by one."
-        )
-
-
 def _with_label(run: Run, target: Target) -> Target:
     versus = "" if target.versus is None else target.versus_label or run.output.name(target.versus)
     return replace(target, label=target.label or run.output.name(target.index), versus_label=versus)
-
-
-def _with_pairs(run: Run, attribution: Attribution) -> Attribution:
-    """Two compared inputs: what each pair of their units adds to the similarity, as one more map."""
-    if not isinstance(attribution.matrix_BQK, dict):
-        return attribution
-    between = run.output.pairs
-    if between is None:
-        return attribution
-    return replace(attribution, matrix_BQK=attribution.matrix_BQK | {("a", "b"): between})
 
 
 def _readout(run: Run, row: int, keep_N: Array) -> str:
@@ -337,21 +323,18 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
 
 
-def _left_out(run: Run, row: int) -> list[str]:
+def _doubts(run: Run, row: int, scores: Array) -> list[str]:
     """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
+    doubts = []
+    if len(scores) > 1 and np.ptp(scores) == 0:
+        doubts.append("all scores are equal: this explanation tells no unit from another.")
     shown = set(run.units[row].stream)
     if not shown:
-        return []  # every position is masked
+        return doubts  # every position is masked
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
     streams = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
     missing = [s for s in streams if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]
-    return [
+    return doubts + [
         f"the {stream} has no scores here: which of the model's positions are its own is not known, it was left alone."
         for stream in missing
     ]
-
-
-def _doubts(scores: Array) -> list[str]:
-    if len(scores) > 1 and np.ptp(scores) == 0:
-        return ["all scores are equal: this explanation tells no unit from another."]
-    return []

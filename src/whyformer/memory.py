@@ -103,7 +103,11 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(device)
             self.start: int | None = torch.cuda.memory_allocated(device)
         else:
-            self.start = _resident("VmRSS") if _forgotten() else None
+            try:
+                CLEAR.write_text("5")  # the highest resident size so far is set back to the present one (Linux)
+                self.start = _resident("VmRSS")
+            except OSError:
+                self.start = None
 
     @property
     def bytes(self) -> int:
@@ -114,15 +118,6 @@ class Peak:
         else:
             highest = _resident("VmHWM")
         return max(0, highest - self.start)
-
-
-def _forgotten() -> bool:
-    """Whether the highest resident size so far could be set back to the present one (Linux)."""
-    try:
-        CLEAR.write_text("5")
-    except OSError:
-        return False
-    return True
 
 
 def _resident(field: str) -> int:

@@ -47,7 +47,11 @@ class Output:
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
-        _seed()  # inside borrowed(): the caller's random state is kept
+        # As torch.manual_seed(0), which formats a whole traceback per call where CUDA has not been used yet. Inside
+        # borrowed(): the caller's random state is kept.
+        torch.default_generator.manual_seed(0)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
         if self.causal:
             return self._language_model(batch)
         output = self.modality.call(batch, **self.extra)
@@ -134,13 +138,6 @@ class Output:
                 "the space in front that many of them have (' mat'), or a token id."
             )
         return int(found[0])
-
-
-def _seed() -> None:
-    """As torch.manual_seed(0), which formats a whole traceback per call where CUDA has not been used yet."""
-    torch.default_generator.manual_seed(0)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(0)
 
 
 def is_causal_lm(model: Any) -> bool:

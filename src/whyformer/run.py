@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.capture.intercept import Intercept, module_names
+from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
@@ -30,8 +30,6 @@ from whyformer.study.schedule import Schedule
 from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
 from whyformer.types import Record, Target, Units
-
-Seeing = TypeVar("Seeing", bound=Intercept)
 
 
 @dataclass
@@ -94,8 +92,10 @@ class Run:
     @property
     def targets(self) -> list[Target]:
         if self._targets is None:
-            self._resolve(self.logits)
-        assert self._targets is not None
+            output = self.output
+            self._targets = resolve_targets(
+                self._wanted, self.logits, output.labels, output.positions, output.token_id, output.independent
+            )
         return self._targets
 
     @cached_property
@@ -104,9 +104,8 @@ class Run:
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
         """(B,) explained value, differentiable; picks the predicted class where no target was given."""
-        if self._targets is None:
+        if self._logits is None:
             self._see(logits_BC)
-            self._resolve(logits_BC.detach())
         values_B = scalar_of(logits_BC, self.targets, self.scalar)
         if not self.batch.reference_rows:
             return values_B
@@ -121,16 +120,6 @@ class Run:
         self.gives_probabilities = not self.output.independent and are_probabilities(self._logits)
         if self.gives_probabilities:
             refuse_twice(self.scalar)
-
-    def _resolve(self, logits: Tensor) -> None:
-        self._targets = resolve_targets(
-            self._wanted,
-            logits,
-            self.output.labels,
-            self.output.positions,
-            self.output.token_id,
-            self.output.independent,
-        )
 
     # Where the units stand in the model's attention, and which rows feed the prediction
 
@@ -240,54 +229,47 @@ class Run:
     def record(self, grad: bool = False, values: bool = False, multi_stream: bool = False) -> Record:
         """Attention maps (and gradients) of the batch; one record serves all methods.
 
-        several: the method knows what to do with several streams.
+        multi_stream: the method knows what to do with several streams.
         """
         require_readable(self.study, multi_stream)
-        found = self._records.get(True) or (None if grad else self._records.get(False))
-        if found is None or (values and found.sites[0].value_BHKD is None):
-            found = self._record(grad, values)
-            require_sites(found)
-            found = with_streams(found, self.study)
-            self._records[grad] = found
-        return found
-
-    def _record(self, grad: bool, values: bool) -> Record:
-        axes = self.study.batch_axes
+        known = self._records.get(True) or (None if grad else self._records.get(False))
+        if known is not None and not (values and known.sites[0].value_BHKD is None):
+            return known
         self.forwards_B += 1
-        if not grad:
-            observer = self._ready(Observe(self.batch.size, self._names, axes))
-            result = observe(partial(self.output.logits, self.batch), observer, values)
-        else:
-            recorder = self._ready(Recorder(self.batch.size, self._names, axes))
-            result = record(partial(self.output.logits, self.batch), recorder, self.scalars, values)
+        role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
+        role.rows_attend = self.batch.reference_rows > 0
+        forward = partial(self.output.logits, self.batch)
+        if isinstance(role, Recorder):
+            maps = record(forward, role, self.scalars, values)
             self.backwards_B += 1
+        else:
+            maps = observe(forward, role, values)
         if self._logits is None:
-            self._see(result.logits)
-        return result
-
-    def _ready(self, intercept: Seeing) -> Seeing:
-        intercept.rows_attend = self.batch.reference_rows > 0
-        return intercept
+            self._see(maps.logits)
+        require_sites(maps)
+        self._records[grad] = with_streams(maps, self.study)
+        return self._records[grad]
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
         if self._anatomy is None:
             require_readable(self.study)
             self.forwards_B += 1
-            intercept = self._ready(Dissect(self.batch.size, self._names, self.study.batch_axes))
-            found = dissect(partial(self.output.logits, self.batch), intercept)
-            require_sites(found.record)
-            self._anatomy = found
-            self._records[False] = with_streams(found.record, self.study)
+            role = Dissect(self.batch.size, self._names, self.study.batch_axes)
+            role.rows_attend = self.batch.reference_rows > 0
+            self._anatomy = dissect(partial(self.output.logits, self.batch), role)
+            require_sites(self._anatomy.record)
+            self._records[False] = with_streams(self._anatomy.record, self.study)
             if self._logits is None:
-                self._see(found.record.logits)
+                self._see(self._anatomy.record.logits)
         return self._anatomy
 
     def rewritten(self, edit: Edit) -> Tensor:
         """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
-        intercept = self._ready(Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit))
+        role = Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit)
+        role.rows_attend = self.batch.reference_rows > 0
         self.forwards_B += 1
-        with torch.no_grad(), intercept:
+        with torch.no_grad(), role:
             return self.output.logits(self.batch)
 
     # Gradients at the input

@@ -42,12 +42,9 @@ class Source:
 
     modality: Modality
     whole: Batch | None
+    size: int
     raw: tuple[Any, ...] = ()
     single: bool = False  # one raw input, not a list of them
-
-    @property
-    def size(self) -> int:
-        return len(self.raw) if self.whole is None else self.whole.size
 
     def batch(self, rows: Sequence[int] | None = None) -> Batch:
         """Some of the inputs, padded among themselves; all of them where no rows are named."""
@@ -98,14 +95,15 @@ class LoadedModel:
         modality = choose_modality(self.model, self.processor, inputs)
         if isinstance(modality, TableInput):
             batch, single = modality.read(inputs)
-            return Source(modality, batch, single=single)
+            return Source(modality, batch, batch.size, single=single)
         if are_tensors(inputs):
-            return Source(modality, modality.adopt(inputs))
+            batch = modality.adopt(inputs)
+            return Source(modality, batch, batch.size)
         single = is_single(inputs)
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return Source(modality, None, raw, single)
+        return Source(modality, None, len(raw), raw, single)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
         """Modality, encoded batch, and whether a single raw input was given."""
@@ -213,26 +211,31 @@ class Session:
         one = self.part([row])
         return one if self.one_by_one else self.modality.trimmed(one)
 
-    def target_of(self, rows: Sequence[int]) -> Any:
-        """What was asked for: one target for all, or one per input."""
-        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+    def run(
+        self,
+        rows: Sequence[int],
+        *,
+        beside: bool = False,
+        alone: bool = False,
+        scalar: str | None = None,
+        own_answer: bool = False,
+    ) -> Run:
+        """Some of the inputs with their targets, to be looked into.
 
-    def run(self, rows: Sequence[int], *, beside: bool = False) -> Run:
-        """Some of the inputs with their targets; ``beside`` the reference rows that they look at (SAINT)."""
-        batch, target = self.part(rows), self.target_of(rows)
+        beside: with the reference rows that an input looks at (SAINT). alone: one input without padding. own_answer:
+        what the model says now, whatever is explained otherwise.
+        """
+        batch = self.alone(rows[0]) if alone else self.part(rows)
+        target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
-        return self.run_of(batch, target)
-
-    def run_of(self, batch: Batch, target: Any, *, scalar: str | None = None) -> Run:
-        """A batch of this session's inputs, to be looked into."""
         return Run(
             self.modality,
             batch,
             self.studied(batch) if self.one_by_one else self.study,
-            target=target,
-            scalar=scalar or self.scalar,
+            target=None if own_answer else target,
+            scalar=self.scalar if scalar is None else self.modality.scalar(scalar),
             seed=self.seed,
             batch_size=self.step,
             keep_layers=self.keep_layers,

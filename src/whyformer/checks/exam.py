@@ -103,8 +103,7 @@ class Exam:
 
         own_answer: what the model says now, whatever is explained.
         """
-        target = None if own_answer else self.session.target_of([row])
-        return self.session.run_of(self.alone(row), target, scalar=self.modality.scalar(scalar))
+        return self.session.run([row], alone=True, scalar=scalar, own_answer=own_answer)
 
     # Explanations by the method under examination
 
