@@ -73,7 +73,7 @@ class Positions:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.study.readout.kind == "rows" and isinstance(self.modality, TextInput):
+        if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             return rows_of_each(self.modality, self.batch, self.study)
         return self.study.readout.weights(self.keep_BN)
 

@@ -65,6 +65,7 @@ class Modality(ABC):
     stream: str
     main: str  # the argument whose positions are the units
     multi_input = False  # several streams of units: no single tensor is "the" input
+    lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
@@ -93,6 +94,11 @@ class Modality(ABC):
     @abstractmethod
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         """One input once per unit, each time with that unit taken away; padded to one batch of len(units)."""
+
+    def length(self, batch: Batch) -> int:
+        """Positions of the input itself, padding included; a model may add others of its own."""
+        tensor = batch.tensors[self.main]
+        return tensor.shape[1] if tensor.ndim > 1 else 1
 
     def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
         """:meth:`without_unit`, at most ``at_once`` at a time; large images are made as they are asked for."""

@@ -101,8 +101,7 @@ class TableInput(Modality):
     def _widths(self) -> tuple[int, int]:
         return len(self.table.numerical), len(self.table.categorical)
 
-    @property
-    def positions(self) -> int:
+    def length(self, batch: Batch) -> int:
         """Units of a model without attention: its columns."""
         return len(self.table.columns)
 

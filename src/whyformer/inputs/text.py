@@ -111,6 +111,7 @@ class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
 
     stream = "text"
+    lengths_vary = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)

@@ -20,7 +20,7 @@ from whyformer.inputs.image import ImageInput
 from whyformer.inputs.text import TextInput
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
-from whyformer.study.facts import Study, input_length
+from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, audit
 from whyformer.study.readout import (
     Reached,
@@ -165,7 +165,7 @@ SEVERAL_LAYERS = (
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
-    names, length = module_names(modality.model), input_length(modality, one)
+    names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
         found, reaching, reached = trace(run, names, modality.inputs(one))
@@ -184,7 +184,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
         return study
     if not study.one_stream:
         return study_several(modality, one, study, schedule)
-    extra = sites[0].keys - length if isinstance(modality, TextInput) else 0
+    extra = sites[0].keys - length if modality.lengths_vary else 0
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and isinstance(modality, TextInput) else None
     real = _real(modality, one, sites[0].keys, front)
     try:
@@ -337,9 +337,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
 
 
 def _signature(modality: Modality, batch: Batch) -> tuple[Any, ...]:
-    shapes = tuple(
-        (k, v.ndim, () if isinstance(modality, TextInput) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
-    )
+    shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
     return (type(modality).__name__, modality.main, shapes, modality.form(batch), len(modules_of(modality.model)))
 
 
