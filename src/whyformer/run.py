@@ -14,16 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
-from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.intercept import Intercept, module_names
-from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.image import ImageInput, patch_masks
 from whyformer.inputs.table import TableInput
-from whyformer.inputs.text import TextInput
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.schedule import Schedule
@@ -340,9 +338,8 @@ class Run(Positions):
         floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
         seen = BeforeAttention(self.batch.size, self.length)
         seen.add(*leaves)
-        is_text = isinstance(self.modality, TextInput)
         with torch.enable_grad():
-            with rules, self.swapped(self.batch, leaf) if is_text else LookupLeaves(leaf, self.batch.tensors), seen:
+            with rules, self.modality.looked_up(self.batch, leaf), seen:
                 logits = self.output.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(
@@ -355,8 +352,3 @@ class Run(Positions):
         """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
         self.backwards_B += 1
         return traced.gradients(tensors)
-
-    def swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
-        """A mode in which the word embeddings of a text are what ``replace`` makes of them."""
-        assert isinstance(self.modality, TextInput)
-        return SwapEmbedding(batch.tensors[self.modality.main], self.modality.table(), replace)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.types import Units
@@ -65,6 +68,11 @@ class Modality(ABC):
     stream: str
     main: str  # the argument whose positions are the units
     multi_input = False  # several streams of units: no single tensor is "the" input
+    embeds = False  # the input are ids: its numbers are the vectors that the model looks up for them
+    named_columns = False  # the input is a row of a table whose columns are described
+    has_categories = False  # some of its columns are categories
+    pixels = False  # the input is a picture, and patches of it are the units
+    padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
     lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
@@ -100,6 +108,10 @@ class Modality(ABC):
         tensor = batch.tensors[self.main]
         return tensor.shape[1] if tensor.ndim > 1 else 1
 
+    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        """The tensors with ``extra`` positions of padding at the end, where a mask can say that they are padding."""
+        return tensors
+
     def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
         """:meth:`without_unit`, at most ``at_once`` at a time; large images are made as they are asked for."""
         whole = self.without_unit(batch, row, units, replacement)
@@ -115,6 +127,26 @@ class Modality(ABC):
         """What a unit can be replaced by; the first is the default."""
         return ()
 
+    # The numbers of an input
+
+    def embedding(self) -> nn.Embedding | None:
+        """The table of the model's own in which ids are looked up, where it says which one that is."""
+        return None
+
+    def special_ids(self) -> set[int]:
+        """Ids that stand for no part of the input."""
+        return set()
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """The names of ids."""
+        return [str(i) for i in ids]
+
+    def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:
+        """A mode in which the vectors that the model looks up for the input are what ``make`` makes of them."""
+        if self.embeds:
+            return SwapEmbedding(batch.tensors[self.main], self.embedding(), make)
+        return LookupLeaves(make, batch.tensors)
+
     # Rows of a table that look at each other
 
     @property
@@ -125,6 +157,20 @@ class Modality(ABC):
     def beside_reference_rows(self, one: Batch) -> Batch:
         """One input beside those that it looks at."""
         return one
+
+    # What a study asks
+
+    def cells(self, batch: Batch) -> tuple[int, int] | None:
+        """Rows and columns of the units of a picture, for a model that has no patches."""
+        return None
+
+    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
+        """The inputs with other numbers in the first of ``grid`` patches; None where there are none."""
+        return None
+
+    def padded_grid(self, batch: Batch, length: int) -> tuple[int, int] | None:
+        """Rows and columns of what the model attends to, padding included, where pictures are padded."""
+        return None
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """What every explanation of these inputs has to say."""
@@ -222,6 +268,11 @@ class Modality(ABC):
         arguments = {**batch.tensors, **batch.constants, **extra}
         positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
+
+
+def shifted(values: Tensor) -> Tensor:
+    """Other numbers of about the same size."""
+    return values * -1.5 + 0.1
 
 
 def require_shown(name: str, keep_BN: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Raw, assemble
+from whyformer.inputs.base import Batch, Modality, Raw, assemble, shifted
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -31,6 +31,7 @@ class ImageInput(Modality):
     """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 
     stream = "image"
+    pixels = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)
@@ -131,6 +132,19 @@ class ImageInput(Modality):
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    def cells(self, batch: Batch) -> tuple[int, int] | None:
+        """About 8 × 8."""
+        height, width = batch.tensors[self.main].shape[-2:]
+        rows = min(8, height)
+        return rows, max(1, min(width, round(rows * width / height)))
+
+    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
+        pixels = batch.tensors[self.main]
+        rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
+        other = pixels.clone()
+        other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
+        return batch.with_tensors(**{self.main: other})
 
     @property
     def replacements(self) -> tuple[str, ...]:

@@ -37,11 +37,13 @@ class TableInput(Modality):
     """Units are the tokens that columns become, wherever the model puts them; its own token is special."""
 
     stream = "table"
+    named_columns = True
 
     def __init__(self, model: nn.Module, table: Table) -> None:
         super().__init__(model, table)
         self.table = table
         self.classes = table.classes
+        self.has_categories = bool(table.categorical)
         self.main = "numerical" if table.numerical else "categorical"
         self._arrange = arrangement(model, table)
 

@@ -17,6 +17,8 @@ from whyformer.types import Units
 class TensorInput(Modality):
     """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
 
+    padding_in_doubt = True
+
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
         super().__init__(model, processor)
         self.stream, self.main = "table", ""

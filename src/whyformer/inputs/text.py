@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about, names_no_padding
+from whyformer.capture.embeddings import input_table
 from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
 from whyformer.targets import logits_of
@@ -111,7 +112,9 @@ class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
 
     stream = "text"
+    embeds = True
     lengths_vary = True
+    padding_in_doubt = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
@@ -151,6 +154,15 @@ class TextInput(Modality):
 
     def alone(self, one: Batch) -> Batch:
         return bare(one)
+
+    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        if not any(name.endswith("mask") and "padding" not in name for name in tensors):
+            return tensors
+        width, pad = tensors[self.main].shape[1], getattr(self.config, "pad_token_id", None) or 0
+        return {
+            k: nn.functional.pad(v, (0, extra), value=pad if k == self.main else 0) if v.shape[1:2] == (width,) else v
+            for k, v in tensors.items()
+        }
 
     def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
         """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
@@ -202,16 +214,14 @@ class TextInput(Modality):
         return int(limit)
 
     def _check_vocabulary(self, ids: Tensor) -> None:
-        table = self.table()
+        table = self.embedding()
         if table is not None and int(ids.max()) >= table.num_embeddings:
             raise BadInput(
                 f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
                 "this is not the model's own tokenizer."
             )
 
-    def table(self) -> nn.Embedding | None:
-        from whyformer.capture.embeddings import input_table
-
+    def embedding(self) -> nn.Embedding | None:
         table = input_table(self.model)
         return table if isinstance(table, nn.Embedding) else None
 
@@ -257,7 +267,7 @@ class TextInput(Modality):
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         if self.processor is None:
-            return [str(i) for i in ids]
+            return super().labels(ids)
         tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 

@@ -89,7 +89,7 @@ class Words(StreamInput):
 
     def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
         # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
-        table = None if self.stream == "target" else self.part.table()
+        table = None if self.stream == "target" else self.part.embedding()
         return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
 
     def view(self, batch: Batch) -> Batch:
