@@ -20,8 +20,6 @@ from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.image import ImageInput, patch_masks
-from whyformer.inputs.table import TableInput
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.schedule import Schedule
@@ -46,6 +44,11 @@ class Positions:
         return self.study.length(self.modality, self.batch)
 
     @property
+    def front(self) -> int | None:
+        """How many of the positions that the model adds itself come before the input's; None: all of them."""
+        return self.study.front
+
+    @property
     def explained(self) -> range:
         """The rows of the batch that are explained; others may stand beside them (SAINT)."""
         return range(self.batch.size - self.batch.reference_rows)
@@ -55,13 +58,13 @@ class Positions:
         """(B, N) real positions; False at padding."""
         if self.multi_stream:
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
-        return self.modality.keep(self.batch, self.length, self.study.front)
+        return self.modality.keep(self.batch, self.length, self.front)
 
     @cached_property
     def units(self) -> list[Units]:
         if self.multi_stream:
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
-        return self.modality.units(self.batch, self.length, self.study.front, self.study.grid)
+        return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
     @cached_property
     def readout_BN(self) -> Tensor:
@@ -83,22 +86,9 @@ class Positions:
             special[row, self.keep_BN[row]] = torch.tensor(units.special, device=special.device)
         return special
 
-    def per_unit(self, detail: Tensor) -> Tensor:
-        """Sum a (B, …) attribution of the input's own numbers over each unit → (B, N) attention positions."""
-        if isinstance(self.modality, ImageInput):
-            rows = []
-            for row, units in enumerate(self.units):
-                masks = patch_masks(units, detail[row][None])
-                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
-            return torch.stack(rows)
-        scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
-        if isinstance(self.modality, TableInput):
-            return self.modality.placed(scores, self.batch, self.length)
-        missing = self.length - scores.shape[1]
-        if missing <= 0:
-            return scores
-        front = missing if self.study.front is None else self.study.front
-        return torch.nn.functional.pad(scores, (front, missing - front))
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        """Sum (or the largest of) a (B, …) attribution of the input's own numbers per unit → (B, N) positions."""
+        return self.modality.per_unit(detail, self, largest)
 
     # Several streams
 

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,23 @@ class Batch:
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
         return replace(self, tensors=self.tensors | tensors)
+
+
+class Placed(Protocol):
+    """A batch whose units stand at positions of the model's attention (whyformer.run has them)."""
+
+    @property
+    def modality(self) -> Modality: ...
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def front(self) -> int | None: ...
+    @property
+    def keep_BN(self) -> Tensor: ...
+    @property
+    def units(self) -> list[Units]: ...
 
 
 class Modality(ABC):
@@ -146,6 +163,15 @@ class Modality(ABC):
         if self.embeds:
             return SwapEmbedding(batch.tensors[self.main], self.embedding(), make)
         return LookupLeaves(make, batch.tensors)
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""
+        scores = over_features(detail, largest)
+        missing = placed.length - scores.shape[1]
+        if missing <= 0:
+            return scores
+        front = missing if placed.front is None else placed.front
+        return nn.functional.pad(scores, (front, missing - front))
 
     # Rows of a table that look at each other
 
@@ -268,6 +294,13 @@ class Modality(ABC):
         arguments = {**batch.tensors, **batch.constants, **extra}
         positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
+
+
+def over_features(detail: Tensor, largest: bool) -> Tensor:
+    """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
+    if detail.ndim <= 2:
+        return detail
+    return detail.flatten(2).amax(2) if largest else detail.flatten(2).sum(2)
 
 
 def shifted(values: Tensor) -> Tensor:

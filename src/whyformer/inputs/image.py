@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Raw, assemble, shifted
+from whyformer.inputs.base import Batch, Modality, Placed, Raw, assemble, shifted
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -173,6 +173,16 @@ class ImageInput(Modality):
         filled = pixels.clone()
         filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
         return filled
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        rows = []
+        for own, units in zip(detail, placed.units, strict=True):
+            masks = patch_masks(units, own[None])
+            if largest:
+                rows.append(torch.where(masks, own.amax(0), 0.0).amax((1, 2)))
+            else:
+                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), own))
+        return torch.stack(rows)
 
     def owner(self, units: Units, pixels: Tensor) -> Tensor:
         """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""

@@ -15,7 +15,7 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.base import Batch, Modality, Placed, Raw, over_features
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
@@ -230,13 +230,14 @@ class TableInput(Modality):
             found.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
         return tuple(found)
 
-    def placed(self, detail: Tensor, batch: Batch, length: int) -> Tensor:
-        """(B, length) numbers of the numerical columns at the positions of their tokens."""
-        scores = detail.new_zeros(len(detail), length)
-        for position, names in enumerate(self.tokens(batch, length)):
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        """Numbers of the numerical columns, at the positions of their tokens."""
+        columns = over_features(detail, largest)
+        scores = columns.new_zeros(len(columns), placed.length)
+        for position, names in enumerate(self.tokens(placed.batch, placed.length)):
             for name in names:
                 if name in self.table.numerical:
-                    scores[:, position] += detail[:, self.table.numerical.index(name)]
+                    scores[:, position] += columns[:, self.table.numerical.index(name)]
         return scores
 
     # Taking a column away

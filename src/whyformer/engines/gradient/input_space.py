@@ -15,7 +15,6 @@ from whyformer.capture.leaves import Enter, Entrance, as_leaf
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageInput, patch_masks
 from whyformer.run import Run
 from whyformer.targets import scalar_of
 
@@ -177,14 +176,8 @@ class SingleInput(InputSpace):
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
         if self.entrance is not None:
             scores = detail.amax(2) if largest else detail.sum(2)
-        elif not largest:
-            scores = self.run.per_unit(detail)
-        elif isinstance(self.run.modality, ImageInput):
-            inside = [patch_masks(units, detail[:1]) for units in self.run.units]
-            flat = detail.amax(1)
-            scores = torch.stack([torch.where(m, p, 0.0).amax((1, 2)) for m, p in zip(inside, flat, strict=True)])
         else:
-            scores = self.run.per_unit(detail.flatten(2).amax(2, keepdim=True) if detail.ndim > 2 else detail)
+            scores = self.run.per_unit(detail, largest)
         return scores * self.run.keep_BN
 
     def kept(self, row: int) -> Tensor:
