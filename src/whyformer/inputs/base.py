@@ -173,6 +173,19 @@ class Modality(ABC):
         front = missing if placed.front is None else placed.front
         return nn.functional.pad(scores, (front, missing - front))
 
+    @property
+    def default_baseline(self) -> str:
+        """Where a path to the input starts unasked."""
+        return "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        """The inputs with ``name`` in place of all that is explained; None where that is no other input ("zero")."""
+        return None
+
+    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor | None:
+        """(B, N) positions that are neither padding nor kept, where ids say which are special."""
+        return None
+
     # Rows of a table that look at each other
 
     @property

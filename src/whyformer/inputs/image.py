@@ -174,6 +174,10 @@ class ImageInput(Modality):
         filled[..., :high, :wide] = self.background(pixels[..., :high, :wide], replacement)
         return filled
 
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        background = self.background(placed.batch.tensors[self.main], str(name))
+        return placed.batch.with_tensors(**{self.main: background})
+
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         rows = []
         for own, units in zip(detail, placed.units, strict=True):

@@ -240,9 +240,16 @@ class TableInput(Modality):
                     scores[:, position] += columns[:, self.table.numerical.index(name)]
         return scores
 
-    # Taking a column away
+    # Where a path to the row starts
 
-    def typical(self, batch: Batch, length: int) -> Batch:
+    @property
+    def default_baseline(self) -> str:
+        return "mean" if self.table.reference else "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        return self._typical_rows(placed.batch, placed.length) if name in {"typical", "mean"} else None
+
+    def _typical_rows(self, batch: Batch, length: int) -> Batch:
         """The batch with a typical row of the reference in place of every explained one.
 
         Columns without a token stay: they are no units, and nothing is said about them.
@@ -254,6 +261,8 @@ class TableInput(Modality):
                 kind, at = self.where(name)
                 changed[kind][: batch.size - batch.reference_rows, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
+
+    # Taking a column away
 
     def _source(self) -> dict[str, Tensor]:
         """The reference rows: means over the explained ones would make scores depend on who else is explained."""

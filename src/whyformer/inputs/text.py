@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about, names_no_padding
 from whyformer.capture.embeddings import input_table
-from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
-from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
+from whyformer.inputs.base import Batch, Modality, Placed, Raw, assemble, require_shown
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -323,6 +323,34 @@ class TextInput(Modality):
         added = torch.ones(len(keep_BN), extra, dtype=torch.bool, device=keep_BN.device)
         before = extra if front is None else front
         return torch.cat([added[:, :before], keep_BN, added[:, before:]], 1)
+
+    # Where a path to the text starts
+
+    @property
+    def default_baseline(self) -> str:
+        return "pad" if "pad" in self.replacements else "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        """Another token in place of every one that is neither padding nor kept."""
+        if name == "zero":
+            return None
+        if self.multi_input:
+            raise NotOffered(
+                f"baseline={name!r} is a word, and an image is laid beside the words of this model: it would stay. "
+                "Use at='input', where each has its own baseline, or baseline='zero'."
+            )
+        ids_BN, other = placed.batch.tensors[self.main], self.replacement_id(name)
+        instead = torch.where(self.open_tokens(placed.batch, keep_special), other, ids_BN)
+        return placed.batch.with_tensors(**{self.main: instead})
+
+    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor:
+        keep_BN = batch.keep_BN
+        assert keep_BN is not None
+        if keep_special is False:
+            return keep_BN
+        special = sorted(self.special_ids()) if keep_special is True else list(keep_special)
+        ids_BN = batch.tensors[self.main]
+        return keep_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
 
     # Taking units away
 
