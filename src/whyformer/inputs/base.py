@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,69 +14,13 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.leaves import LookupLeaves
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
 
-Raw = Any
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Tensors of some inputs, by the model's argument names, and what is known about each input."""
-
-    tensors: dict[str, Tensor]
-    keep_BN: Tensor | None = None  # real input positions
-    raw: tuple[Raw, ...] = ()
-    warnings: tuple[tuple[str, ...], ...] = ()
-    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
-    constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
-    positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
-    groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
-    reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
-    alone: bool = False  # rows that would look at others are run without them
-
-    @property
-    def size(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-    def select(self, rows: Sequence[int] | slice) -> Batch:
-        index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
-
-        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[i] for i in index) if values else ()
-
-        return replace(
-            self,
-            tensors={k: v[index] for k, v in self.tensors.items()},
-            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
-            raw=pick(self.raw),
-            warnings=pick(self.warnings),
-            encodings=pick(self.encodings),
-            positions=pick(self.positions),
-            groups=pick(self.groups),
-            reference_rows=0,
-        )
-
-    def with_tensors(self, **tensors: Tensor) -> Batch:
-        return replace(self, tensors=self.tensors | tensors)
-
-
-class Placed(Protocol):
-    """A batch whose units stand at positions of the model's attention (whyformer.run has them)."""
-
-    @property
-    def modality(self) -> Modality: ...
-    @property
-    def batch(self) -> Batch: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def front(self) -> int | None: ...
-    @property
-    def keep_BN(self) -> Tensor: ...
-    @property
-    def units(self) -> list[Units]: ...
+__all__ = ["Batch", "LearnedPositions", "Modality", "over_features", "require_shown", "shifted", "signature_of"]
 
 
 class Modality(ABC):
@@ -228,10 +172,17 @@ class Modality(ABC):
         """The modality of one stream, and the batch as it sees it."""
         given = {name for _, name in self.inputs(batch)}
         if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
-            from whyformer.inputs.streams import LearnedPositions  # which is a modality itself
-
             return LearnedPositions(self.model, self.main, stream), batch
         return self, batch
+
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        """Where the numbers of one stream enter the model, for gradients; none for positions that it brings itself.
+
+        layout: where each stream lies among all positions. whole: the modality that this one is the ``part`` of.
+        """
+        return []
 
     def places(self, batch: Batch) -> Tensor | None:
         """(B, N) positions of the main stream where another stream's result is placed, if there are any."""
@@ -309,6 +260,35 @@ class Modality(ABC):
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
 
 
+class LearnedPositions(Modality):
+    """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
+
+    def __init__(self, model: nn.Module, main: str, stream: str = "queries", word: str = "query") -> None:
+        super().__init__(model)
+        self.main, self.stream, self.word = main, stream, word
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise NotOffered("these positions are the model's own and are not given.")
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        labels = tuple(f"[{self.word} {i}]" for i in range(length))
+        plain = Units(labels, (True,) * length, (self.stream,) * length)
+        return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        return batch.select([row] * len(units))
+
+
+def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
+    """Where a detector's queries put what they found."""
+    facts = batch.encodings[row] if batch.encodings else None
+    boxes = facts.get("boxes") if isinstance(facts, dict) else None
+    return boxes if boxes is not None and len(boxes) == length else None
+
+
 def over_features(detail: Tensor, largest: bool) -> Tensor:
     """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
     if detail.ndim <= 2:
@@ -337,30 +317,3 @@ def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
     for name in variadic:
         del parameters[name]
     return parameters
-
-
-def assemble(
-    labels: Sequence[str],
-    special: Sequence[bool],
-    stream: str,
-    extra: int,
-    before: int | None,
-    names: Sequence[str] = ("[CLS]",),
-    **rest: Any,
-) -> Units:
-    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
-    added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
-    before = extra if before is None else before
-    front, back = added[:before], added[before:]
-
-    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
-        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
-
-    return Units(
-        labels=(*front, *labels, *back),
-        special=pad(special, True) or (),
-        stream=(stream,) * (len(labels) + extra),
-        word=pad(rest.pop("word", None), -1),
-        spans=pad(rest.pop("spans", None), (0, 0)),
-        **rest,
-    )

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.streams import LearnedPositions, without_each
+from whyformer.inputs.streams import without_each
 from whyformer.types import Target, Units
 
 THRESHOLD = 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Placed, Raw, assemble, shifted
+from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.stream_inputs import StreamInput, at_units
+from whyformer.inputs.units import assemble
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -188,9 +191,49 @@ class ImageInput(Modality):
                 rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), own))
         return torch.stack(rows)
 
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        if any(units.grid is None for units in placed.units):
+            raise NotOffered(
+                "which positions of the model's attention are the patches of the image is not known here, so "
+                "gradients at its pixels belong to no unit. Use occlusion."
+            )
+        return [Pixels(placed, stream, self, layout[stream])]
+
     def owner(self, units: Units, pixels: Tensor) -> Tensor:
         """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
         return patch_of_pixels(units, pixels)
+
+
+class Pixels(StreamInput):
+    """An image whose patches are the units."""
+
+    smooths = True
+
+    def __init__(self, placed: Placed, stream: str, part: ImageInput, positions: slice) -> None:
+        super().__init__(placed, stream, part.main, positions)
+        self.part = part
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units = self.units(row)
+        return at_units([not special for special in units.special], pooled(numbers, units, largest))
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        high, wide = self.units(row).image_size or numbers.shape[-2:]
+        inside = torch.zeros(numbers.shape[-2:], dtype=torch.bool, device=numbers.device)
+        inside[:high, :wide] = True
+        return inside
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        high, wide = self.units(row).image_size or numbers.shape[-2:]
+        filled = numbers.clone()
+        filled[:, :high, :wide] = self.part.background(numbers[None, :, :high, :wide], str(filler))[0]
+        return filled
 
 
 def _squeezes(processor: Any) -> bool:

@@ -14,13 +14,29 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.image_tokens import SIZES, are_packed, packed, token_grid, unpacked, without_tokens
+from whyformer.inputs.image_tokens import (
+    EVERY,
+    SIZES,
+    TokenPixels,
+    are_packed,
+    numbers_of,
+    other_words,
+    packed,
+    pixels_of,
+    require_pixels,
+    token_grid,
+    token_masks,
+    unpacked,
+)
 from whyformer.inputs.seq2seq import Answer
-from whyformer.inputs.streams import LearnedPositions, VectorInput, joined, without_each
+from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.streams import VectorInput, fitting, require_known, without_each
 from whyformer.inputs.text import TextInput, bare
+from whyformer.inputs.units import joined
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -325,6 +341,17 @@ class ImageTextInput(TextInput):
         image_BN = self._image.keep(batch, rest, None)
         return torch.cat([image_BN, keep_BN] if front else [keep_BN, image_BN], 1)
 
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        stream_inputs = super().stream_inputs(stream, layout, placed, whole)
+        if self.image_token() is None or "image" in layout:
+            return stream_inputs
+        for units in placed.units:
+            require_pixels(units, isinstance(self._image, ImageInput), "gradients at its pixels belong to none of them")
+        assert isinstance(self._image, ImageInput)
+        return [*stream_inputs, TokenPixels(placed, self._image, layout[stream])]
+
     @property
     def replacements(self) -> tuple[str, ...]:
         """Of the text, then of the image: each stream takes the one it has. Deleting would move the rest."""
@@ -333,7 +360,7 @@ class ImageTextInput(TextInput):
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         if self.image_token() is not None:
-            return without_tokens(self, batch, row, units, replacement)
+            return self._without_tokens(batch, row, units, replacement)
         return without_each(self, batch, row, units, replacement)
 
     def variants(self, batch: Batch, row: int, units: Units, replacement: Any, at_once: int) -> Iterator[Batch]:
@@ -341,4 +368,31 @@ class ImageTextInput(TextInput):
             yield from super().variants(batch, row, units, replacement, at_once)
             return
         for start in range(0, len(units), at_once):
-            yield without_tokens(self, batch, row, units, replacement, slice(start, start + at_once))
+            yield self._without_tokens(batch, row, units, replacement, slice(start, start + at_once))
+
+    def _without_tokens(
+        self, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
+    ) -> Batch:
+        """Another word in place of a token of the text, other pixels for one of the image."""
+        require_known(self, replacement)
+        require_pixels(units, isinstance(self._image, ImageInput), "none of them can be taken away by itself")
+        one = batch.select([row])
+        assert one.keep_BN is not None and isinstance(self._image, ImageInput)
+        word = self._text.replacement_id(fitting(self._text, replacement))
+        if word == self.image_token():
+            raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
+        pixels = pixels_of(self.config, one)
+        height, width = pixels.shape[-2:]
+        masks = token_masks(units, height, width, which).to(pixels.device)
+        background = self._image.background(pixels, fitting(self._image, replacement))
+        changed = torch.where(masks[:, None, None], background, pixels)
+        copies = one.select([0] * len(masks))
+        after_patches = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]
+        changes = {self.main: other_words(one, self.main, units, after_patches, word, one.keep_BN[0])}
+        answer = [i for i, s in enumerate(units.stream) if s == "target"]
+        if answer:
+            part, view = self.part("target", one)
+            assert isinstance(part, TextInput) and view.keep_BN is not None
+            changes[part.main] = other_words(view, part.main, units, answer, word, view.keep_BN[0])
+        words = {name: ids[which] for name, ids in changes.items()}
+        return copies.with_tensors(**words, **{self.image: numbers_of(self.config, copies, changed)})

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import Batch, Modality, Raw, signature_of
+from whyformer.inputs.base import LearnedPositions, Modality, signature_of
+from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.streams import LearnedPositions, without_each
+from whyformer.inputs.streams import without_each
 from whyformer.inputs.text import TextInput, bare
 from whyformer.targets import logits_of
 from whyformer.types import Units

@@ -15,7 +15,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Batch, Modality, Placed, Raw, over_features
+from whyformer.inputs.base import Modality, over_features
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.inputs.base import Batch, signature_of
+from whyformer.inputs.base import signature_of
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
-from whyformer.inputs.streams import pick
+from whyformer.inputs.base import Modality, require_shown
+from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.units import assemble, pick
 from whyformer.types import Units
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,10 @@ from torch import Tensor, nn
 from whyformer.borrow import borrowed, known_about, names_no_padding
 from whyformer.capture.embeddings import input_table
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
-from whyformer.inputs.base import Batch, Modality, Placed, Raw, assemble, require_shown
+from whyformer.inputs.base import Modality, require_shown
+from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.stream_inputs import StreamInput, Words
+from whyformer.inputs.units import assemble
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -352,6 +356,12 @@ class TextInput(Modality):
         ids_BN = batch.tensors[self.main]
         return keep_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
 
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        view, places = partial(_view, whole, stream), partial(_places, whole, self.main)
+        return [Words(placed, stream, layout[stream], self, view, places)]
+
     # Taking units away
 
     def removable(self, units: Units) -> list[bool]:
@@ -412,6 +422,14 @@ class TextInput(Modality):
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
         return Batch(tensors, keep_BN=keep, constants=one.constants)
+
+
+def _view(whole: Modality, stream: str, batch: Batch) -> Batch:
+    return whole.part(stream, batch)[1]
+
+
+def _places(whole: Modality, main: str, batch: Batch) -> Tensor | None:
+    return whole.places(batch) if main == whole.main else None
 
 
 def _text(raw: Raw) -> tuple[str, ...]:

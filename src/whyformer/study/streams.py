@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.streams import joined
+from whyformer.inputs.units import joined
 from whyformer.output import Output
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
