@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
@@ -38,12 +38,28 @@ class Modality(ABC):
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
+    objects = False  # a detector's: one explanation per object that it found
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         self.model = model
         self.processor = processor
         self.parameters = signature_of(model)
+
+    @property
+    def kind(self) -> str:
+        """What the choice of a method goes by: "text", "image", "table", …; "" where nothing is known."""
+        return self.stream
+
+    def read(self, inputs: Any) -> tuple[Batch, bool]:
+        """Tensors of whatever was given, and whether it was a single raw input."""
+        if are_tensors(inputs):
+            return self.adopt(inputs), False
+        single = is_single(inputs)
+        raw = [inputs] if single else list(inputs)
+        if not raw:
+            raise BadInput("there is nothing to explain: the list of inputs is empty.")
+        return encoded(self, raw), single
 
     @abstractmethod
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -131,6 +147,9 @@ class Modality(ABC):
         return None
 
     # Rows of a table that look at each other
+
+    reference: Any = None  # rows that means and resampling are taken from, where the description names some
+    reference_name = ""
 
     @property
     def mixes_rows(self) -> bool:

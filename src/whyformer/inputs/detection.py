@@ -26,6 +26,7 @@ class DetectionInput(ImageInput):
     """
 
     multi_input = True
+    objects = True
     positioned = "queries"
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:

@@ -45,6 +45,7 @@ class TableInput(Modality):
         self.table = table
         self.classes = table.classes
         self.has_categories = bool(table.categorical)
+        self.reference, self.reference_name = table.reference, table.reference_name
         self.main = "numerical" if table.numerical else "categorical"
         self._arrange = arrangement(model, table)
 

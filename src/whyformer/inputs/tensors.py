@@ -28,6 +28,11 @@ class TensorInput(Modality):
             self.main = sequences[0] if sequences else next(iter(example.tensors))
             self.stream = "sequence" if sequences else "table"
 
+    @property
+    def kind(self) -> str:
+        """A table is one whose columns are named; of bare tensors nothing is known."""
+        return "" if self.stream == "table" else self.stream
+
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(
             f"{type(self.model).__name__} is called with tensors here: pass a dict or tuple of tensors with a leading "

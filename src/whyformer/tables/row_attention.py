@@ -13,7 +13,6 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.inputs.table import TableInput
 from whyformer.output import Output
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +40,7 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
     """
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
     modality, batch, single = explainer.prepare(inputs)
-    if not isinstance(modality, TableInput):
+    if not modality.named_columns:
         raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
     found = []
     with borrowed(explainer.model), torch.no_grad():
@@ -54,7 +53,7 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
             with observer:
                 Output(modality, together).logits(together)
             maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
-            names = ("this row", *(f"{modality.table.reference_name} {i}" for i in range(together.reference_rows)))
+            names = ("this row", *(f"{modality.reference_name} {i}" for i in range(together.reference_rows)))
             paths = tuple(path for path, _ in observer.between_rows)
-            found.append(RowAttention(np.stack(maps), names, paths, modality.table.reference_name))
+            found.append(RowAttention(np.stack(maps), names, paths, modality.reference_name))
     return found[0] if single else found
