@@ -14,13 +14,13 @@ from whyformer.inputs.image import ImageInput, patch_index, pooled
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.types import Units
 
-# Images packed end to end into one row of patches, with a table of their sizes (Qwen2-VL and its kin).
-
-
+EVERY = slice(None)
+# Images packed end to end (Qwen2-VL and its kin):
 PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
 
 
 def are_packed(tensors: Any) -> bool:
+    """Images end to end in one row of patches, with a table of their sizes."""
     return isinstance(tensors, Mapping) and isinstance(tensors.get(SIZES), Tensor) and PATCHES in tensors
 
 
@@ -80,12 +80,6 @@ def _sides(config: Any) -> tuple[int, int, int]:
         int(getattr(vision, "patch_size", 14)),
         int(getattr(vision, "temporal_patch_size", 1)),
     )
-
-
-# Image tokens inside a text (LLaVA, Qwen2-VL): the pixels that each of them stands for, and taking them away.
-
-
-EVERY = slice(None)
 
 
 def is_image(units: Units) -> list[bool]:

@@ -22,95 +22,6 @@ from whyformer.inputs.units import assemble
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
-# Texts of several lengths in one batch, also by a tokenizer that has no padding.
-
-
-def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
-    if tokenizer.pad_token_id is not None:
-        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
-    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
-    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
-    longest = max(len(e["input_ids"]) for e in encodings)
-    left = getattr(tokenizer, "padding_side", "right") == "left"
-    fill = {"input_ids": filler}
-    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
-
-
-def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
-    padding = [filler] * (length - len(values))
-    return padding + list(values) if left else list(values) + padding
-
-
-def bare(one: Batch) -> Batch:
-    """A single input with the padding of its text cut off."""
-    assert one.keep_BN is not None
-    real = one.keep_BN[0]
-    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
-    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
-
-
-def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
-    """Ids, types and masks have a number for each position."""
-    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
-
-
-def minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
-    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
-        return False
-    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
-        return names_no_padding(modality.model)
-    facts = known_about(modality.model)
-    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
-    if key not in facts:
-        facts[key] = _minds_padding(modality, batch)
-    return bool(facts[key])
-
-
-def _minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Whether the shortest text gets other logits with its padding than without."""
-    assert batch.keep_BN is not None
-    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
-    assert one.keep_BN is not None
-    try:
-        with borrowed(modality.model), torch.no_grad():
-            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
-    except WhyformerError:
-        return False  # said where it is asked for
-    if beside.ndim == 3:  # one row per token: the last real one counts
-        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
-        beside, alone = beside[:, -1], alone[:, -1]
-    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
-    scale = float(alone.abs().max())
-    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
-
-
-# Which tokens make up a word.
-
-
-def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Word numbers of the second text continue after those of the first."""
-    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
-    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
-
-
-def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
-    """Words from the spelling of the pieces, for tokenizers that don't number them."""
-    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
-    word, result = -1, []
-    for label, is_special in zip(labels, special, strict=True):
-        if is_special:
-            result.append(-1)
-            continue
-        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
-        if not continues or word < 0:
-            word += 1
-        result.append(word)
-    return tuple(result)
-
-
-# Text: tokens of a tokenizer, or ids.
-
 
 class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
@@ -439,3 +350,85 @@ def _text(raw: Raw) -> tuple[str, ...]:
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
     return tuple(parts)
+
+
+def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
+    """Texts of several lengths in one batch, also by a tokenizer that has no padding."""
+    if tokenizer.pad_token_id is not None:
+        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
+    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
+    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
+    longest = max(len(e["input_ids"]) for e in encodings)
+    left = getattr(tokenizer, "padding_side", "right") == "left"
+    fill = {"input_ids": filler}
+    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
+
+
+def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
+    padding = [filler] * (length - len(values))
+    return padding + list(values) if left else list(values) + padding
+
+
+def bare(one: Batch) -> Batch:
+    """A single input with the padding of its text cut off."""
+    assert one.keep_BN is not None
+    real = one.keep_BN[0]
+    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
+    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
+
+
+def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
+    """Ids, types and masks have a number for each position."""
+    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
+
+
+def minds_padding(modality: Modality, batch: Batch) -> bool:
+    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
+    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
+        return False
+    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
+        return names_no_padding(modality.model)
+    facts = known_about(modality.model)
+    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
+    if key not in facts:
+        facts[key] = _minds_padding(modality, batch)
+    return bool(facts[key])
+
+
+def _minds_padding(modality: Modality, batch: Batch) -> bool:
+    """Whether the shortest text gets other logits with its padding than without."""
+    assert batch.keep_BN is not None
+    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
+    assert one.keep_BN is not None
+    try:
+        with borrowed(modality.model), torch.no_grad():
+            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
+    except WhyformerError:
+        return False  # said where it is asked for
+    if beside.ndim == 3:  # one row per token: the last real one counts
+        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
+        beside, alone = beside[:, -1], alone[:, -1]
+    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
+    scale = float(alone.abs().max())
+    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
+
+
+def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
+    """Word numbers of the second text continue after those of the first."""
+    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
+    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
+
+
+def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
+    """Words from the spelling of the pieces, for tokenizers that don't number them."""
+    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
+    word, result = -1, []
+    for label, is_special in zip(labels, special, strict=True):
+        if is_special:
+            result.append(-1)
+            continue
+        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
+        if not continues or word < 0:
+            word += 1
+        result.append(word)
+    return tuple(result)
