@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
@@ -24,21 +24,27 @@ __all__ = ["Batch", "LearnedPositions", "Modality", "over_features", "require_sh
 
 
 class Modality(ABC):
-    """One kind of input. Abstract; the final classes are in the files beside this one."""
+    """One kind of input. Abstract; the final classes are in the files beside this one.
 
-    stream: str
+    Four methods make a modality: encode, units, keep, without_unit (with replacements). The rest has answers that fit
+    one tensor of floats, (inputs, positions, features), and is there to be answered otherwise.
+    """
+
+    stream: str  # what its units are called: words are drawn as text, units with a grid as a picture, others as bars
     main: str  # the argument whose positions are the units
     multi_input = False  # several streams of units: no single tensor is "the" input
+    lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
+    padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
     embeds = False  # the input are ids: its numbers are the vectors that the model looks up for them
+    pixels = False  # the input is a picture, and patches of it are the units
     named_columns = False  # the input is a row of a table whose columns are described
     has_categories = False  # some of its columns are categories
-    pixels = False  # the input is a picture, and patches of it are the units
-    padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
-    lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
+    reference: Any = None  # rows that means and resampling are taken from, where the description names some
+    reference_name = ""
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
-    positioned = ""  # the stream whose output position ``Batch.positions`` chooses
     objects = False  # a detector's: one explanation per object that it found
+    positioned = ""  # the stream whose output position ``Batch.positions`` chooses
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
@@ -108,7 +114,8 @@ class Modality(ABC):
 
     def embedding(self) -> nn.Embedding | None:
         """The table of the model's own in which ids are looked up, where it says which one that is."""
-        return None
+        table = input_table(self.model) if self.embeds else None
+        return table if isinstance(table, nn.Embedding) else None
 
     def special_ids(self) -> set[int]:
         """Ids that stand for no part of the input."""
@@ -147,9 +154,6 @@ class Modality(ABC):
         return None
 
     # Rows of a table that look at each other
-
-    reference: Any = None  # rows that means and resampling are taken from, where the description names some
-    reference_name = ""
 
     @property
     def mixes_rows(self) -> bool:

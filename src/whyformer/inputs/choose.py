@@ -1,7 +1,8 @@
-"""Which kind of input fits a model, and raw inputs of every spelling as a list."""
+"""Which kind of input fits a model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,29 @@ from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput
 from whyformer.inputs.text import TextInput
 
-__all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "unpacked"]
+__all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "register_modality", "unpacked"]
+
+
+Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)
+Makes = Callable[[nn.Module, Any], Modality]  # (model, processor)
+
+# Kinds of input that are known by more than the names and axes of tensors: asked in this order, before those are.
+KINDS: list[tuple[Recognises, Makes]] = [
+    (lambda model, processor, inputs: isinstance(processor, Table), TableInput),
+    (lambda model, processor, inputs: compares_texts(model, inputs), SimilarityInput),
+]
+
+
+def register_modality(recognises: Recognises, make: Makes) -> None:
+    """Explain inputs of another kind: those that are recognised, by the modality that is made. The newest is asked
+    first."""
+    KINDS.insert(0, (recognises, make))
 
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
-    if isinstance(processor, Table):
-        return TableInput(model, processor)
-    if compares_texts(model, inputs):
-        return SimilarityInput(model, processor)
+    for recognises, make in KINDS:
+        if recognises(model, processor, inputs):
+            return make(model, processor)
     if are_tensors(inputs):
         return _by_tensors(model, processor, inputs)
     return _by_model(model, processor, inputs)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about, names_no_padding
-from whyformer.capture.embeddings import input_table
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
@@ -135,10 +134,6 @@ class TextInput(Modality):
                 f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
                 "this is not the model's own tokenizer."
             )
-
-    def embedding(self) -> nn.Embedding | None:
-        table = input_table(self.model)
-        return table if isinstance(table, nn.Embedding) else None
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
