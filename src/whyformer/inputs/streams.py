@@ -12,7 +12,6 @@ from whyformer.errors import NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.stream_inputs import StreamInput
-from whyformer.inputs.text import TextInput
 from whyformer.inputs.units import pick
 from whyformer.types import Units
 
@@ -126,7 +125,7 @@ def require_known(modality: Modality, replacement: str | int) -> None:
 def fitting(part: Modality, replacement: str | int) -> Any:
     """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
-    if isinstance(part, TextInput):
+    if part.embeds:
         if isinstance(replacement, int) or replacement in offered:
             return replacement
         return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary

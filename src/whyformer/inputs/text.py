@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, Un
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.stream_inputs import StreamInput, Words
-from whyformer.inputs.units import assemble
+from whyformer.inputs.units import assemble, distinct_words, words_of
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -406,24 +405,3 @@ def _minds_padding(modality: Modality, batch: Batch) -> bool:
     tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
     scale = float(alone.abs().max())
     return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
-
-
-def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Word numbers of the second text continue after those of the first."""
-    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
-    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
-
-
-def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
-    """Words from the spelling of the pieces, for tokenizers that don't number them."""
-    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
-    word, result = -1, []
-    for label, is_special in zip(labels, special, strict=True):
-        if is_special:
-            result.append(-1)
-            continue
-        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
-        if not continues or word < 0:
-            word += 1
-        result.append(word)
-    return tuple(result)
