@@ -14,16 +14,12 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
-from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.intercept import module_names
-from whyformer.capture.leaves import BeforeAttention, LookupLeaves, Traced, as_leaf
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
 from whyformer.errors import NotOffered
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.image import ImageInput, patch_masks
-from whyformer.inputs.table import TableInput
-from whyformer.inputs.text import TextInput
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.schedule import Schedule
@@ -131,6 +127,11 @@ class Run:
         return self.study.length(self.modality, self.batch)
 
     @property
+    def front(self) -> int | None:
+        """How many of the positions that the model adds itself come before the input's; None: all of them."""
+        return self.study.front
+
+    @property
     def explained(self) -> range:
         """The rows of the batch that are explained; others may stand beside them (SAINT)."""
         return range(self.batch.size - self.batch.reference_rows)
@@ -140,13 +141,13 @@ class Run:
         """(B, N) real positions; False at padding."""
         if self.multi_stream:
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
-        return self.modality.keep(self.batch, self.length, self.study.front)
+        return self.modality.keep(self.batch, self.length, self.front)
 
     @cached_property
     def units(self) -> list[Units]:
         if self.multi_stream:
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
-        return self.modality.units(self.batch, self.length, self.study.front, self.study.grid)
+        return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
     @cached_property
     def readout_BN(self) -> Tensor:
@@ -156,7 +157,7 @@ class Run:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.study.readout.kind == "rows" and isinstance(self.modality, TextInput):
+        if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             return rows_of_each(self.modality, self.batch, self.study)
         return self.study.readout.weights(self.keep_BN)
 
@@ -168,22 +169,9 @@ class Run:
             special[row, self.keep_BN[row]] = torch.tensor(units.special, device=special.device)
         return special
 
-    def per_unit(self, detail: Tensor) -> Tensor:
-        """Sum a (B, …) attribution of the input's own numbers over each unit → (B, N) attention positions."""
-        if isinstance(self.modality, ImageInput):
-            rows = []
-            for row, units in enumerate(self.units):
-                masks = patch_masks(units, detail[row][None])
-                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), detail[row]))
-            return torch.stack(rows)
-        scores = detail.flatten(2).sum(2) if detail.ndim > 2 else detail
-        if isinstance(self.modality, TableInput):
-            return self.modality.placed(scores, self.batch, self.length)
-        missing = self.length - scores.shape[1]
-        if missing <= 0:
-            return scores
-        front = missing if self.study.front is None else self.study.front
-        return torch.nn.functional.pad(scores, (front, missing - front))
+    def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
+        """Sum (or the largest of) a (B, …) attribution of the input's own numbers per unit → (B, N) positions."""
+        return self.modality.per_unit(detail, self, largest)
 
     # Several streams
 
@@ -298,9 +286,8 @@ class Run:
         floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
         seen = BeforeAttention(self.batch.size, self.length)
         seen.add(*leaves)
-        is_text = isinstance(self.modality, TextInput)
         with torch.enable_grad():
-            with rules, self.swapped(self.batch, leaf) if is_text else LookupLeaves(leaf, self.batch.tensors), seen:
+            with rules, self.modality.looked_up(self.batch, leaf), seen:
                 logits = self.output.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(
@@ -313,8 +300,3 @@ class Run:
         """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
         self.backwards_B += 1
         return traced.gradients(tensors)
-
-    def swapped(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
-        """A mode in which the word embeddings of a text are what ``replace`` makes of them."""
-        assert isinstance(self.modality, TextInput)
-        return SwapEmbedding(batch.tensors[self.modality.main], self.modality.table(), replace)

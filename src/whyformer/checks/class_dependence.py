@@ -12,7 +12,6 @@ from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
 from whyformer.errors import NotOffered
 from whyformer.evaluate.detectors import asks_each
-from whyformer.inputs.detection import DetectionInput
 from whyformer.types import Target
 
 SAME = 1e-5  # relative difference below which two maps are the same
@@ -56,7 +55,7 @@ def class_dependence(exam: Exam) -> ClassDependence:
     """
     with exam.borrowing():
         logits = [exam.run(row).logits[0] for row in range(exam.size)]
-    if isinstance(exam.modality, DetectionInput) and not asks_each(exam.modality, len(logits[0])):
+    if exam.modality.objects and not asks_each(exam.modality, len(logits[0])):
         logits = [own[:-1] for own in logits]  # the last class means: no object
     if logits[0].shape[0] < 2:
         raise NotOffered("the model has a single output: there is no other class to explain.")

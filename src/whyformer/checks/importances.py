@@ -42,7 +42,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
 
 def _has_units(run: Run, leaf: Tensor) -> bool:
     """Can the numbers of the input be shared out to units? Those of raw audio cannot."""
-    return isinstance(run.modality, ImageInput) or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
+    return run.modality.pixels or (leaf.ndim > 1 and leaf.shape[1] <= run.length)
 
 
 def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:

@@ -16,11 +16,11 @@ from whyformer.capture.embeddings import ShiftEmbedding
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
-from whyformer.inputs.text import TextInput
 from whyformer.types import Explanation
 
 COMPANY = 1e-3  # relative difference that rounding explains
 SHIFT = 1e-2
+PADDING = 3  # positions that are added to inputs whose length may vary
 
 
 @dataclass(frozen=True)
@@ -122,19 +122,8 @@ def _together(exam: Exam) -> list[Explanation]:
         return found[: exam.size]
     rows = [*range(exam.size), 0]
     targets = [*exam.targets, exam.targets[0]]
-    tensors = _named(exam, rows)
-    masks = [name for name in tensors if name.endswith("mask") and "padding" not in name]
-    if isinstance(exam.modality, TextInput) and masks:
-        width, main = tensors[exam.modality.main].shape[1], exam.modality.main
-        pad = getattr(exam.modality.config, "pad_token_id", None) or 0
-        tensors = {
-            k: _padded(v, pad if k == main else 0) if v.shape[1:2] == (width,) else v for k, v in tensors.items()
-        }
+    tensors = exam.modality.lengthened(_named(exam, rows), PADDING)
     return exam.explain(tensors, target=targets, batch_size=len(rows))[: exam.size]
-
-
-def _padded(tensor: Tensor, filler: int, extra: int = 3) -> Tensor:
-    return torch.nn.functional.pad(tensor, (0, extra), value=filler)
 
 
 def _shifted(exam: Exam) -> list[Explanation] | None:
@@ -143,8 +132,8 @@ def _shifted(exam: Exam) -> list[Explanation] | None:
     if modality.multi_input or modality.mixes_rows:
         return None
     model = exam.explainer.model
-    if isinstance(modality, TextInput):
-        table = modality.table()
+    if modality.embeds:
+        table = modality.embedding()
         if table is None:
             return None
         amount = _amount(table.weight.detach(), exam.seed)

@@ -18,8 +18,6 @@ from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.checks.result import Finding
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.text import TextInput
 from whyformer.types import Explanation
 
 STEADY = 0.7  # mean Spearman from which a map counts as steady
@@ -110,8 +108,8 @@ def _moved(exam: Exam, base: list[Explanation], noise: float, draw: int) -> tupl
 def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     generator = torch.Generator().manual_seed(int(np.random.SeedSequence([exam.seed, draw]).generate_state(1)[0]))
     modality = exam.modality
-    if isinstance(modality, TextInput):
-        table = modality.table()
+    if modality.embeds:
+        table = modality.embedding()
         if table is None:
             raise NotOffered("the word embedding of this model was not found, so no noise can be put on it.")
         spread = noise * float(table.weight.detach().float().std())
@@ -123,7 +121,7 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
         with ShiftEmbedding(table, delta):
             return exam.explain(target=exam.targets)
     main = exam.batch.tensors.get(modality.main)
-    several = modality.multi_input and not isinstance(modality, DetectionInput)  # whose one input are the pixels
+    several = modality.multi_input and not modality.pixels  # a detector's one input are those
     if main is None or not main.is_floating_point() or several:
         raise NotOffered("noise needs one tensor of numbers or of token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)

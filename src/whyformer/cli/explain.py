@@ -235,11 +235,10 @@ def image(
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
     from whyformer.image_file import open_image
-    from whyformer.inputs.detection import DetectionInput
 
     opened = [open_image(path) for path in images]
     explainer = Explainer(*load_image(model))
-    if isinstance(explainer.prepare(opened[:1])[0], DetectionInput) and versus is None:
+    if explainer.prepare(opened[:1])[0].objects and versus is None:
         how["target"] = object_from(target)
     explained = explainer.explain(opened, method=method or None, **how)
     names = [path.name for path in images]

@@ -19,7 +19,6 @@ from whyformer.engines.gradient.patch_grid import grid_artefact
 from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.text import TextInput
 from whyformer.output import Output
 from whyformer.progress import tracker
 from whyformer.study import study_of
@@ -184,9 +183,9 @@ def maximized_text(
     """``length`` embeddings between the tokens that every text has."""
     ids_1N, free_N = _frame(explainer, settings["length"])
     modality, batch, _ = explainer.prepare({"input_ids": ids_1N})
-    if not isinstance(modality, TextInput):
+    if not modality.embeds:
         raise NotOffered("activation maximisation is for models of one image or one text.")
-    table = modality.table()
+    table = modality.embedding()
     weight_VD = getattr(table, "weight", None)
     if weight_VD is None:
         raise NotOffered("the model does not say which table holds its word embeddings.")

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.detection import DetectionInput
 from whyformer.run import Run
 
 SAME = 0.5  # overlap (intersection over union) from which two boxes are of one object
@@ -21,7 +20,7 @@ SAME = 0.5  # overlap (intersection over union) from which two boxes are of one 
 
 def asks_each(modality: Modality, classes: int) -> bool:
     """Is each class asked for by itself (a sigmoid), as DETR's successors do? DETR has one class more: no object."""
-    return isinstance(modality, DetectionInput) and classes == getattr(modality.model.config, "num_labels", None)
+    return modality.objects and classes == getattr(modality.model.config, "num_labels", None)
 
 
 class Queries:

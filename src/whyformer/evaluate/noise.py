@@ -12,7 +12,6 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.evaluate.contender import Contender
 from whyformer.evaluate.perturbed import Perturbed
-from whyformer.inputs.text import TextInput
 from whyformer.registry import get_method
 from whyformer.run import Run
 
@@ -47,13 +46,13 @@ def scores_with_noise(
         return uniform * radius * spread
 
     mode: Any = nullcontext()
-    table = modality.table() if isinstance(modality, TextInput) else None
+    table = modality.embedding()
     if table is not None:
         length = batch.tensors[modality.main].shape[1]
         mode = NoisyEmbedding(table.weight, noise((length, table.embedding_dim), table.weight, table.weight.std()))
     else:
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
-        if not floats or isinstance(modality, TextInput):
+        if not floats or modality.embeds:
             return np.full(len(perturbed.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(entry.method)

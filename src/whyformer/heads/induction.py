@@ -97,7 +97,7 @@ def induction(
 def repeated_tokens(model: Any, processor: Any, length: int, sequences: int, seed: int) -> Tensor:
     """(S, 2·length) ids, or one more with a start token where the model has one."""
     modality = TextInput(model, processor)
-    embedding = modality.table()
+    embedding = modality.embedding()
     config = getattr(model, "config", None)
     others = [
         name for name in modality.parameters if name.startswith(("pixel_", "visual_", "image_", "input_features"))

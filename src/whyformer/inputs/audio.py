@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import wave
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw, assemble
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.units import assemble
 from whyformer.types import Units
 
 
@@ -101,12 +105,45 @@ class AudioInput(Modality):
             changed[i, ..., edges[i] : edges[i + 1]] = filler
         return batch.select([row] * len(units)).with_tensors(**{self.main: changed})
 
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        return [Frames(placed, stream, self, layout[stream])]
+
     def edges(self, batch: Batch, row: int, count: int) -> list[int]:
         """Where each of ``count`` frames of one clip begins, in samples or columns, and where the last one ends."""
         samples = batch.tensors[self.main].shape[-1]
         mask = batch.tensors.get("attention_mask")
         real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
         return [round(i * real / count) for i in range(count + 1)]
+
+
+class Frames(StreamInput):
+    """Sound: the samples, or columns of a spectrogram, that each frame covers."""
+
+    def __init__(self, placed: Placed, stream: str, part: AudioInput, positions: slice) -> None:
+        super().__init__(placed, stream, part.main, positions)
+        self.part = part
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        edges = self.part.edges(self.placed.batch, row, len(self.units(row)))
+        flat = numbers.flatten(0, -2) if numbers.ndim > 1 else numbers[None]
+        spans = [flat[:, start:end] for start, end in pairwise(edges)]
+        zero = flat.new_zeros(())
+        return torch.stack([s.sum() if not largest else s.amax() if s.numel() else zero for s in spans])
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        last = self.part.edges(self.placed.batch, row, 1)[-1]
+        return torch.arange(numbers.shape[-1], device=numbers.device) < last
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        last = self.part.edges(self.placed.batch, row, 1)[-1]
+        mean = numbers[..., :last].mean(-1, keepdim=True)
+        return (mean if filler == "mean" else torch.zeros_like(mean)).expand_as(numbers)
 
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:

@@ -5,69 +5,46 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.embeddings import SwapEmbedding, input_table
+from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
 
-Raw = Any
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Tensors of some inputs, by the model's argument names, and what is known about each input."""
-
-    tensors: dict[str, Tensor]
-    keep_BN: Tensor | None = None  # real input positions
-    raw: tuple[Raw, ...] = ()
-    warnings: tuple[tuple[str, ...], ...] = ()
-    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
-    constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
-    positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
-    groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
-    reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
-    alone: bool = False  # rows that would look at others are run without them
-
-    @property
-    def size(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-    def select(self, rows: Sequence[int] | slice) -> Batch:
-        index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
-
-        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[i] for i in index) if values else ()
-
-        return replace(
-            self,
-            tensors={k: v[index] for k, v in self.tensors.items()},
-            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
-            raw=pick(self.raw),
-            warnings=pick(self.warnings),
-            encodings=pick(self.encodings),
-            positions=pick(self.positions),
-            groups=pick(self.groups),
-            reference_rows=0,
-        )
-
-    def with_tensors(self, **tensors: Tensor) -> Batch:
-        return replace(self, tensors=self.tensors | tensors)
+__all__ = ["Batch", "LearnedPositions", "Modality", "over_features", "require_shown", "shifted", "signature_of"]
 
 
 class Modality(ABC):
-    """One kind of input. Abstract; the final classes are in the files beside this one."""
+    """One kind of input. Abstract; the final classes are in the files beside this one.
 
-    stream: str
+    Four methods make a modality: encode, units, keep, without_unit (with replacements). The rest has answers that fit
+    one tensor of floats, (inputs, positions, features), and is there to be answered otherwise.
+    """
+
+    stream: str  # what its units are called: words are drawn as text, units with a grid as a picture, others as bars
     main: str  # the argument whose positions are the units
     multi_input = False  # several streams of units: no single tensor is "the" input
+    lengths_vary = False  # each input has as many positions as it needs; the rest of its row is padding
+    padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
+    embeds = False  # the input are ids: its numbers are the vectors that the model looks up for them
+    pixels = False  # the input is a picture, and patches of it are the units
+    named_columns = False  # the input is a row of a table whose columns are described
+    has_categories = False  # some of its columns are categories
+    reference: Any = None  # rows that means and resampling are taken from, where the description names some
+    reference_name = ""
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
+    objects = False  # a detector's: one explanation per object that it found
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
@@ -75,6 +52,21 @@ class Modality(ABC):
         self.model = model
         self.processor = processor
         self.parameters = signature_of(model)
+
+    @property
+    def kind(self) -> str:
+        """What the choice of a method goes by: "text", "image", "table", …; "" where nothing is known."""
+        return self.stream
+
+    def read(self, inputs: Any) -> tuple[Batch, bool]:
+        """Tensors of whatever was given, and whether it was a single raw input."""
+        if are_tensors(inputs):
+            return self.adopt(inputs), False
+        single = is_single(inputs)
+        raw = [inputs] if single else list(inputs)
+        if not raw:
+            raise BadInput("there is nothing to explain: the list of inputs is empty.")
+        return encoded(self, raw), single
 
     @abstractmethod
     def encode(self, raw: Sequence[Raw]) -> Batch:
@@ -98,6 +90,15 @@ class Modality(ABC):
     def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
         """:meth:`without_unit`, for a stretch of the units at a time; large images are made as they are asked for."""
         return self.without_unit(batch, row, units, replacement).select
+
+    def length(self, batch: Batch) -> int:
+        """Positions of the input itself, padding included; a model may add others of its own."""
+        tensor = batch.tensors[self.main]
+        return tensor.shape[1] if tensor.ndim > 1 else 1
+
+    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        """The tensors with ``extra`` positions of padding at the end, where a mask can say that they are padding."""
+        return tensors
 
     def removable(self, units: Units) -> list[bool]:
         """Units that can be taken away: not the tokens that the model adds itself."""
@@ -143,6 +144,49 @@ class Modality(ABC):
         """Nobody said which tokens are special, so all count as words."""
         return False
 
+    # The numbers of an input
+
+    def embedding(self) -> nn.Embedding | None:
+        """The table of the model's own in which ids are looked up, where it says which one that is."""
+        table = input_table(self.model) if self.embeds else None
+        return table if isinstance(table, nn.Embedding) else None
+
+    def special_ids(self) -> set[int]:
+        """Ids that stand for no part of the input."""
+        return set()
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """The names of ids."""
+        return [str(i) for i in ids]
+
+    def looked_up(self, batch: Batch, make: Callable[[Tensor], Tensor]) -> TorchFunctionMode:
+        """A mode in which the vectors that the model looks up for the input are what ``make`` makes of them."""
+        if self.embeds:
+            return SwapEmbedding(batch.tensors[self.main], self.embedding(), make)
+        return LookupLeaves(make, batch.tensors)
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        """(B, length) the sum, or the largest, of a (B, …) tensor like the input's own at each position."""
+        scores = over_features(detail, largest)
+        missing = placed.length - scores.shape[1]
+        if missing <= 0:
+            return scores
+        front = missing if placed.front is None else placed.front
+        return nn.functional.pad(scores, (front, missing - front))
+
+    @property
+    def default_baseline(self) -> str:
+        """Where a path to the input starts unasked."""
+        return "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        """The inputs with ``name`` in place of all that is explained; None where that is no other input ("zero")."""
+        return None
+
+    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor | None:
+        """(B, N) positions that are neither padding nor kept, where ids say which are special."""
+        return None
+
     # Rows of a table that look at each other
 
     @property
@@ -153,6 +197,20 @@ class Modality(ABC):
     def beside_reference_rows(self, one: Batch) -> Batch:
         """One input beside those that it looks at."""
         return one
+
+    # What a study asks
+
+    def cells(self, batch: Batch) -> tuple[int, int] | None:
+        """Rows and columns of the units of a picture, for a model that has no patches."""
+        return None
+
+    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
+        """The inputs with other numbers in the first of ``grid`` patches; None where there are none."""
+        return None
+
+    def padded_grid(self, batch: Batch, length: int) -> tuple[int, int] | None:
+        """Rows and columns of what the model attends to, padding included, where pictures are padded."""
+        return None
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """What every explanation of these inputs has to say."""
@@ -171,10 +229,17 @@ class Modality(ABC):
         """The modality of one stream, and the batch as it sees it."""
         given = {name for _, name in self.inputs(batch)}
         if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
-            from whyformer.inputs.streams import LearnedPositions  # which is a modality itself
-
             return LearnedPositions(self.model, self.main, stream), batch
         return self, batch
+
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        """Where the numbers of one stream enter the model, for gradients; none for positions that it brings itself.
+
+        layout: where each stream lies among all positions. whole: the modality that this one is the ``part`` of.
+        """
+        return []
 
     def places(self, batch: Batch) -> Tensor | None:
         """(B, N) positions of the main stream where another stream's result is placed, if there are any."""
@@ -252,6 +317,47 @@ class Modality(ABC):
         return self.model(*(arguments.pop(n) for n in positional), **arguments)
 
 
+class LearnedPositions(Modality):
+    """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
+
+    def __init__(self, model: nn.Module, main: str, stream: str = "queries", word: str = "query") -> None:
+        super().__init__(model)
+        self.main, self.stream, self.word = main, stream, word
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        raise NotOffered("these positions are the model's own and are not given.")
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        labels = tuple(f"[{self.word} {i}]" for i in range(length))
+        plain = Units(labels, (True,) * length, (self.stream,) * length)
+        return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        return batch.select([row] * len(units))
+
+
+def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
+    """Where a detector's queries put what they found."""
+    facts = batch.encodings[row] if batch.encodings else None
+    boxes = facts.get("boxes") if isinstance(facts, dict) else None
+    return boxes if boxes is not None and len(boxes) == length else None
+
+
+def over_features(detail: Tensor, largest: bool) -> Tensor:
+    """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
+    if detail.ndim <= 2:
+        return detail
+    return detail.flatten(2).amax(2) if largest else detail.flatten(2).sum(2)
+
+
+def shifted(values: Tensor) -> Tensor:
+    """Other numbers of about the same size."""
+    return values * -1.5 + 0.1
+
+
 def require_shown(name: str, keep_BN: Tensor) -> None:
     """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
     hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
@@ -268,30 +374,3 @@ def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
     for name in variadic:
         del parameters[name]
     return parameters
-
-
-def assemble(
-    labels: Sequence[str],
-    special: Sequence[bool],
-    stream: str,
-    extra: int,
-    before: int | None,
-    names: Sequence[str] = ("[CLS]",),
-    **rest: Any,
-) -> Units:
-    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
-    added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
-    before = extra if before is None else before
-    front, back = added[:before], added[before:]
-
-    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
-        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
-
-    return Units(
-        labels=(*front, *labels, *back),
-        special=pad(special, True) or (),
-        stream=(stream,) * (len(labels) + extra),
-        word=pad(rest.pop("word", None), -1),
-        spans=pad(rest.pop("spans", None), (0, 0)),
-        **rest,
-    )

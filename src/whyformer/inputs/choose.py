@@ -1,19 +1,18 @@
-"""Which kind of input fits a model, and raw inputs of every spelling as a list."""
+"""Which kind of input fits a model."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from numbers import Number
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor
+from whyformer.errors import BadInput
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import Batch, Modality, signature_of
+from whyformer.inputs.base import Modality, signature_of
+from whyformer.inputs.batch import Batch, are_tensors, encoded, is_single, listed
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
@@ -26,28 +25,29 @@ from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput
 from whyformer.inputs.text import TextInput
 
-
-def are_tensors(inputs: Any) -> bool:
-    """The model's own tensors, as opposed to raw inputs."""
-    if isinstance(inputs, Tensor):
-        return True
-    if isinstance(inputs, Mapping):
-        return any(isinstance(v, Tensor) for v in inputs.values())
-    return isinstance(inputs, (tuple, list)) and bool(inputs) and any(isinstance(v, Tensor) for v in inputs)
+__all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "register_modality", "unpacked"]
 
 
-def is_single(inputs: Any) -> bool:
-    """One raw input: a string, a pair of strings, an image, a path, an image with a text, samples with their rate."""
-    if isinstance(inputs, tuple):
-        return any(isinstance(p, (str, int)) for p in inputs)
-    return not isinstance(inputs, (list, Mapping))
+Recognises = Callable[[nn.Module, Any, Any], bool]  # (model, processor, inputs)
+Makes = Callable[[nn.Module, Any], Modality]  # (model, processor)
+
+# Kinds of input that are known by more than the names and axes of tensors: asked in this order, before those are.
+KINDS: list[tuple[Recognises, Makes]] = [
+    (lambda model, processor, inputs: isinstance(processor, Table), TableInput),
+    (lambda model, processor, inputs: compares_texts(model, inputs), SimilarityInput),
+]
+
+
+def register_modality(recognises: Recognises, make: Makes) -> None:
+    """Explain inputs of another kind: those that are recognised, by the modality that is made. The newest is asked
+    first."""
+    KINDS.insert(0, (recognises, make))
 
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
-    if isinstance(processor, Table):
-        return TableInput(model, processor)
-    if compares_texts(model, inputs):
-        return SimilarityInput(model, processor)
+    for recognises, make in KINDS:
+        if recognises(model, processor, inputs):
+            return make(model, processor)
     if are_tensors(inputs):
         return _by_tensors(model, processor, inputs)
     return _by_model(model, processor, inputs)
@@ -150,55 +150,3 @@ def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
             "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
         )
     return model, processor
-
-
-# Several raw inputs: columns of them are lists, and one that cannot be used is named by its place.
-
-
-def listed(inputs: Any) -> Any:
-    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
-    kind = getattr(getattr(inputs, "dtype", None), "kind", "")
-    if kind not in {"O", "U", "T"} or getattr(inputs, "ndim", 0) != 1:
-        return inputs
-    members = list(inputs)
-    if members and all(isinstance(member, Number) for member in members):
-        return inputs
-    missing = [f"inputs[{i}]" for i, member in enumerate(members) if _is_missing(member)]
-    if missing:
-        places = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
-        raise BadInput(
-            f"{len(missing)} of {len(members)} texts are missing (None or NaN): {places}. Leave them out (a Series has "
-            "dropna()), or fill them in."
-        )
-    return members
-
-
-def _is_missing(member: Any) -> bool:
-    return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
-
-
-def encoded(modality: Modality, raw: list[Any]) -> Batch:
-    """What the modality makes of the inputs. Where one of several is to blame, the error says which."""
-    try:
-        return modality.encode(raw)
-    except MissingProcessor:
-        raise
-    except BadInput as error:
-        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
-        if place is not None:
-            error.args = (f"inputs[{place}]: {error}",)
-        raise
-
-
-def _to_blame(modality: Modality, raw: list[Any], message: str) -> int | None:
-    """The first input that gives this error by itself, unless all do: then it is not the input."""
-    first, fine = None, False
-    for place, one in enumerate(raw):
-        try:
-            modality.encode([one])
-            fine = True
-        except BadInput as error:
-            first = place if first is None and str(error) == message else first
-        if fine and first is not None:
-            return first
-    return None

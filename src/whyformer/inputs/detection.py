@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.streams import LearnedPositions, without_each
+from whyformer.inputs.streams import without_each
 from whyformer.types import Target, Units
 
 THRESHOLD = 0.5
@@ -25,6 +26,7 @@ class DetectionInput(ImageInput):
     """
 
     multi_input = True
+    objects = True
     positioned = "queries"
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
@@ -133,8 +135,7 @@ def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...
 class PaddedImage(ImageInput):
     """Images of different sizes in one batch, padded at the right and bottom; ``pixel_mask`` says how far."""
 
-    def shape(self, batch: Batch, length: int) -> tuple[int, int]:
-        """Rows and columns of what the model attends to, padding included."""
+    def padded_grid(self, batch: Batch, length: int) -> tuple[int, int]:
         rows, columns = self._sides(batch, length)
         return rows.count, columns.count
 
@@ -162,7 +163,7 @@ class PaddedImage(ImageInput):
         mask = self._mask(batch)
         if mask is None:
             return super().keep(batch, length, front)
-        small = nn.functional.interpolate(mask[None].float(), size=self.shape(batch, length))  # as DETR does it
+        small = nn.functional.interpolate(mask[None].float(), size=self.padded_grid(batch, length))  # as DETR does it
         return small.bool()[0].flatten(1)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Raw, assemble
+from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import resampled
+from whyformer.inputs.stream_inputs import StreamInput, at_units
+from whyformer.inputs.units import assemble
 from whyformer.types import Units
 
 # Options of image processors that cut, pad or keep the proportions.
@@ -33,6 +36,7 @@ class ImageInput(Modality):
     """One image per input; units are the patches, and the tokens that the model adds (CLS, distillation, registers)."""
 
     stream = "image"
+    pixels = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)
@@ -134,6 +138,19 @@ class ImageInput(Modality):
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
 
+    def cells(self, batch: Batch) -> tuple[int, int] | None:
+        """About 8 × 8."""
+        height, width = batch.tensors[self.main].shape[-2:]
+        rows = min(8, height)
+        return rows, max(1, min(width, round(rows * width / height)))
+
+    def first_changed(self, batch: Batch, grid: tuple[int, int]) -> Batch | None:
+        pixels = batch.tensors[self.main]
+        rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
+        other = pixels.clone()
+        other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
+        return batch.with_tensors(**{self.main: other})
+
     @property
     def replacements(self) -> tuple[str, ...]:
         return ("mean", "zero", "blur")
@@ -194,6 +211,60 @@ class ImageInput(Modality):
             return torch.zeros_like(pixels)
         mean, std = (torch.tensor(getattr(processor, name)).to(pixels) for name in ("image_mean", "image_std"))
         return (-mean / std)[None, :, None, None].expand_as(pixels)
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        background = self.background(placed.batch.tensors[self.main], str(name))
+        return placed.batch.with_tensors(**{self.main: background})
+
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        rows = []
+        for own, units in zip(detail, placed.units, strict=True):
+            masks = patch_masks(units, own[None])
+            if largest:
+                rows.append(torch.where(masks, own.amax(0), 0.0).amax((1, 2)))
+            else:
+                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), own))
+        return torch.stack(rows)
+
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        if any(units.grid is None for units in placed.units):
+            raise NotOffered(
+                "which positions of the model's attention are the patches of the image is not known here, so "
+                "gradients at its pixels belong to no unit. Use occlusion."
+            )
+        return [Pixels(placed, stream, self, layout[stream])]
+
+
+class Pixels(StreamInput):
+    """An image whose patches are the units."""
+
+    smooths = True
+
+    def __init__(self, placed: Placed, stream: str, part: ImageInput, positions: slice) -> None:
+        super().__init__(placed, stream, part.main, positions)
+        self.part = part
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units = self.units(row)
+        return at_units([not special for special in units.special], pooled(numbers, units, largest))
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        high, wide = self.units(row).image_size or numbers.shape[-2:]
+        inside = torch.zeros(numbers.shape[-2:], dtype=torch.bool, device=numbers.device)
+        inside[:high, :wide] = True
+        return inside
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        high, wide = self.units(row).image_size or numbers.shape[-2:]
+        filled = numbers.clone()
+        filled[:, :high, :wide] = self.part.background(numbers[None, :, :high, :wide], str(filler))[0]
+        return filled
 
 
 def _squeezes(processor: Any) -> bool:

@@ -15,126 +15,33 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.image_file import open_image
-from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
 from whyformer.inputs.image import ImageInput
-from whyformer.inputs.image_tokens import SIZES, are_packed, packed, token_grid, unpacked, without_tokens
+from whyformer.inputs.image_tokens import (
+    EVERY,
+    SIZES,
+    TokenPixels,
+    are_packed,
+    numbers_of,
+    other_words,
+    packed,
+    pixels_of,
+    require_pixels,
+    token_grid,
+    token_masks,
+    unpacked,
+)
 from whyformer.inputs.seq2seq import Answer
-from whyformer.inputs.streams import LearnedPositions, VectorInput, joined, without_each
+from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.streams import VectorInput, fitting, require_known, without_each
 from whyformer.inputs.text import TextInput, bare
+from whyformer.inputs.units import joined
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
-# Raw images with raw texts → the tensors of a model of both.
-
-
 Pairs = list[tuple[Any, str]]
-
-
-def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
-    """Tensors, the (image, text) pairs, and the answers that were given with them."""
-    answered = [_answered(r) for r in raw]
-    pairs = [_pair(question) for question, _ in answered]
-    given = [answer for _, answer in answered]
-    if modality.image in BOX_FEATURES:
-        return _with_regions(modality, pairs), pairs, given
-    processor = modality.processor
-    if processor is None or not hasattr(processor, "image_processor"):
-        raise MissingProcessor(
-            "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
-            "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
-        )
-    pairs = [(open_image(image), _with_image_token(modality, text)) for image, text in pairs]
-    # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
-    masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
-    images, texts = [image for image, _ in pairs], [text for _, text in pairs]
-    padding: Any = True if masked else "max_length"
-    encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
-    return dict(encoded), pairs, given
-
-
-def _with_image_token(modality: ImageTextInput, text: str) -> str:
-    """The place of the image, in front, where the user's text has none."""
-    if modality.image_token() is None:
-        return text
-    token = getattr(modality.processor, "image_token", None)
-    return text if not isinstance(token, str) or token in text else f"{token}\n{text}"
-
-
-def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
-    """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
-    regions: list[dict[str, Tensor]] = []
-    for given, _ in pairs:
-        if not isinstance(given, Mapping) or modality.image not in given:
-            raise BadInput(
-                f"{type(modality.model).__name__} reads vectors of image regions, which a detector makes: give "
-                f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
-            )
-        regions.append({k: torch.as_tensor(v) for k, v in given.items()})
-    most = max(len(r[modality.image]) for r in regions)
-    tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
-    for name in regions[0]:
-        tensors[name] = torch.stack([_filled(r[name], most) for r in regions])
-    counts = torch.tensor([len(r[modality.image]) for r in regions])
-    real = torch.arange(most) < counts[:, None]
-    if "visual_attention_mask" in modality.parameters:
-        tensors.setdefault("visual_attention_mask", real.long())
-    if "visual_token_type_ids" in modality.parameters:
-        tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
-    return tensors
-
-
-def _filled(rows: Tensor, length: int) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(length - len(rows), *rows.shape[1:])])
-
-
-def _answered(raw: Raw) -> tuple[Raw, str | None]:
-    """((image, question), answer), or (image, question) alone."""
-    if isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[0], (tuple, list)) and isinstance(raw[1], str):
-        return raw[0], raw[1]
-    return raw, None
-
-
-def _pair(raw: Raw) -> tuple[Any, str]:
-    """(image, text) in either order; an image may be a path."""
-    parts = tuple(raw) if isinstance(raw, (tuple, list)) else ()
-    if len(parts) == 2:
-        if isinstance(parts[1], str) and not isinstance(parts[1], Path):
-            return parts[0], parts[1]
-        if isinstance(parts[0], str):
-            return parts[1], parts[0]
-    raise BadInput(f"expected (image, text), got {type(raw).__name__}: {str(raw)[:60]!r}")
-
-
-# What calling a model of image and text takes: its random draws put in order, and logits that it keeps to itself.
-
-
-class SortedDraws(TorchFunctionMode):
-    """Patches drawn at random come in order. ViLT shuffles them on every call; attention does not mind, units do."""
-
-    def __torch_function__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        return out.sort(-1).values if func.__name__ == "multinomial" else out
-
-
-@contextmanager
-def heard(module: nn.Module) -> Iterator[list[Any]]:
-    """The outputs of a part of the model, while inside."""
-    outputs: list[Any] = []
-
-    def listen(module: nn.Module, args: Any, output: Any) -> None:
-        outputs.append(output)
-
-    handle = module.register_forward_hook(listen)
-    try:
-        yield outputs
-    finally:
-        handle.remove()
-
-
-# Image and text together: question and picture, caption and picture, image tokens in a language model.
 
 
 class ImageTextInput(TextInput):
@@ -326,6 +233,17 @@ class ImageTextInput(TextInput):
         image_BN = self._image.keep(batch, rest, None)
         return torch.cat([image_BN, keep_BN] if front else [keep_BN, image_BN], 1)
 
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        stream_inputs = super().stream_inputs(stream, layout, placed, whole)
+        if self.image_token() is None or "image" in layout:
+            return stream_inputs
+        for units in placed.units:
+            require_pixels(units, isinstance(self._image, ImageInput), "gradients at its pixels belong to none of them")
+        assert isinstance(self._image, ImageInput)
+        return [*stream_inputs, TokenPixels(placed, self._image, layout[stream])]
+
     @property
     def replacements(self) -> tuple[str, ...]:
         """Of the text, then of the image: each stream takes the one it has. Deleting would move the rest."""
@@ -334,10 +252,137 @@ class ImageTextInput(TextInput):
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         if self.image_token() is not None:
-            return without_tokens(self, batch, row, units, replacement)
+            return self._without_tokens(batch, row, units, replacement)
         return without_each(self, batch, row, units, replacement)
 
     def left_out(self, batch: Batch, row: int, units: Units, replacement: Any) -> Callable[[slice], Batch]:
         if self.image_token() is None:
             return super().left_out(batch, row, units, replacement)
-        return partial(without_tokens, self, batch, row, units, replacement)
+        return partial(self._without_tokens, batch, row, units, replacement)
+
+    def _without_tokens(
+        self, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
+    ) -> Batch:
+        """Another word in place of a token of the text, other pixels for one of the image."""
+        require_known(self, replacement)
+        require_pixels(units, isinstance(self._image, ImageInput), "none of them can be taken away by itself")
+        one = batch.select([row])
+        assert one.keep_BN is not None and isinstance(self._image, ImageInput)
+        word = self._text.replacement_id(fitting(self._text, replacement))
+        if word == self.image_token():
+            raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
+        pixels = pixels_of(self.config, one)
+        height, width = pixels.shape[-2:]
+        masks = token_masks(units, height, width, which).to(pixels.device)
+        background = self._image.background(pixels, fitting(self._image, replacement))
+        changed = torch.where(masks[:, None, None], background, pixels)
+        copies = one.select([0] * len(masks))
+        after_patches = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]
+        changes = {self.main: other_words(one, self.main, units, after_patches, word, one.keep_BN[0])}
+        answer = [i for i, s in enumerate(units.stream) if s == "target"]
+        if answer:
+            part, view = self.part("target", one)
+            assert isinstance(part, TextInput) and view.keep_BN is not None
+            changes[part.main] = other_words(view, part.main, units, answer, word, view.keep_BN[0])
+        words = {name: ids[which] for name, ids in changes.items()}
+        return copies.with_tensors(**words, **{self.image: numbers_of(self.config, copies, changed)})
+
+
+def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[str, Tensor], Pairs, list[str | None]]:
+    """Tensors, the (image, text) pairs, and the answers that were given with them."""
+    answered = [_answered(r) for r in raw]
+    pairs = [_pair(question) for question, _ in answered]
+    given = [answer for _, answer in answered]
+    if modality.image in BOX_FEATURES:
+        return _with_regions(modality, pairs), pairs, given
+    processor = modality.processor
+    if processor is None or not hasattr(processor, "image_processor"):
+        raise MissingProcessor(
+            "an image with a text needs the model's processor: pass processor=AutoProcessor.from_pretrained(…), "
+            "or give tensors ({'input_ids': …, 'pixel_values': …}) instead."
+        )
+    pairs = [(open_image(image), _with_image_token(modality, text)) for image, text in pairs]
+    # SigLIP was trained on texts filled up to one length, and takes no mask: padding is part of what it reads.
+    masked = "attention_mask" in getattr(modality._tokenizer(), "model_input_names", ("attention_mask",))
+    images, texts = [image for image, _ in pairs], [text for _, text in pairs]
+    padding: Any = True if masked else "max_length"
+    encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
+    return dict(encoded), pairs, given
+
+
+def _with_image_token(modality: ImageTextInput, text: str) -> str:
+    """The place of the image, in front, where the user's text has none."""
+    if modality.image_token() is None:
+        return text
+    token = getattr(modality.processor, "image_token", None)
+    return text if not isinstance(token, str) or token in text else f"{token}\n{text}"
+
+
+def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
+    """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
+    regions: list[dict[str, Tensor]] = []
+    for given, _ in pairs:
+        if not isinstance(given, Mapping) or modality.image not in given:
+            raise BadInput(
+                f"{type(modality.model).__name__} reads vectors of image regions, which a detector makes: give "
+                f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
+            )
+        regions.append({k: torch.as_tensor(v) for k, v in given.items()})
+    most = max(len(r[modality.image]) for r in regions)
+    tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
+    for name in regions[0]:
+        tensors[name] = torch.stack([_filled(r[name], most) for r in regions])
+    counts = torch.tensor([len(r[modality.image]) for r in regions])
+    real = torch.arange(most) < counts[:, None]
+    if "visual_attention_mask" in modality.parameters:
+        tensors.setdefault("visual_attention_mask", real.long())
+    if "visual_token_type_ids" in modality.parameters:
+        tensors.setdefault("visual_token_type_ids", torch.ones_like(real, dtype=torch.long))
+    return tensors
+
+
+def _filled(rows: Tensor, length: int) -> Tensor:
+    return torch.cat([rows, rows.new_zeros(length - len(rows), *rows.shape[1:])])
+
+
+def _answered(raw: Raw) -> tuple[Raw, str | None]:
+    """((image, question), answer), or (image, question) alone."""
+    if isinstance(raw, tuple) and len(raw) == 2 and isinstance(raw[0], (tuple, list)) and isinstance(raw[1], str):
+        return raw[0], raw[1]
+    return raw, None
+
+
+def _pair(raw: Raw) -> tuple[Any, str]:
+    """(image, text) in either order; an image may be a path."""
+    parts = tuple(raw) if isinstance(raw, (tuple, list)) else ()
+    if len(parts) == 2:
+        if isinstance(parts[1], str) and not isinstance(parts[1], Path):
+            return parts[0], parts[1]
+        if isinstance(parts[0], str):
+            return parts[1], parts[0]
+    raise BadInput(f"expected (image, text), got {type(raw).__name__}: {str(raw)[:60]!r}")
+
+
+class SortedDraws(TorchFunctionMode):
+    """Patches drawn at random come in order. ViLT shuffles them on every call; attention does not mind, units do."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return out.sort(-1).values if func.__name__ == "multinomial" else out
+
+
+@contextmanager
+def heard(module: nn.Module) -> Iterator[list[Any]]:
+    """The outputs of a part of the model, while inside."""
+    outputs: list[Any] = []
+
+    def listen(module: nn.Module, args: Any, output: Any) -> None:
+        outputs.append(output)
+
+    handle = module.register_forward_hook(listen)
+    try:
+        yield outputs
+    finally:
+        handle.remove()

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageInput, patch_index
-from whyformer.inputs.streams import fitting, require_known
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.batch import Batch, Placed
+from whyformer.inputs.image import ImageInput, patch_index, pooled
+from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.types import Units
 
-if TYPE_CHECKING:
-    from whyformer.inputs.image_text import ImageTextInput
-
-
-# Images packed end to end into one row of patches, with a table of their sizes (Qwen2-VL and its kin).
-
-
+EVERY = slice(None)
+# Images packed end to end (Qwen2-VL and its kin):
 PATCHES, SIZES = "pixel_values", "image_grid_thw"  # (patches of all images, D); (images, 3) time, rows, columns
 
 
 def are_packed(tensors: Any) -> bool:
+    """Images end to end in one row of patches, with a table of their sizes."""
     return isinstance(tensors, Mapping) and isinstance(tensors.get(SIZES), Tensor) and PATCHES in tensors
 
 
@@ -87,20 +82,14 @@ def _sides(config: Any) -> tuple[int, int, int]:
     )
 
 
-# Image tokens inside a text (LLaVA, Qwen2-VL): the pixels that each of them stands for, and taking them away.
-
-
-EVERY = slice(None)
-
-
 def is_image(units: Units) -> list[bool]:
     """Units that stand for pixels: image tokens, or patches of a stream of their own (BLIP-2)."""
     return [stream == "image" and not special for stream, special in zip(units.stream, units.special, strict=True)]
 
 
-def require_pixels(modality: ImageTextInput, units: Units, what: str) -> None:
+def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
     """Every image token has to stand for a piece of the picture of its own."""
-    if any(is_image(units)) and (units.grid is None or not isinstance(modality._image, ImageInput)):
+    if any(is_image(units)) and (units.grid is None or not of_pixels):
         raise NotOffered(
             f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
             f"of it, or summaries of all of it), so {what}. Use generic_attention."
@@ -115,35 +104,7 @@ def token_masks(units: Units, height: int, width: int, which: slice = EVERY) -> 
     return index == own[which, None, None]
 
 
-def without_tokens(
-    modality: ImageTextInput, batch: Batch, row: int, units: Units, replacement: str | int, which: slice = EVERY
-) -> Batch:
-    """One input once per unit: another word in place of a token of the text, other pixels for one of the image."""
-    require_known(modality, replacement)
-    require_pixels(modality, units, "none of them can be taken away by itself")
-    one = batch.select([row])
-    assert one.keep_BN is not None and isinstance(modality._image, ImageInput)
-    word = modality._text.replacement_id(fitting(modality._text, replacement))
-    if word == modality.image_token():
-        raise BadInput(f"replace={replacement!r} is the token that holds the place of an image: choose another.")
-    pixels = pixels_of(modality.config, one)
-    height, width = pixels.shape[-2:]
-    masks = token_masks(units, height, width, which).to(pixels.device)
-    background = modality._image.background(pixels, fitting(modality._image, replacement))
-    changed = torch.where(masks[:, None, None], background, pixels)
-    copies = one.select([0] * len(masks))
-    tokens = [i for i, s in enumerate(units.stream) if s != "target"][-int(one.keep_BN.sum()) :]  # after any patches
-    changes = {modality.main: _other_words(one, modality.main, units, tokens, word, one.keep_BN[0])}
-    answer = [i for i, s in enumerate(units.stream) if s == "target"]
-    if answer:
-        part, view = modality.part("target", one)
-        assert isinstance(part, TextInput) and view.keep_BN is not None
-        changes[part.main] = _other_words(view, part.main, units, answer, word, view.keep_BN[0])
-    words = {name: ids[which] for name, ids in changes.items()}
-    return copies.with_tensors(**words, **{modality.image: numbers_of(modality.config, copies, changed)})
-
-
-def _other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:
+def other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:
     """(U, N) the ids once per unit, in each copy with another word in place of that unit, if it is one of these."""
     ids = one.tensors[name].repeat(len(units), 1)
     for unit, position in zip(tokens, keep_N.nonzero()[:, 0].tolist(), strict=True):
@@ -167,3 +128,35 @@ def numbers_of(config: Any, batch: Batch, pixels: Tensor) -> Tensor:
         patches = patches_of(config, frames)
         held[row, : len(patches)] = patches
     return held
+
+
+class TokenPixels(StreamInput):
+    """An image whose pieces became tokens inside a text."""
+
+    def __init__(self, placed: Placed, part: ImageInput, positions: slice) -> None:
+        super().__init__(placed, "image", part.main, positions)
+        self.part, self.config = part, part.model.config
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        units = self.units(row)
+        frames = pixels_of(self.config, self._one(row, numbers))  # (frames, channels, height, width)
+        return at_units(is_image(units), pooled(frames.flatten(0, 1), units, largest))
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        if SIZES not in self.placed.batch.tensors:
+            return torch.ones_like(numbers, dtype=torch.bool)
+        count = int(self.placed.batch.tensors[SIZES][row].prod())
+        return (torch.arange(len(numbers), device=numbers.device) < count)[:, None]
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        # A patch of zeros is no input to Qwen: without bias or position, the first norm has nothing to scale.
+        return ("mean", "zero", "blur") if SIZES in self.placed.batch.tensors else ("zero", "mean", "blur")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        one = self._one(row, numbers)
+        background = self.part.background(pixels_of(self.config, one), str(filler))
+        return numbers_of(self.config, one, background[None])[0]
+
+    def _one(self, row: int, numbers: Tensor) -> Batch:
+        return self.placed.batch.select([row]).with_tensors(**{self.name: numbers[None]})

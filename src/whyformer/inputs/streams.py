@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whyformer.errors import NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.inputs.units import pick
 from whyformer.types import Units
-
-# Units of several streams laid end to end.
-
-
-def joined(parts: Sequence[Units]) -> Units:
-    """Units end to end. Words are numbered on; a grid, a text and its spans are kept where only one part has them."""
-    texts = [p for p in parts if p.text is not None]
-    grids = [p for p in parts if p.grid is not None]
-    text = texts[0] if len(texts) == 1 else None
-    grid = grids[0] if len(grids) == 1 else None
-    word: list[int] = []
-    for part in parts:
-        offset = max(word, default=-1) + 1
-        word += [w + offset if w >= 0 else -1 for w in part.word] if part.word else [-1] * len(part)
-    spans: list[tuple[int, int]] = []
-    for part in parts:
-        spans += list(part.spans) if part is text and part.spans else [(0, 0)] * len(part)
-    boxes: list[tuple[float, ...]] = []
-    for part in parts:
-        boxes += list(part.boxes) if part.boxes else [(0.0, 0.0, 0.0, 0.0)] * len(part)
-    return Units(
-        labels=tuple(label for p in parts for label in p.labels),
-        special=tuple(s for p in parts for s in p.special),
-        stream=tuple(s for p in parts for s in p.stream),
-        grid=None if grid is None else grid.grid,
-        image_size=None if grid is None else grid.image_size,
-        picture_size=None if grid is None else grid.picture_size,
-        word=tuple(word) if any(p.word for p in parts) else None,
-        spans=tuple(spans) if text is not None and text.spans else None,
-        text=None if text is None else text.text,
-        boxes=tuple(boxes) if any(p.boxes for p in parts) else None,
-    )
-
-
-# Streams that are neither text nor image, and what modalities with several streams share.
 
 
 class VectorInput(Modality):
@@ -96,34 +62,38 @@ class VectorInput(Modality):
         changed[range(len(real)), real] = filler
         return batch.select([row] * len(real)).with_tensors(**{self.main: changed})
 
-
-class LearnedPositions(Modality):
-    """Positions that the model brings itself (object queries, a pooling probe): shown, and flagged as special."""
-
-    def __init__(self, model: nn.Module, main: str, stream: str = "queries", word: str = "query") -> None:
-        super().__init__(model)
-        self.main, self.stream, self.word = main, stream, word
-
-    def encode(self, raw: Sequence[Raw]) -> Batch:
-        raise NotOffered("these positions are the model's own and are not given.")
-
-    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        labels = tuple(f"[{self.word} {i}]" for i in range(length))
-        plain = Units(labels, (True,) * length, (self.stream,) * length)
-        return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
-
-    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
-
-    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
-        return batch.select([row] * len(units))
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        return [Vectors(placed, stream, self, layout[stream])]
 
 
-def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
-    """Where a detector's queries put what they found."""
-    facts = batch.encodings[row] if batch.encodings else None
-    boxes = facts.get("boxes") if isinstance(facts, dict) else None
-    return boxes if boxes is not None and len(boxes) == length else None
+class Vectors(StreamInput):
+    """One vector per unit: regions of an image. Where they lie stays what it is."""
+
+    vectors = True
+
+    def __init__(self, placed: Placed, stream: str, part: VectorInput, positions: slice) -> None:
+        super().__init__(placed, stream, part.main, positions)
+        self.part = part
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        real = numbers[self._real(row, numbers)]
+        return real.amax(1) if largest else real.sum(1)
+
+    def _real(self, row: int, numbers: Tensor) -> Tensor:
+        return self.part.keep(self.placed.batch, len(numbers), None)[row]
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        return self._real(row, numbers)[:, None]
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        return ("zero", "mean")
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        mean = numbers[self._real(row, numbers)].mean(0)
+        return (mean if filler == "mean" else torch.zeros_like(mean)).expand_as(numbers)
 
 
 def without_each(modality: Modality, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
@@ -155,20 +125,8 @@ def require_known(modality: Modality, replacement: str | int) -> None:
 def fitting(part: Modality, replacement: str | int) -> Any:
     """The replacement that was asked for where this stream has it, else its own first one that keeps the length."""
     offered = [r for r in part.replacements if r not in {"delete", "attention_mask"}]
-    if isinstance(part, TextInput):
+    if part.embeds:
         if isinstance(replacement, int) or replacement in offered:
             return replacement
         return offered[0] if offered else 0  # no tokenizer, no config: the first token of the vocabulary
     return replacement if replacement in offered or not offered else offered[0]
-
-
-def pick(units: Units, index: list[int]) -> Units:
-    """Some of the units."""
-
-    def of(values: Any) -> Any:
-        return None if values is None else tuple(values[i] for i in index)
-
-    return Units(
-        of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
-        units.image_size, of(units.boxes),
-    )  # fmt: skip

@@ -16,7 +16,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw
+from whyformer.inputs.base import Modality, over_features
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
@@ -39,11 +40,14 @@ class TableInput(Modality):
     """Units are the tokens that columns become, wherever the model puts them; its own token is special."""
 
     stream = "table"
+    named_columns = True
 
     def __init__(self, model: nn.Module, table: Table) -> None:
         super().__init__(model, table)
         self.table = table
         self.classes = table.classes
+        self.has_categories = bool(table.categorical)
+        self.reference, self.reference_name = table.reference, table.reference_name
         self.main = "numerical" if table.numerical else "categorical"
         self._arrange = arrangement(model, table)
 
@@ -103,8 +107,7 @@ class TableInput(Modality):
     def _widths(self) -> tuple[int, int]:
         return len(self.table.numerical), len(self.table.categorical)
 
-    @property
-    def positions(self) -> int:
+    def length(self, batch: Batch) -> int:
         """Units of a model without attention: its columns."""
         return len(self.table.columns)
 
@@ -231,18 +234,26 @@ class TableInput(Modality):
             found.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
         return tuple(found)
 
-    def placed(self, detail: Tensor, batch: Batch, length: int) -> Tensor:
-        """(B, length) numbers of the numerical columns at the positions of their tokens."""
-        scores = detail.new_zeros(len(detail), length)
-        for position, names in enumerate(self.tokens(batch, length)):
+    def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
+        """Numbers of the numerical columns, at the positions of their tokens."""
+        columns = over_features(detail, largest)
+        scores = columns.new_zeros(len(columns), placed.length)
+        for position, names in enumerate(self.tokens(placed.batch, placed.length)):
             for name in names:
                 if name in self.table.numerical:
-                    scores[:, position] += detail[:, self.table.numerical.index(name)]
+                    scores[:, position] += columns[:, self.table.numerical.index(name)]
         return scores
 
-    # Taking a column away
+    # Where a path to the row starts
 
-    def typical(self, batch: Batch, length: int) -> Batch:
+    @property
+    def default_baseline(self) -> str:
+        return "mean" if self.table.reference else "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        return self._typical_rows(placed.batch, placed.length) if name in {"typical", "mean"} else None
+
+    def _typical_rows(self, batch: Batch, length: int) -> Batch:
         """The batch with a typical row of the reference in place of every explained one.
 
         Columns without a token stay: they are no units, and nothing is said about them.
@@ -254,6 +265,8 @@ class TableInput(Modality):
                 kind, at = self.where(name)
                 changed[kind][: batch.size - batch.reference_rows, at] = _typical(source[kind][:, at])
         return batch.with_tensors(**changed)
+
+    # Taking a column away
 
     def _source(self) -> dict[str, Tensor]:
         """The reference rows: means over the explained ones would make scores depend on who else is explained."""

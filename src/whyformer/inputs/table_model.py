@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOffered, WhyformerError
-from whyformer.inputs.base import Batch, signature_of
+from whyformer.inputs.base import signature_of
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
+from whyformer.types import Record
 
-if TYPE_CHECKING:
-    from whyformer.inputs.table import TableInput
-
-
+FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
+NAME_THEM = "Name the column of each token: Table(…, tokens=[…]), None for the model's own."
+Tokens = tuple[tuple[str, ...], ...]  # per attention position, the columns it was made from
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Arrange = Callable[[Tensor | None, Tensor | None], Arguments]
 HOW = (
@@ -121,13 +122,19 @@ def _one_tensor(table: Table) -> Arrange:
     return arrange
 
 
-# Does a Table fit its model? Tried once on made-up rows, so that columns are named where torch names tensors.
+class TabularModel(Protocol):
+    """A model and the table whose rows it reads (inputs/table.py)."""
+
+    model: nn.Module
+    table: Table
+
+    def any_row(self) -> Batch: ...
+    def call_alone(self, batch: Batch) -> Any: ...
+    def observed(self, one: Batch, values: bool = False) -> Record: ...
+    def where(self, name: str) -> tuple[str, int]: ...
 
 
-FAILURES = (RuntimeError, IndexError, ValueError, TypeError, AssertionError)
-
-
-def outputs_of(modality: TableInput) -> int | None:
+def outputs_of(modality: TabularModel) -> int | None:
     """How many outputs the model has for a row (None: they are no row); columns and categories are tried first."""
     facts, key = known_about(modality.model), ("outputs", modality.table)
     if key not in facts:
@@ -139,7 +146,7 @@ def outputs_of(modality: TableInput) -> int | None:
     return found
 
 
-def require_classes(modality: TableInput, outputs: int | None) -> tuple[str, ...]:
+def require_classes(modality: TabularModel, outputs: int | None) -> tuple[str, ...]:
     """The names of the outputs; a single output speaks for the second of two classes."""
     classes = modality.table.classes
     if outputs == 1 and len(classes) == 2:
@@ -152,7 +159,7 @@ def require_classes(modality: TableInput, outputs: int | None) -> tuple[str, ...
     return classes
 
 
-def _any_output(modality: TableInput) -> Any:
+def _any_output(modality: TabularModel) -> Any:
     output, error = _attempt(modality, modality.any_row())
     if error is not None:
         table = modality.table
@@ -166,7 +173,7 @@ def _any_output(modality: TableInput) -> Any:
     return output
 
 
-def _try_categories(modality: TableInput) -> None:
+def _try_categories(modality: TabularModel) -> None:
     """The last category of every column; on a GPU an index out of range would be the end of the whole process."""
     row = modality.any_row()
     codes = row.tensors.get("categorical")
@@ -190,7 +197,7 @@ def _try_categories(modality: TableInput) -> None:
                 ) from error
 
 
-def _attempt(modality: TableInput, batch: Batch) -> tuple[Any, Exception | None]:
+def _attempt(modality: TabularModel, batch: Batch) -> tuple[Any, Exception | None]:
     """What the model gives, and what it fails with."""
     try:
         return modality.call_alone(batch), None
@@ -205,13 +212,6 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-# Which column each token of a tabular model stands for: as the user says, or found by changing column after column.
-
-
-Tokens = tuple[tuple[str, ...], ...]  # per attention position, the columns it was made from
-NAME_THEM = "Name the column of each token: Table(…, tokens=[…]), None for the model's own."
-
-
 def named_tokens(table: Table, length: int) -> Tokens:
     given = table.tokens or ()
     if len(given) != length:
@@ -219,7 +219,7 @@ def named_tokens(table: Table, length: int) -> Tokens:
     return tuple((name,) if name is not None else () for name in given)
 
 
-def found_tokens(modality: TableInput, batch: Batch, length: int) -> Tokens:
+def found_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
     """A column's token is the one whose values move when the column does; columns of a model without attention are
     their own."""
     table, one = modality.table, batch.select([0])
@@ -241,7 +241,7 @@ def found_tokens(modality: TableInput, batch: Batch, length: int) -> Tokens:
     return tuple(map(tuple, where))
 
 
-def _entering(modality: TableInput, one: Batch) -> Tensor | None:
+def _entering(modality: TabularModel, one: Batch) -> Tensor | None:
     """(positions, …) the values of the first attention."""
     sites = modality.observed(one, values=True).sites
     if not sites or sites[0].value_BHKD is None:
@@ -249,7 +249,7 @@ def _entering(modality: TableInput, one: Batch) -> Tensor | None:
     return sites[0].value_BHKD[0].transpose(0, 1).flatten(1)
 
 
-def _with_other_value(modality: TableInput, one: Batch, name: str) -> Batch:
+def _with_other_value(modality: TabularModel, one: Batch, name: str) -> Batch:
     kind, at = modality.where(name)
     changed = one.tensors[kind].clone()
     if kind == "numerical":

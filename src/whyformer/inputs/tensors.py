@@ -10,14 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
+from whyformer.inputs.base import Modality, require_shown
+from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
-from whyformer.inputs.streams import pick
+from whyformer.inputs.units import assemble, pick
 from whyformer.types import Units
 
 
 class TensorInput(Modality):
     """Units are the positions of a (B, N, D) sequence, or the columns of (B, F) tensors in the order of the call."""
+
+    padding_in_doubt = True
 
     def __init__(self, model: nn.Module, processor: Any = None, example: Batch | None = None) -> None:
         super().__init__(model, processor)
@@ -26,6 +29,11 @@ class TensorInput(Modality):
             sequences = [k for k, v in example.tensors.items() if v.ndim == 3 and v.is_floating_point()]
             self.main = sequences[0] if sequences else next(iter(example.tensors))
             self.stream = "sequence" if sequences else "table"
+
+    @property
+    def kind(self) -> str:
+        """A table is one whose columns are named; of bare tensors nothing is known."""
+        return "" if self.stream == "table" else self.stream
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,106 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about, names_no_padding
-from whyformer.errors import BadInput, MissingProcessor, TooLong, UnknownName, WhyformerError
-from whyformer.inputs.base import Batch, Modality, Raw, assemble, require_shown
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
+from whyformer.inputs.base import Modality, require_shown
+from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import drawn_inputs
+from whyformer.inputs.stream_inputs import StreamInput, Words
+from whyformer.inputs.units import assemble, distinct_words, words_of
 from whyformer.targets import logits_of
 from whyformer.types import Units
-
-# Texts of several lengths in one batch, also by a tokenizer that has no padding.
-
-
-def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
-    if tokenizer.pad_token_id is not None:
-        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
-    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
-    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
-    longest = max(len(e["input_ids"]) for e in encodings)
-    left = getattr(tokenizer, "padding_side", "right") == "left"
-    fill = {"input_ids": filler}
-    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
-
-
-def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
-    padding = [filler] * (length - len(values))
-    return padding + list(values) if left else list(values) + padding
-
-
-def bare(one: Batch) -> Batch:
-    """A single input with the padding of its text cut off."""
-    assert one.keep_BN is not None
-    real = one.keep_BN[0]
-    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
-    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
-
-
-def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
-    """Ids, types and masks have a number for each position."""
-    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
-
-
-def minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
-    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
-        return False
-    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
-        return names_no_padding(modality.model)
-    facts = known_about(modality.model)
-    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
-    if key not in facts:
-        facts[key] = _minds_padding(modality, batch)
-    return bool(facts[key])
-
-
-def _minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Whether the shortest text gets other logits with its padding than without."""
-    assert batch.keep_BN is not None
-    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
-    assert one.keep_BN is not None
-    try:
-        with borrowed(modality.model), torch.no_grad():
-            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
-    except WhyformerError:
-        return False  # said where it is asked for
-    if beside.ndim == 3:  # one row per token: the last real one counts
-        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
-        beside, alone = beside[:, -1], alone[:, -1]
-    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
-    scale = float(alone.abs().max())
-    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
-
-
-# Which tokens make up a word.
-
-
-def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
-    """Word numbers of the second text continue after those of the first."""
-    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
-    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
-
-
-def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
-    """Words from the spelling of the pieces, for tokenizers that don't number them."""
-    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
-    word, result = -1, []
-    for label, is_special in zip(labels, special, strict=True):
-        if is_special:
-            result.append(-1)
-            continue
-        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
-        if not continues or word < 0:
-            word += 1
-        result.append(word)
-    return tuple(result)
-
-
-# Text: tokens of a tokenizer, or ids.
 
 
 class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
 
     stream = "text"
+    embeds = True
+    lengths_vary = True
+    padding_in_doubt = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
@@ -152,6 +69,15 @@ class TextInput(Modality):
 
     def alone(self, one: Batch) -> Batch:
         return bare(one)
+
+    def lengthened(self, tensors: dict[str, Tensor], extra: int) -> dict[str, Tensor]:
+        if not any(name.endswith("mask") and "padding" not in name for name in tensors):
+            return tensors
+        width, pad = tensors[self.main].shape[1], getattr(self.config, "pad_token_id", None) or 0
+        return {
+            k: nn.functional.pad(v, (0, extra), value=pad if k == self.main else 0) if v.shape[1:2] == (width,) else v
+            for k, v in tensors.items()
+        }
 
     def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
         """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
@@ -203,18 +129,12 @@ class TextInput(Modality):
         return int(limit)
 
     def _check_vocabulary(self, ids: Tensor) -> None:
-        table = self.table()
+        table = self.embedding()
         if table is not None and int(ids.max()) >= table.num_embeddings:
             raise BadInput(
                 f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
                 "this is not the model's own tokenizer."
             )
-
-    def table(self) -> nn.Embedding | None:
-        from whyformer.capture.embeddings import input_table
-
-        table = input_table(self.model)
-        return table if isinstance(table, nn.Embedding) else None
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
@@ -258,7 +178,7 @@ class TextInput(Modality):
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         if self.processor is None:
-            return [str(i) for i in ids]
+            return super().labels(ids)
         tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 
@@ -314,6 +234,40 @@ class TextInput(Modality):
         added = torch.ones(len(keep_BN), extra, dtype=torch.bool, device=keep_BN.device)
         before = extra if front is None else front
         return torch.cat([added[:, :before], keep_BN, added[:, before:]], 1)
+
+    # Where a path to the text starts
+
+    @property
+    def default_baseline(self) -> str:
+        return "pad" if "pad" in self.replacements else "zero"
+
+    def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
+        """Another token in place of every one that is neither padding nor kept."""
+        if name == "zero":
+            return None
+        if self.multi_input:
+            raise NotOffered(
+                f"baseline={name!r} is a word, and an image is laid beside the words of this model: it would stay. "
+                "Use at='input', where each has its own baseline, or baseline='zero'."
+            )
+        ids_BN, other = placed.batch.tensors[self.main], self.replacement_id(name)
+        instead = torch.where(self.open_tokens(placed.batch, keep_special), other, ids_BN)
+        return placed.batch.with_tensors(**{self.main: instead})
+
+    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor:
+        keep_BN = batch.keep_BN
+        assert keep_BN is not None
+        if keep_special is False:
+            return keep_BN
+        special = sorted(self.special_ids()) if keep_special is True else list(keep_special)
+        ids_BN = batch.tensors[self.main]
+        return keep_BN & ~torch.isin(ids_BN, torch.tensor(special, dtype=ids_BN.dtype, device=ids_BN.device))
+
+    def stream_inputs(
+        self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
+    ) -> list[StreamInput]:
+        view, places = partial(_view, whole, stream), partial(_places, whole, self.main)
+        return [Words(placed, stream, layout[stream], self, view, places)]
 
     # Taking units away
 
@@ -423,6 +377,14 @@ class TextInput(Modality):
         return Batch(tensors, keep_BN=keep, constants=one.constants)
 
 
+def _view(whole: Modality, stream: str, batch: Batch) -> Batch:
+    return whole.part(stream, batch)[1]
+
+
+def _places(whole: Modality, main: str, batch: Batch) -> Tensor | None:
+    return whole.places(batch) if main == whole.main else None
+
+
 def _text(raw: Raw) -> tuple[str, ...]:
     parts = raw if isinstance(raw, (tuple, list)) else (raw,)
     if not all(isinstance(p, str) for p in parts) or not 1 <= len(parts) <= 2:
@@ -430,3 +392,64 @@ def _text(raw: Raw) -> tuple[str, ...]:
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
     return tuple(parts)
+
+
+def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
+    """Texts of several lengths in one batch, also by a tokenizer that has no padding."""
+    if tokenizer.pad_token_id is not None:
+        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
+    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
+    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
+    longest = max(len(e["input_ids"]) for e in encodings)
+    left = getattr(tokenizer, "padding_side", "right") == "left"
+    fill = {"input_ids": filler}
+    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
+
+
+def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
+    padding = [filler] * (length - len(values))
+    return padding + list(values) if left else list(values) + padding
+
+
+def bare(one: Batch) -> Batch:
+    """A single input with the padding of its text cut off."""
+    assert one.keep_BN is not None
+    real = one.keep_BN[0]
+    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
+    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
+
+
+def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
+    """Ids, types and masks have a number for each position."""
+    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
+
+
+def minds_padding(modality: Modality, batch: Batch) -> bool:
+    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
+    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
+        return False
+    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
+        return names_no_padding(modality.model)
+    facts = known_about(modality.model)
+    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
+    if key not in facts:
+        facts[key] = _minds_padding(modality, batch)
+    return bool(facts[key])
+
+
+def _minds_padding(modality: Modality, batch: Batch) -> bool:
+    """Whether the shortest text gets other logits with its padding than without."""
+    assert batch.keep_BN is not None
+    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
+    assert one.keep_BN is not None
+    try:
+        with borrowed(modality.model), torch.no_grad():
+            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
+    except WhyformerError:
+        return False  # said where it is asked for
+    if beside.ndim == 3:  # one row per token: the last real one counts
+        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
+        beside, alone = beside[:, -1], alone[:, -1]
+    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
+    scale = float(alone.abs().max())
+    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)

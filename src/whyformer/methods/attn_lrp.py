@@ -7,8 +7,6 @@ from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.errors import NotOffered, NotOverUnits, one_of
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.text import TextInput
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -55,7 +53,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         )
     space = at or ("tokens" if scattered else "input")
     # Floats become leaves before the model runs, word embeddings while it runs.
-    own = trace.leaves[-1 if isinstance(run.modality, TextInput) else 0]
+    own = trace.leaves[-1 if run.modality.embeds else 0]
     inputs = own if space == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
     detail = inputs.detach().float() * gradient.float()
@@ -78,14 +76,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
 def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
     """The input is no single tensor (a table with categories, a picture with its text), or its entries are not the
     units (raw audio)."""
-    if isinstance(run.modality, (TextInput, ImageInput)):
+    if run.modality.embeds or run.modality.pixels:
         return run.modality.multi_input
     return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
 
 
 def _require_one_stream(run: Run) -> None:
     sites = run.study.sites
-    apart = isinstance(run.modality, TextInput) and bool(sites) and not run.study.one_stream
+    apart = run.modality.embeds and bool(sites) and not run.study.one_stream
     if apart or any(site.kind == "cross" for site in sites):
         raise NotOverUnits(
             "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "

@@ -11,10 +11,7 @@ from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.table import TableInput
 from whyformer.inputs.tensors import require_steps
-from whyformer.inputs.text import TextInput
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -94,9 +91,7 @@ def _default(run: Run, space: InputSpace) -> str | dict[str, str]:
     if isinstance(space, MultiStream):
         each = {entry.stream: entry.fillers[0] for entry in space.stream_inputs}
         return each if len(set(each.values())) > 1 else next(iter(each.values()))
-    if isinstance(run.modality, TextInput):
-        return "pad" if "pad" in run.modality.replacements else "zero"
-    return "mean" if isinstance(run.modality, TableInput) and run.modality.table.reference else "zero"
+    return run.modality.default_baseline
 
 
 def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
@@ -135,25 +130,12 @@ def _baseline(
     assert isinstance(space, SingleInput)
     if isinstance(baseline, Mapping):
         raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
-    modality, inputs = run.modality, space.inputs
-    free = _free(run, space, keep_special)
+    inputs, free = space.inputs, _free(run, space, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
         return _started(space, _own(baseline, inputs), free)
-    if isinstance(modality, TextInput):
-        if baseline == "zero":
-            return _started(space, torch.zeros_like(inputs), free)
-        if modality.multi_input:
-            raise NotOffered(
-                f"baseline={baseline!r} is a word, and an image is laid beside the words of this model: it would stay. "
-                "Use at='input', where each has its own baseline, or baseline='zero'."
-            )
-        return space.seen(_other_tokens(run, modality, modality.replacement_id(baseline), keep_special))
-    if isinstance(modality, ImageInput):
-        pixels = run.batch.tensors[modality.main]
-        background = modality.background(pixels, str(baseline))
-        return space.seen(run.batch.with_tensors(**{modality.main: background}))
-    if isinstance(modality, TableInput) and baseline in {"typical", "mean"}:
-        return space.seen(modality.typical(run.batch, run.length))
+    other = run.modality.baseline(baseline, run, keep_special)
+    if other is not None:
+        return space.seen(other)
     if baseline == "zero":
         return _started(space, torch.zeros_like(inputs), free)
     if baseline == "mean":
@@ -193,29 +175,12 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
-    if isinstance(run.modality, TextInput) and (space.entrance is None or not run.study.extra):
-        return _open_tokens(run, run.modality, keep_special)[:, :, None]
+    as_given = space.entrance is None or not run.study.extra
+    open_BN = run.modality.open_tokens(run.batch, keep_special) if as_given else None
+    if open_BN is not None:
+        return open_BN[:, :, None]
     if keep_special not in (True, False):
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
     free_BN[len(run.explained) :] = False  # rows that are only looked at stay what they are
     return free_BN[:, :, None]
-
-
-def _open_tokens(run: Run, modality: TextInput, keep_special: bool | Sequence[int]) -> Tensor:
-    """(B, N) tokens of the input that are neither padding nor kept."""
-    keep_BN = run.batch.keep_BN
-    assert keep_BN is not None
-    if keep_special is False:
-        return keep_BN
-    kept = sorted(modality.special_ids()) if keep_special is True else list(keep_special)
-    ids_BN = run.batch.tensors[modality.main]
-    return keep_BN & ~torch.isin(ids_BN, torch.tensor(kept, dtype=ids_BN.dtype, device=ids_BN.device))
-
-
-def _other_tokens(run: Run, modality: TextInput, other: int, keep_special: bool | Sequence[int]) -> Any:
-    """The batch with another token in place of every one that is neither padding nor kept."""
-    ids_BN = run.batch.tensors[modality.main]
-    return run.batch.with_tensors(
-        **{modality.main: torch.where(_open_tokens(run, modality, keep_special), other, ids_BN)}
-    )

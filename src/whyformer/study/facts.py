@@ -7,8 +7,6 @@ from typing import Any
 
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.table import TableInput
-from whyformer.inputs.text import TextInput
 from whyformer.study.leak import Leak
 from whyformer.study.readout import Readout, SiteFacts
 from whyformer.study.schedule import Schedule
@@ -59,19 +57,12 @@ class Study:
 
     def length(self, modality: Modality, batch: Batch) -> int:
         if not self.sites:
-            return input_length(modality, batch) if self.grid is None else self.grid[0] * self.grid[1]
+            return modality.length(batch) if self.grid is None else self.grid[0] * self.grid[1]
         if self.windows is not None:
             return self.windows.sizes[0]
-        if isinstance(modality, TextInput):
-            return input_length(modality, batch) + self.extra
+        if modality.lengths_vary:
+            return modality.length(batch) + self.extra
         return self.sites[0].keys
-
-
-def input_length(modality: Modality, batch: Batch) -> int:
-    if isinstance(modality, TableInput):
-        return modality.positions
-    tensor = batch.tensors[modality.main]
-    return tensor.shape[1] if tensor.ndim > 1 else 1
 
 
 # What methods may rely on: records with their streams, and no map where the study says it would mislead.

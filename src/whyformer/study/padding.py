@@ -12,8 +12,6 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.tensors import TensorInput
-from whyformer.inputs.text import TextInput
 from whyformer.output import Output
 
 
@@ -22,11 +20,9 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
 
     A candidate is a run of the embedding's padding index at either end; it is padding if nobody attends to it.
     """
-    if isinstance(modality, TensorInput):
-        return _right_way_round(modality, batch)
-    if not isinstance(modality, TextInput):
+    if not modality.padding_in_doubt:
         return batch
-    if any("mask" in name for name in batch.tensors):
+    if not modality.embeds or any("mask" in name for name in batch.tensors):
         return _right_way_round(modality, batch)
     candidates = _padding_runs(modality, batch.tensors[modality.main])
     rows = candidates.any(1).nonzero()[:, 0].tolist()
@@ -42,7 +38,7 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
 
-def _right_way_round(modality: TextInput | TensorInput, batch: Batch) -> Batch:
+def _right_way_round(modality: Modality, batch: Batch) -> Batch:
     """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
     if modality.main not in batch.tensors:
         return batch
@@ -55,7 +51,7 @@ def _right_way_round(modality: TextInput | TensorInput, batch: Batch) -> Batch:
     if not doubtful:
         return batch
     keep_BN = batch.keep_BN
-    if keep_BN is None and isinstance(modality, TensorInput):
+    if keep_BN is None and not modality.embeds:
         keep_BN = modality.keep(batch, shape[1], None)
     if keep_BN is None:
         return batch
@@ -75,7 +71,7 @@ def _right_way_round(modality: TextInput | TensorInput, batch: Batch) -> Batch:
     return replace(batch, keep_BN=~keep_BN)
 
 
-def _padding_runs(modality: TextInput, ids_BN: Tensor) -> Tensor:
+def _padding_runs(modality: Modality, ids_BN: Tensor) -> Tensor:
     """(B, N) the runs of padding indices at the start and end of each row."""
     tables = [m for m in modules_of(modality.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None]
     if not tables:

@@ -13,8 +13,7 @@ from torch import Tensor
 from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.streams import joined
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.units import joined
 from whyformer.output import Output
 from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, Probe, audit_streams
@@ -87,12 +86,12 @@ Array = np.ndarray[Any, Any]
 
 
 def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
-    """Positions of each stream in this batch: as studied, except for text, which has its own length."""
+    """Positions of each stream in this batch: as studied, except where every input has its own length."""
     found = {}
     for stream in schedule.shown:
         part, view = modality.part(stream, batch)
         studied = schedule.lengths[stream]
-        found[stream] = view.tensors[part.main].shape[1] if isinstance(part, TextInput) else studied
+        found[stream] = part.length(view) if part.lengths_vary else studied
     return found
 
 
@@ -196,7 +195,7 @@ def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str,
                 rule = Readout("rows", tuple(real))
             guessed = rule.kind == "last" and not modality.generates and not any("mask" in n for n in one.tensors)
             # Without a mask an end-of-text token may only happen to be last here: look at each input.
-            found[stream] = Readout("rows", tuple(real)) if guessed and isinstance(part, TextInput) else rule
+            found[stream] = Readout("rows", tuple(real)) if guessed and part.lengths_vary else rule
     if not found:
         raise CaptureError(
             "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "

@@ -11,16 +11,13 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about, modules_of
-from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import CaptureError, NotOverUnits
-from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
-from whyformer.study.facts import Study, input_length
+from whyformer.study.facts import Study
 from whyformer.study.leak import Leak, audit
 from whyformer.study.readout import (
     Reached,
@@ -89,7 +86,7 @@ class Passes:
 # Where the input's own positions start among those of the attention: the first that changes with its first unit.
 
 
-def text_starts(modality: TextInput, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
+def text_starts(modality: Modality, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
     """The first position of the text, for models that put tokens of their own around it.
 
     ``before_BHKD`` are the values of the first attention.
@@ -101,7 +98,7 @@ def text_starts(modality: TextInput, run: Passes, names: dict[int, str], before_
         return other
 
     def forward() -> Tensor:
-        with SwapEmbedding(run.one.tensors[modality.main], modality.table(), shift):
+        with modality.looked_up(run.one, shift):
             return run()
 
     return _first_moved(before_BHKD, first_values(forward, names)) or 0
@@ -119,22 +116,15 @@ def patches_start(
 
     A single added token is in front if it is the first position that is read, and behind if it is the last.
     """
-    if not isinstance(modality, ImageInput) or grid is None:
+    if grid is None:
         return None
     added = before_BHKD.shape[2] - grid[0] * grid[1]
     if added < 1 or (added == 1 and readout.kind in {"first", "last"}):
         return None
-    pixels = run.one.tensors[modality.main]
-    rows, columns = pixels.shape[-2] // grid[0], pixels.shape[-1] // grid[1]
-    other = pixels.clone()
-    other[..., :rows, :columns] = shifted(other[..., :rows, :columns])
-    changed = run.one.with_tensors(**{modality.main: other})
+    changed = modality.first_changed(run.one, grid)
+    if changed is None:
+        return None
     return _first_moved(before_BHKD, first_values(lambda: run(changed), names))
-
-
-def shifted(values: Tensor) -> Tensor:
-    """Other numbers of about the same size."""
-    return values * -1.5 + 0.1
 
 
 def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
@@ -165,12 +155,12 @@ SEVERAL_LAYERS = (
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
-    names, length = module_names(modality.model), input_length(modality, one)
+    names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
         found, reaching, reached = trace(run, names, modality.inputs(one))
     except CaptureError as error:  # other methods need no map
-        return Study((), None, _cells(modality, one), Leak(), (), 0, length, run.count).refused(error)
+        return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
     first_BHKD = found.first_values()
     unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
     schedule = schedule_of(found.facts, found.calls, reaching, modality.stream)
@@ -178,14 +168,14 @@ def study_one(modality: Modality, one: Batch) -> Study:
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
     )
-    grid = found.grid if sites else _cells(modality, one)
+    grid = found.grid if sites else modality.cells(one)
     study = Study(sites, None, grid, Leak(), unclaimed, 0, length, run.count, schedule=schedule)
     if first_BHKD is None:
         return study
     if not study.one_stream:
         return study_several(modality, one, study, schedule)
-    extra = sites[0].keys - length if isinstance(modality, TextInput) else 0
-    front = text_starts(modality, run, names, first_BHKD) if extra > 0 and isinstance(modality, TextInput) else None
+    extra = sites[0].keys - length if modality.lengths_vary else 0
+    front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
         readout, besides = _readout(run, names, found, reached, real)
@@ -193,7 +183,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
     leak = _leak(modality, run, names, extra, real)
-    if not isinstance(modality, TextInput):
+    if not modality.embeds:
         front = patches_start(modality, run, names, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
@@ -269,15 +259,6 @@ def _several_layers(found: Lineage) -> tuple[str, ...]:
     return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
 
 
-def _cells(modality: Modality, one: Batch) -> tuple[int, int] | None:
-    """Images of a model without patches are explained in about 8 × 8 cells."""
-    if not isinstance(modality, ImageInput):
-        return None
-    height, width = one.tensors[modality.main].shape[-2:]
-    rows = min(8, height)
-    return rows, max(1, min(width, round(rows * width / height)))
-
-
 def rows_of_each(modality: Modality, batch: Batch, study: Study) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
     names = module_names(modality.model)
@@ -302,7 +283,7 @@ def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, re
     position = positions[len(positions) // 2]
 
     def changed(strength: float) -> Tensor:
-        if not isinstance(modality, TextInput) or extra:
+        if not modality.embeds or extra:
             return run()
 
         def shift(embedding: Tensor) -> Tensor:
@@ -310,7 +291,7 @@ def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, re
             other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
             return other
 
-        with SwapEmbedding(run.one.tensors[modality.main], modality.table(), shift):
+        with modality.looked_up(run.one, shift):
             return run()
 
     return audit(run, changed, names, position, len(real))
@@ -337,9 +318,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
 
 
 def _signature(modality: Modality, batch: Batch) -> tuple[Any, ...]:
-    shapes = tuple(
-        (k, v.ndim, () if isinstance(modality, TextInput) else tuple(v.shape[1:])) for k, v in batch.tensors.items()
-    )
+    shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
     return (type(modality).__name__, modality.main, shapes, modality.form(batch), len(modules_of(modality.model)))
 
 

@@ -11,7 +11,6 @@ import torch
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.inputs.table import TableInput
 from whyformer.output import Output
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +40,7 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
     readings = []
     with explainer.session(inputs) as session, torch.no_grad():
         modality = session.modality
-        if not isinstance(modality, TableInput):
+        if not modality.named_columns:
             raise BadInput("row attention is for tables: pass processor=Table(…, reference=rows).")
         if not modality.mixes_rows:
             raise NotOffered("rows of this model do not look at each other: there is no row attention to show.")
@@ -52,7 +51,7 @@ def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAtten
             with observer:
                 Output(modality, together).logits(together)
             maps = [m.reshape(-1, *m.shape[-2:])[:, 0].float().cpu().numpy() for _, m in observer.between_rows]
-            names = ("this row", *(f"{modality.table.reference_name} {i}" for i in range(together.reference_rows)))
+            names = ("this row", *(f"{modality.reference_name} {i}" for i in range(together.reference_rows)))
             paths = tuple(path for path, _ in observer.between_rows)
-            readings.append(RowAttention(np.stack(maps), names, paths, modality.table.reference_name))
+            readings.append(RowAttention(np.stack(maps), names, paths, modality.reference_name))
     return readings[0] if session.single else readings

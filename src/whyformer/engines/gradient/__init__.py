@@ -1,7 +1,7 @@
 """Where the gradient of a score is taken: at the input's own numbers, or at the vectors that enter the first block.
 
 ``input_space.py`` what every space can do, and one tensor · ``multi_stream.py`` several streams at once, each at its
-own ``stream_inputs.py`` (words; pixels, vectors, sound) · ``choose.py`` which of them an option names ·
+own entry (``inputs/stream_inputs.py``) · ``choose.py`` which of them an option names ·
 ``feature_maps.py`` the features of a layer · ``patch_grid.py`` the grid that patches leave in pixel maps.
 """
 

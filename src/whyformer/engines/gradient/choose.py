@@ -9,9 +9,6 @@ from whyformer.capture.leaves import Entrance
 from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.engines.gradient.multi_stream import stream_place
 from whyformer.errors import NotOffered, one_of
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.table import TableInput
-from whyformer.inputs.text import TextInput
 from whyformer.memory import SavedBytes
 from whyformer.run import Run
 
@@ -39,7 +36,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     with SavedBytes(run.modality.model) as saved:
         trace = run.traced(BaseTorchFunctionMode())
     chosen = wanted or ("embeddings" if _has_several_inputs(run, trace.leaves) else "input")
-    text = isinstance(run.modality, TextInput)
+    text = run.modality.embeds
     if chosen == "input" and not text and len(trace.leaves) > 1:
         raise NotOffered(
             "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
@@ -48,7 +45,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     given = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
     inputs = trace.leaves[0] if entrance is None else trace.tokens()
-    plain = not isinstance(run.modality, (TextInput, ImageInput, TableInput))
+    plain = not (text or run.modality.pixels or run.modality.named_columns)
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
             f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
@@ -64,11 +61,11 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
     """The input is no single tensor, or its entries are not the units (raw audio, video)."""
-    if isinstance(run.modality, TextInput):
+    if run.modality.embeds:
         return run.study.extra > 0
-    if isinstance(run.modality, ImageInput):
+    if run.modality.pixels:
         return False
-    if isinstance(run.modality, TableInput) and run.modality.table.categorical:
+    if run.modality.has_categories:
         return True
     return len(leaves) > 1 or leaves[0].ndim < 2 or _no_steps(run, leaves[0])
 

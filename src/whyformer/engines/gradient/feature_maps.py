@@ -14,8 +14,6 @@ from torch import Tensor
 from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import AttentionInputs, as_leaf
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.detection import PaddedImage
-from whyformer.inputs.image import ImageInput
 from whyformer.run import Run
 
 
@@ -47,7 +45,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
 
     One forward pass; ``grad``: and one backward pass.
     """
-    if not isinstance(run.modality, ImageInput):
+    if not run.modality.pixels:
         raise NotOffered(
             f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
             "input_x_gradient or occlusion."
@@ -159,7 +157,7 @@ class _Arrangement:
         """Rows and columns that a detector attends to, padding included, where these are its features."""
         part, view = self.run.modality.part("image", self.run.batch)
         known = self.run.multi_stream and self.run.stream_sizes.get("image") == count
-        return part.shape(view, count) if known and isinstance(part, PaddedImage) else None
+        return part.padded_grid(view, count) if known else None
 
     def own_grids(self) -> tuple[tuple[int, int], ...]:
         """Of each picture, where some are padded."""

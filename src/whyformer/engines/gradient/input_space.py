@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.leaves import Enter, Entrance, LookupLeaves, as_leaf
+from whyformer.capture.leaves import Enter, Entrance, as_leaf
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageInput, patch_masks
-from whyformer.inputs.text import TextInput
 from whyformer.run import Run
 from whyformer.targets import scalar_of
 
@@ -139,8 +137,8 @@ class SingleInput(InputSpace):
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         if self.entrance is not None:
             return self._entered(batch, points)[0]
-        if isinstance(self.run.modality, TextInput):
-            with self.run.swapped(batch, lambda _: points):
+        if self.run.modality.embeds:
+            with self.run.modality.looked_up(batch, lambda _: points):
                 return self.run.output.logits(batch)
         return self.run.output.logits(batch.with_tensors(**{self.run.modality.main: points}))
 
@@ -150,8 +148,8 @@ class SingleInput(InputSpace):
         if self.entrance is not None:
             logits, vectors = self._entered(batch, None)
             numbers.append(vectors)
-        elif isinstance(self.run.modality, TextInput):
-            with torch.no_grad(), self.run.swapped(batch, partial(_kept, numbers)):
+        elif self.run.modality.embeds:
+            with torch.no_grad(), self.run.modality.looked_up(batch, partial(_kept, numbers)):
                 logits = self.run.output.logits(batch)
         else:
             numbers.append(batch.tensors[self.run.modality.main])
@@ -165,13 +163,10 @@ class SingleInput(InputSpace):
         assert self.entrance is not None
         enter = Enter(self.entrance, batch.size, self.inputs.shape[1], points)
         graph = torch.enable_grad()  # descendants of the input are known by their requiring a gradient
-        if isinstance(self.run.modality, TextInput):
-            with graph, self.run.swapped(batch, as_leaf), enter:
-                logits = self.run.output.logits(batch)
-        else:
-            floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point()}
-            with graph, LookupLeaves(as_leaf, batch.tensors), enter:
-                logits = self.run.output.logits(batch.with_tensors(**floats))
+        floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point()}
+        read = batch if self.run.modality.embeds else batch.with_tensors(**floats)
+        with graph, self.run.modality.looked_up(batch, as_leaf), enter:
+            logits = self.run.output.logits(read)
         if enter.seen is None:
             raise NotOffered("the vectors that enter the first block were not met again. Use at='input'.")
         return logits, enter.seen
@@ -181,20 +176,14 @@ class SingleInput(InputSpace):
     def per_unit(self, detail: Tensor, largest: bool = False) -> Tensor:
         if self.entrance is not None:
             scores = detail.amax(2) if largest else detail.sum(2)
-        elif not largest:
-            scores = self.run.per_unit(detail)
-        elif isinstance(self.run.modality, ImageInput):
-            inside = [patch_masks(units, detail[:1]) for units in self.run.units]
-            flat = detail.amax(1)
-            scores = torch.stack([torch.where(m, p, 0.0).amax((1, 2)) for m, p in zip(inside, flat, strict=True)])
         else:
-            scores = self.run.per_unit(detail.flatten(2).amax(2, keepdim=True) if detail.ndim > 2 else detail)
+            scores = self.run.per_unit(detail, largest)
         return scores * self.run.keep_BN
 
     def kept(self, row: int) -> Tensor:
         """Everything, where positions are no tokens."""
         numbers = self.inputs[row]
-        if isinstance(self.run.modality, ImageInput) and self.entrance is None:
+        if self.run.modality.pixels and self.entrance is None:
             return torch.ones_like(numbers, dtype=torch.bool)
         keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
         if keep_BN is None and numbers.ndim == 2 and len(numbers) == self.run.length:  # steps of floats, with a mask
@@ -217,7 +206,7 @@ class SingleInput(InputSpace):
     def check_smoothing(self, patch_smoothing: float) -> None:
         if patch_smoothing < 0:
             raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
-        if patch_smoothing and (self.entrance is not None or not isinstance(self.run.modality, ImageInput)):
+        if patch_smoothing and (self.entrance is not None or not self.run.modality.pixels):
             raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:

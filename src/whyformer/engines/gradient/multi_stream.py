@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,24 +14,9 @@ from whyformer.capture.embeddings import SwapEmbeddings
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.engines.gradient.input_space import InputSpace, lifted
 from whyformer.engines.gradient.patch_grid import smoothed
-from whyformer.engines.gradient.stream_inputs import (
-    Baseline,
-    Frames,
-    Pixels,
-    StreamInput,
-    TokenPixels,
-    Vectors,
-    Words,
-    require_taken,
-)
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import Batch
-from whyformer.inputs.image import ImageInput
-from whyformer.inputs.image_text import ImageTextInput
-from whyformer.inputs.image_tokens import require_pixels
-from whyformer.inputs.streams import VectorInput
-from whyformer.inputs.text import TextInput
+from whyformer.inputs.batch import Batch
+from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
 from whyformer.memory import SavedBytes
 from whyformer.run import Run
 from whyformer.study.streams import slices
@@ -63,27 +48,22 @@ class MultiStream(InputSpace):
     def logits(self, batch: Batch, points: Tensor) -> Tensor:
         floats, swaps = {}, []
         for stream_input, numbers, dtype in zip(self.stream_inputs, self.split(points), self.dtypes, strict=True):
-            if isinstance(stream_input, Words):
-                swaps.append(stream_input.swap(batch, partial(_instead, numbers.to(dtype))))
-            else:
+            swap = stream_input.swap(batch, partial(_instead, numbers.to(dtype)))
+            if swap is None:
                 floats[stream_input.name] = numbers.to(dtype)
+            else:
+                swaps.append(swap)
         with SwapEmbeddings(swaps):
             return self.run.output.logits(batch.with_tensors(**floats))
 
     def start(self, baseline: Baseline | Mapping[str, Baseline], keep_special: bool | Sequence[int]) -> Tensor:
         """(B, F) where a path to the inputs starts: ``baseline`` in the streams that have it, else their default."""
         each = self._baselines(baseline)
-        words = [e for e in self.stream_inputs if isinstance(e, Words)]
-        if keep_special and not words:
+        if keep_special and all(e.given(self.run.batch) is not None for e in self.stream_inputs):
             raise NotOffered("keep_special is for tokens of a text; this model reads none.")
         parts = []
         for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
-            free: Callable[[int], Tensor | bool] = (
-                partial(stream_input.open, keep_special=keep_special)
-                if isinstance(stream_input, Words)
-                else _everywhere
-            )
-            parts.append(stream_input.start(numbers, each[stream_input.stream], free).flatten(1))
+            parts.append(stream_input.start(numbers, each[stream_input.stream], keep_special).flatten(1))
         return torch.cat(parts, 1)
 
     def _baselines(self, baseline: Baseline | Mapping[str, Baseline]) -> dict[str, Baseline]:
@@ -137,7 +117,7 @@ class MultiStream(InputSpace):
             return detail
         parts = self.split(detail)
         for i, stream_input in enumerate(self.stream_inputs):
-            if isinstance(stream_input, Pixels):
+            if stream_input.smooths:
                 rows, columns = self.run.units[0].grid or (1, 1)
                 height, width = self.run.units[0].image_size or parts[i].shape[-2:]
                 parts[i] = smoothed(parts[i], (patch_smoothing * height / rows, patch_smoothing * width / columns))
@@ -146,7 +126,7 @@ class MultiStream(InputSpace):
     def check_smoothing(self, patch_smoothing: float) -> None:
         if patch_smoothing < 0:
             raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
-        if patch_smoothing and not any(isinstance(e, Pixels) for e in self.stream_inputs):
+        if patch_smoothing and not any(e.smooths for e in self.stream_inputs):
             raise NotOffered("patch_smoothing is for the pixels of a stream of patches: leave it at 0 here.")
 
     def detail(self, numbers: Tensor) -> list[np.ndarray[Any, Any]] | None:
@@ -164,20 +144,20 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
 
     given = {i: stream_input.given(run.batch) for i, stream_input in enumerate(stream_inputs)}
     floats = {stream_inputs[i].name: leaf(i, tensor) for i, tensor in given.items() if tensor is not None}
-    looked_up = [(i, stream_input) for i, stream_input in enumerate(stream_inputs) if isinstance(stream_input, Words)]
-    swaps = [stream_input.swap(run.batch, partial(leaf, i)) for i, stream_input in looked_up]
+    swaps = {i: stream_input.swap(run.batch, partial(leaf, i)) for i, stream_input in enumerate(stream_inputs)}
+    looked_up = {i: swap for i, swap in swaps.items() if swap is not None}
     with SavedBytes(run.modality.model) as saved, torch.enable_grad():
-        with SwapEmbeddings(swaps):
+        with SwapEmbeddings(list(looked_up.values())):
             logits = run.output.logits(run.batch.with_tensors(**floats))
         values_B = run.scalars(logits)
     run.forwards_B += 1
-    for (_, stream_input), swap in zip(looked_up, swaps, strict=True):
+    for i, swap in looked_up.items():
         if swap.weight_used is None:
             raise NotOffered(
-                f"the word embedding of the {stream_input.stream!r} stream was not found: its ids never pass torch's "
-                "embedding lookup. Use occlusion, or generic_attention."
+                f"the word embedding of the {stream_inputs[i].stream!r} stream was not found: its ids never pass "
+                "torch's embedding lookup. Use occlusion, or generic_attention."
             )
-        stream_input.weight = swap.weight_used.detach()
+        stream_inputs[i].weight = swap.weight_used.detach()
     numbers = [leaves[i] for i in range(len(stream_inputs))]
     found = None
     if gradient:
@@ -190,26 +170,9 @@ def stream_inputs_of(run: Run) -> list[StreamInput]:
     """Of every stream that is given; positions that the model brings itself have none."""
     stream_inputs: list[StreamInput] = []
     layout = _layout(run)
-    for stream, positions in layout.items():
+    for stream in layout:
         part, _ = run.modality.part(stream, run.batch)
-        if isinstance(part, AudioInput):
-            stream_inputs.append(Frames(run, stream, part, positions))
-        elif isinstance(part, TextInput):
-            stream_inputs.append(Words(run, stream, part, positions))
-            if isinstance(part, ImageTextInput) and part.image_token() is not None and "image" not in layout:
-                for units in run.units:
-                    require_pixels(part, units, "gradients at its pixels belong to none of them")
-                assert isinstance(part._image, ImageInput)
-                stream_inputs.append(TokenPixels(run, part._image, positions))
-        elif isinstance(part, ImageInput):
-            if any(units.grid is None for units in run.units):
-                raise NotOffered(
-                    "which positions of the model's attention are the patches of the image is not known here, so "
-                    "gradients at its pixels belong to no unit. Use occlusion."
-                )
-            stream_inputs.append(Pixels(run, stream, part, positions))
-        elif isinstance(part, VectorInput):
-            stream_inputs.append(Vectors(run, stream, part, positions))
+        stream_inputs += part.stream_inputs(stream, layout, run, run.modality)
     if not stream_inputs:
         raise NotOffered("none of the model's streams is made of numbers or words. Use occlusion or generic_attention.")
     return stream_inputs
@@ -227,7 +190,3 @@ def _layout(run: Run) -> dict[str, slice]:
 
 def _instead(numbers: Tensor, embedding: Tensor) -> Tensor:
     return numbers.clone()  # some models write into what they looked up
-
-
-def _everywhere(row: int) -> bool:
-    return True

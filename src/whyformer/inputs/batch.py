@@ -1,0 +1,143 @@
+"""Inputs on their way to a model: the tensors of a batch, and raw inputs of every spelling as a list."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Number
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from whyformer.errors import BadInput, MissingProcessor
+from whyformer.types import Units
+
+Raw = Any
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of some inputs, by the model's argument names, and what is known about each input."""
+
+    tensors: dict[str, Tensor]
+    keep_BN: Tensor | None = None  # real input positions
+    raw: tuple[Raw, ...] = ()
+    warnings: tuple[tuple[str, ...], ...] = ()
+    encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
+    constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
+    positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
+    groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
+    reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
+    alone: bool = False  # rows that would look at others are run without them
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def select(self, rows: Sequence[int] | slice) -> Batch:
+        index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
+
+        def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in index) if values else ()
+
+        return replace(
+            self,
+            tensors={k: v[index] for k, v in self.tensors.items()},
+            keep_BN=None if self.keep_BN is None else self.keep_BN[index],
+            raw=pick(self.raw),
+            warnings=pick(self.warnings),
+            encodings=pick(self.encodings),
+            positions=pick(self.positions),
+            groups=pick(self.groups),
+            reference_rows=0,
+        )
+
+    def with_tensors(self, **tensors: Tensor) -> Batch:
+        return replace(self, tensors=self.tensors | tensors)
+
+
+class Placed(Protocol):
+    """A batch whose units stand at positions of the model's attention (whyformer.run has them)."""
+
+    @property
+    def batch(self) -> Batch: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def front(self) -> int | None: ...
+    @property
+    def keep_BN(self) -> Tensor: ...
+    @property
+    def units(self) -> list[Units]: ...
+
+
+class Encoder(Protocol):
+    """Makes tensors of raw inputs."""
+
+    def encode(self, raw: Sequence[Raw]) -> Batch: ...
+
+
+def are_tensors(inputs: Any) -> bool:
+    """The model's own tensors, as opposed to raw inputs."""
+    if isinstance(inputs, Tensor):
+        return True
+    if isinstance(inputs, Mapping):
+        return any(isinstance(v, Tensor) for v in inputs.values())
+    return isinstance(inputs, (tuple, list)) and bool(inputs) and any(isinstance(v, Tensor) for v in inputs)
+
+
+def is_single(inputs: Any) -> bool:
+    """One raw input: a string, a pair of strings, an image, a path, an image with a text, samples with their rate."""
+    if isinstance(inputs, tuple):
+        return any(isinstance(p, (str, int)) for p in inputs)
+    return not isinstance(inputs, (list, Mapping))
+
+
+def listed(inputs: Any) -> Any:
+    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
+    kind = getattr(getattr(inputs, "dtype", None), "kind", "")
+    if kind not in {"O", "U", "T"} or getattr(inputs, "ndim", 0) != 1:
+        return inputs
+    members = list(inputs)
+    if members and all(isinstance(member, Number) for member in members):
+        return inputs
+    missing = [f"inputs[{i}]" for i, member in enumerate(members) if _is_missing(member)]
+    if missing:
+        places = ", ".join(missing[:8]) + (", …" if len(missing) > 8 else "")
+        raise BadInput(
+            f"{len(missing)} of {len(members)} texts are missing (None or NaN): {places}. Leave them out (a Series has "
+            "dropna()), or fill them in."
+        )
+    return members
+
+
+def _is_missing(member: Any) -> bool:
+    return member is None or type(member).__name__ == "NAType" or (isinstance(member, float) and math.isnan(member))
+
+
+def encoded(modality: Encoder, raw: list[Raw]) -> Batch:
+    """What a modality makes of the inputs. Where one of several is to blame, the error says which."""
+    try:
+        return modality.encode(raw)
+    except MissingProcessor:
+        raise
+    except BadInput as error:
+        place = _to_blame(modality, raw, str(error)) if len(raw) > 1 else None
+        if place is not None:
+            error.args = (f"inputs[{place}]: {error}",)
+        raise
+
+
+def _to_blame(modality: Encoder, raw: list[Raw], message: str) -> int | None:
+    """The first input that gives this error by itself, unless all do: then it is not the input."""
+    first, fine = None, False
+    for place, one in enumerate(raw):
+        try:
+            modality.encode([one])
+            fine = True
+        except BadInput as error:
+            first = place if first is None and str(error) == message else first
+        if fine and first is not None:
+            return first
+    return None

@@ -1,0 +1,192 @@
+"""Where the numbers of one stream enter a model: embeddings of words, or floats that are given as they are.
+
+Each says which unit a number belongs to, and what can stand in its place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs.batch import Batch, Placed
+from whyformer.inputs.units import pick
+from whyformer.types import Units
+
+Baseline = str | int | float | Tensor | np.ndarray[Any, Any] | None
+
+
+class StreamInput(ABC):
+    """One stream's entry. ``positions``: where the stream lies among all positions of the run."""
+
+    vectors = False  # one vector per unit: spread is their standard deviation, not their range
+    smooths = False  # a map of pixels, from which the grid of the patches can be smoothed away
+    weight: Tensor | None = None  # the table that the model looked the numbers up in, once it did
+
+    def __init__(self, placed: Placed, stream: str, name: str, positions: slice) -> None:
+        self.placed, self.stream, self.name, self.positions = placed, stream, name, positions
+
+    def given(self, batch: Batch) -> Tensor | None:
+        """(B, …) the numbers, where the batch holds them; None where the model looks them up."""
+        return batch.tensors[self.name]
+
+    def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding | None:
+        """A mode that puts other vectors in place of those that the model looks up; None where the batch holds them."""
+        return None
+
+    def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor | bool:
+        """True at the numbers of one input that need not be kept."""
+        return True
+
+    @abstractmethod
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        """(U,) the sum (or the largest) of one input's numbers over each unit of the stream."""
+
+    @abstractmethod
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        """True at the numbers of one input that are no padding, in a shape that expands to theirs."""
+
+    @property
+    @abstractmethod
+    def fillers(self) -> tuple[str, ...]:
+        """Names of what can stand where nothing should be; the first is the default."""
+
+    @abstractmethod
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        """One input's numbers, all replaced."""
+
+    def takes(self, filler: object) -> bool:
+        return filler in self.fillers
+
+    def start(self, numbers_B: Tensor, baseline: Baseline, keep_special: bool | Sequence[int]) -> Tensor:
+        """(B, …) where a path to ``numbers_B`` starts; padding, and what is to be kept, stays."""
+        rows = []
+        for row, numbers in enumerate(numbers_B):
+            if isinstance(baseline, (Tensor, np.ndarray, float)):
+                filled = _fitted(baseline, numbers, self.stream)
+            else:
+                filled = self.filled(row, numbers, self.fillers[0] if baseline is None else baseline)
+            rows.append(torch.where(self.kept(row, numbers) & self.open(row, keep_special), filled, numbers))
+        return torch.stack(rows)
+
+    def units(self, row: int) -> Units:
+        """Those of the stream."""
+        real = self.placed.keep_BN[row].nonzero()[:, 0].tolist()
+        inside = range(*self.positions.indices(self.placed.length))
+        return pick(self.placed.units[row], [i for i, position in enumerate(real) if position in inside])
+
+
+class Vocabulary(Protocol):
+    """What is known about the ids of a stream."""
+
+    main: str
+
+    def embedding(self) -> nn.Embedding | None: ...
+    def special_ids(self) -> set[int]: ...
+    def replacement_id(self, replacement: str | int) -> int: ...
+    @property
+    def replacements(self) -> tuple[str, ...]: ...
+
+
+class Words(StreamInput):
+    """Word embeddings, looked up by the model itself. Positions and types stay what they are.
+
+    view: a batch as the stream sees it. places: (B, N) where the model puts image tokens over what it looked up.
+    """
+
+    vectors = True
+
+    def __init__(
+        self,
+        placed: Placed,
+        stream: str,
+        positions: slice,
+        vocabulary: Vocabulary,
+        view: Callable[[Batch], Batch],
+        places: Callable[[Batch], Tensor | None],
+    ) -> None:
+        super().__init__(placed, stream, vocabulary.main, positions)
+        self.vocabulary, self.view, self.places = vocabulary, view, places
+
+    def given(self, batch: Batch) -> Tensor | None:
+        return None
+
+    def swap(self, batch: Batch, replace: Callable[[Tensor], Tensor]) -> SwapEmbedding:
+        # A decoder may have a table of its own, which get_input_embeddings does not name: it is known by its ids.
+        table = None if self.stream == "target" else self.vocabulary.embedding()
+        return SwapEmbedding(self.view(batch).tensors[self.name], table, replace)
+
+    def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
+        real = numbers[self._real(row)]
+        return real.amax(1) if largest else real.sum(1)
+
+    def kept(self, row: int, numbers: Tensor) -> Tensor:
+        return (self._real(row) & ~self.image_places(row))[:, None]
+
+    def _real(self, row: int) -> Tensor:
+        keep_BN = self.view(self.placed.batch).keep_BN
+        assert keep_BN is not None
+        return keep_BN[row]
+
+    def image_places(self, row: int) -> Tensor:
+        """(N,) where the model puts image tokens over what it looked up."""
+        ids_N = self.view(self.placed.batch).tensors[self.name][row]
+        places_BN = self.places(self.placed.batch)
+        return torch.zeros_like(ids_N, dtype=torch.bool) if places_BN is None else places_BN[row]
+
+    def open(self, row: int, keep_special: bool | Sequence[int]) -> Tensor:
+        """(N, 1) tokens that need not be kept."""
+        ids_N = self.view(self.placed.batch).tensors[self.name][row]
+        listed = self.vocabulary.special_ids() if keep_special is True else keep_special or ()
+        return ~torch.isin(ids_N, torch.tensor(sorted(listed), dtype=ids_N.dtype, device=ids_N.device))[:, None]
+
+    @property
+    def fillers(self) -> tuple[str, ...]:
+        known = [name for name in ("pad", "mask", "unk") if name in self.vocabulary.replacements]
+        return (*known, "zero")
+
+    def takes(self, filler: object) -> bool:
+        return isinstance(filler, int) or filler in self.fillers
+
+    def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
+        if filler == "zero":
+            return torch.zeros_like(numbers)
+        other = self.vocabulary.replacement_id(filler)
+        assert self.weight is not None
+        if not 0 <= other < len(self.weight):
+            raise BadInput(f"baseline={filler!r}: the model knows the token ids 0 to {len(self.weight) - 1}.")
+        return self.weight[other].to(numbers).expand_as(numbers)
+
+
+def require_taken(stream_inputs: Sequence[StreamInput], baseline: object) -> None:
+    """At least one stream has to have the baseline; the others take their own default."""
+    if not any(stream_input.takes(baseline) for stream_input in stream_inputs):
+        known = dict.fromkeys(name for stream_input in stream_inputs for name in stream_input.fillers)
+        streams = ", ".join(f"'{stream_input.stream}': …" for stream_input in stream_inputs)
+        raise UnknownName(
+            "baseline", baseline, (*known, "a token id"), f"Tensors are given by stream: baseline={{{streams}}}."
+        )
+
+
+def _fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, stream: str) -> Tensor:
+    tensor = torch.as_tensor(baseline).to(numbers)
+    try:
+        return tensor.expand_as(numbers)
+    except RuntimeError:
+        raise BadInput(
+            f"baseline of {stream!r} has shape {tuple(tensor.shape)}; what it replaces has {tuple(numbers.shape)}. "
+            "Give one of that shape, or one that expands to it."
+        ) from None
+
+
+def at_units(own: Sequence[bool], values: Tensor) -> Tensor:
+    """(U,) the values, in order, at the units that are theirs; zero at the others."""
+    scores = values.new_zeros(len(own))
+    scores[torch.tensor(own, dtype=torch.bool, device=values.device)] = values
+    return scores

@@ -1,0 +1,99 @@
+"""Units put together: those of an input with those that a model adds, several streams end to end, tokens as words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from whyformer.types import Units
+
+
+def assemble(
+    labels: Sequence[str],
+    special: Sequence[bool],
+    stream: str,
+    extra: int,
+    before: int | None,
+    names: Sequence[str] = ("[CLS]",),
+    **rest: Any,
+) -> Units:
+    """Units of the input plus ``extra`` tokens that the model adds itself, ``before`` of them (None: all) in front."""
+    added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
+    before = extra if before is None else before
+    front, back = added[:before], added[before:]
+
+    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
+        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
+
+    return Units(
+        labels=(*front, *labels, *back),
+        special=pad(special, True) or (),
+        stream=(stream,) * (len(labels) + extra),
+        word=pad(rest.pop("word", None), -1),
+        spans=pad(rest.pop("spans", None), (0, 0)),
+        **rest,
+    )
+
+
+def joined(parts: Sequence[Units]) -> Units:
+    """Units end to end. Words are numbered on; a grid, a text and its spans are kept where only one part has them."""
+    texts = [p for p in parts if p.text is not None]
+    grids = [p for p in parts if p.grid is not None]
+    text = texts[0] if len(texts) == 1 else None
+    grid = grids[0] if len(grids) == 1 else None
+    word: list[int] = []
+    for part in parts:
+        offset = max(word, default=-1) + 1
+        word += [w + offset if w >= 0 else -1 for w in part.word] if part.word else [-1] * len(part)
+    spans: list[tuple[int, int]] = []
+    for part in parts:
+        spans += list(part.spans) if part is text and part.spans else [(0, 0)] * len(part)
+    boxes: list[tuple[float, ...]] = []
+    for part in parts:
+        boxes += list(part.boxes) if part.boxes else [(0.0, 0.0, 0.0, 0.0)] * len(part)
+    return Units(
+        labels=tuple(label for p in parts for label in p.labels),
+        special=tuple(s for p in parts for s in p.special),
+        stream=tuple(s for p in parts for s in p.stream),
+        grid=None if grid is None else grid.grid,
+        image_size=None if grid is None else grid.image_size,
+        picture_size=None if grid is None else grid.picture_size,
+        word=tuple(word) if any(p.word for p in parts) else None,
+        spans=tuple(spans) if text is not None and text.spans else None,
+        text=None if text is None else text.text,
+        boxes=tuple(boxes) if any(p.boxes for p in parts) else None,
+    )
+
+
+def pick(units: Units, index: list[int]) -> Units:
+    """Some of the units."""
+
+    def of(values: Any) -> Any:
+        return None if values is None else tuple(values[i] for i in index)
+
+    return Units(
+        of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
+        units.image_size, of(units.boxes),
+    )  # fmt: skip
+
+
+def distinct_words(words: list[int], sequences: list[int | None]) -> list[int]:
+    """Word numbers of the second text continue after those of the first."""
+    offset = max((w for w, s in zip(words, sequences, strict=True) if s == 0), default=-1) + 1
+    return [w + offset if s == 1 and w >= 0 else w for w, s in zip(words, sequences, strict=True)]
+
+
+def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
+    """Words from the spelling of the pieces, for tokenizers that don't number them."""
+    marks_start = any(re.match(r"[▁Ġ]", label) for label in labels)
+    word, result = -1, []
+    for label, is_special in zip(labels, special, strict=True):
+        if is_special:
+            result.append(-1)
+            continue
+        continues = not label.startswith(("▁", "Ġ")) if marks_start else label.startswith("##")
+        if not continues or word < 0:
+            word += 1
+        result.append(word)
+    return tuple(result)

@@ -1,0 +1,174 @@
+"""A kind of input that the library has never heard of: one class and one line, and every verb takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs import choose
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
+from whyformer.inputs.choose import register_modality
+from whyformer.inputs.units import assemble
+from whyformer.types import Units
+
+WIDTH = 8
+METHODS = ["raw_attention", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes with names, and a vector for each."""
+
+    names: tuple[str, ...]
+    vectors_ND: Tensor
+
+
+class GraphInput(Modality):
+    """One graph per input; units are its nodes."""
+
+    stream, main = "graph", "nodes"
+    lengths_vary = True
+
+    def encode(self, raw: Sequence[Any]) -> Batch:
+        if any(not len(graph.names) for graph in raw):
+            raise BadInput("the graph has no nodes: there is nothing to explain.")
+        nodes = nn.utils.rnn.pad_sequence([graph.vectors_ND for graph in raw], batch_first=True)
+        counts = torch.tensor([len(graph.names) for graph in raw])
+        keep_BN = torch.arange(nodes.shape[1]) < counts[:, None]
+        tensors = {"nodes": self.move(nodes), "node_mask": self.move(keep_BN)}
+        return Batch(tensors, keep_BN=tensors["node_mask"], raw=tuple(raw), warnings=((),) * len(raw))
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        extra = length - self.length(batch)
+        return [assemble(g.names, [False] * len(g.names), self.stream, extra, front, ("[HUB]",)) for g in batch.raw]
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        assert batch.keep_BN is not None
+        return nn.functional.pad(batch.keep_BN, (length - self.length(batch), 0), value=True)
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("zero",)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        if replacement not in self.replacements:
+            raise UnknownName("replacement", replacement, self.replacements)
+        copies = batch.select([row] * len(units))
+        nodes = copies.tensors["nodes"].clone()
+        for copy, node in enumerate(range(-units.special.count(True), len(units) - units.special.count(True))):
+            if node >= 0:  # the model's own token stays
+                nodes[copy, node] = 0
+        return copies.with_tensors(nodes=nodes)
+
+    def open_tokens(self, batch: Batch, keep_special: bool | Sequence[int]) -> Tensor | None:
+        return batch.keep_BN
+
+
+class GraphTransformer(nn.Module):
+    """A token of its own in front of the nodes reads them, and is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hub = nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, 16, 0.0, batch_first=True) for _ in range(2))
+        self.head = nn.Linear(WIDTH, 3)
+
+    def forward(self, nodes: Tensor, node_mask: Tensor) -> Tensor:
+        states = torch.cat([self.hub.expand(len(nodes), -1, -1), nodes], 1)
+        hidden = nn.functional.pad(~node_mask, (1, 0), value=False)
+        for block in self.blocks:
+            states = block(states, src_key_padding_mask=hidden)
+        return self.head(states[:, 0])
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(choose, "KINDS", list(choose.KINDS))  # forgotten again after the test
+    register_modality(lambda model, processor, inputs: isinstance(first(inputs), Graph), GraphInput)
+    yield
+
+
+def first(inputs: Any) -> Any:
+    return inputs[0] if isinstance(inputs, list) and inputs else inputs
+
+
+@pytest.fixture
+def model() -> GraphTransformer:
+    torch.manual_seed(0)
+    return GraphTransformer().eval()
+
+
+@pytest.fixture
+def graphs() -> list[Graph]:
+    draw = torch.Generator().manual_seed(1)
+    sizes = {"water": ("O", "H1", "H2"), "methanol": ("C", "O", "H1", "H2", "H3"), "nitrogen": ("N1", "N2", "N3", "N4")}
+    return [Graph(names, torch.randn(len(names), WIDTH, generator=draw)) for names in sizes.values()]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_graph_is_explained_by_its_nodes_as_if_alone(
+    model: GraphTransformer, graphs: list[Graph], method: str
+) -> None:
+    together = wf.explain(model, graphs, method=method, target=1)
+    for graph, explanation in zip(graphs, together, strict=True):
+        assert explanation.units.labels == ("[HUB]", *graph.names)
+        assert explanation.units.special == (True, *[False] * len(graph.names))
+        alone = wf.explain(model, graph, method=method, target=1)
+        np.testing.assert_allclose(explanation.scores, alone.scores, rtol=1e-4, atol=1e-6)
+        assert np.abs(explanation.scores[1:]).min() > 0
+
+
+def test_scores_are_the_formulas_on_node_vectors(model: GraphTransformer, graphs: list[Graph]) -> None:
+    graph = graphs[1]
+    shown = torch.ones(1, len(graph.names), dtype=torch.bool)
+
+    def value(vectors_ND: Tensor) -> Tensor:
+        return model(vectors_ND[None], shown)[0, 1]
+
+    def gradient(vectors_ND: Tensor) -> Tensor:
+        leaf = vectors_ND.clone().requires_grad_()
+        return torch.autograd.grad(value(leaf), leaf)[0]
+
+    scores = {name: wf.explain(model, graph, method=name, target=1).scores for name in METHODS[2:]}
+    assert scores["input_x_gradient"][0] == scores["integrated_gradients"][0] == 0  # [HUB] is no number of the input's
+    expected = (graph.vectors_ND * gradient(graph.vectors_ND)).sum(-1)
+    np.testing.assert_allclose(scores["input_x_gradient"][1:], expected, rtol=1e-4, atol=1e-6)
+    nodes, weights = np.polynomial.legendre.leggauss(50)
+    path = sum(w / 2 * gradient(graph.vectors_ND * (t + 1) / 2) for t, w in zip(nodes, weights, strict=True))
+    np.testing.assert_allclose(
+        scores["integrated_gradients"][1:], (graph.vectors_ND * path).sum(-1), rtol=1e-4, atol=1e-5
+    )
+    with torch.no_grad():
+        absent = [graph.vectors_ND * (torch.arange(len(graph.names)) != node)[:, None] for node in range(5)]
+        drops = [float(value(graph.vectors_ND) - value(without)) for without in absent]
+    np.testing.assert_allclose(scores["occlusion"][1:], drops, rtol=1e-4, atol=1e-6)
+
+
+def test_compared_and_shown(model: GraphTransformer, graphs: list[Graph], capsys: pytest.CaptureFixture[str]) -> None:
+    comparison = wf.compare(model, graphs, methods=METHODS, progress=False)
+    assert {row.name for row in comparison.rows} >= set(METHODS)
+    assert comparison.failures == {} and comparison.replacement == "zero"
+    assert np.isfinite([score.mean for score in comparison["occlusion"].scores.values()]).all()
+    explanation = wf.explain(model, graphs[0], method="occlusion")
+    explanation.show()
+    assert "H2" in capsys.readouterr().out
+    assert "H2" in explanation.to_html()
+    comparison.show()
+    assert "occlusion" in capsys.readouterr().out
+    assert "occlusion" in comparison.to_html()
+
+
+def test_what_is_wrong_with_an_input_is_said_by_its_own_kind(model: GraphTransformer, graphs: list[Graph]) -> None:
+    with pytest.raises(BadInput, match=r"inputs\[1\].*no nodes"):
+        wf.explain(model, [graphs[0], Graph((), torch.zeros(0, WIDTH))])
+    with pytest.raises(UnknownName, match="zero"):
+        wf.explain(model, graphs, method="occlusion", replace="blur")
