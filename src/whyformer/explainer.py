@@ -18,10 +18,7 @@ from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled, spelled
-from whyformer.inputs.base import Modality
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.table import TableInput
-from whyformer.inputs.text import TextInput
 from whyformer.memory import Peak
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
@@ -72,7 +69,7 @@ class Explainer(LoadedModel):
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
-        chosen = [get_method(name or default_method(_kind(source.modality))) for name in names]
+        chosen = [get_method(name or default_method(source.modality.kind)) for name in names]
         settings = _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -171,11 +168,6 @@ explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type:
 
 def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
-
-
-def _kind(modality: Modality) -> str:
-    """A table is one whose columns are named; of bare tensors nothing is known."""
-    return "" if modality.stream == "table" and not isinstance(modality, TableInput) else modality.stream
 
 
 def _shaped(explanations: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:
@@ -309,7 +301,7 @@ def _readout(run: Run, row: int, keep_N: Array) -> str:
     if run.multi_stream:
         rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
         return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
-    if readout is not None and readout.kind == "rows" and isinstance(run.modality, TextInput):
+    if readout is not None and readout.kind == "rows" and run.modality.lengths_vary:
         rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])  # those of the study were of another text
         return str(replace(readout, rows=tuple(int(i) for i in rows)))
     return "" if readout is None else str(readout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any, TypeVar
@@ -19,9 +18,8 @@ from whyformer.capture.intercept import mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
-from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.choose import are_tensors, choose_modality, encoded, is_single, listed, unpacked
-from whyformer.inputs.table import TableInput
+from whyformer.inputs.base import Batch, Modality, Source
+from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
 from whyformer.progress import tracker
@@ -34,23 +32,6 @@ Measure = Callable[[Run, list[int]], T]
 
 BATCH_SIZE = 16
 BATCH_SIZE_ON_DEVICE = 64  # a GPU has nothing to do while Python prepares a small batch
-
-
-@dataclass(frozen=True)
-class Source:
-    """Inputs as they came: encoded already (tensors, rows of a table), or raw and encoded when they are asked for."""
-
-    modality: Modality
-    whole: Batch | None
-    size: int
-    raw: tuple[Any, ...] = ()
-    single: bool = False  # one raw input, not a list of them
-
-    def batch(self, rows: Sequence[int] | None = None) -> Batch:
-        """Some of the inputs, padded among themselves; all of them where no rows are named."""
-        if self.whole is not None:
-            return self.whole if rows is None else self.whole.select(rows)
-        return encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
 
 
 class LoadedModel:
@@ -92,18 +73,7 @@ class LoadedModel:
         """The inputs and their kind, nothing encoded that can wait."""
         if not isinstance(self.processor, Table):
             inputs = listed(inputs)
-        modality = choose_modality(self.model, self.processor, inputs)
-        if isinstance(modality, TableInput):
-            batch, single = modality.read(inputs)
-            return Source(modality, batch, batch.size, single=single)
-        if are_tensors(inputs):
-            batch = modality.adopt(inputs)
-            return Source(modality, batch, batch.size)
-        single = is_single(inputs)
-        raw = (inputs,) if single else tuple(inputs)
-        if not raw:
-            raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return Source(modality, None, len(raw), raw, single)
+        return choose_modality(self.model, self.processor, inputs).source(inputs)
 
     def prepare(self, inputs: Any) -> tuple[Modality, Batch, bool]:
         """Modality, encoded batch, and whether a single raw input was given."""

@@ -17,8 +17,6 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch
-from whyformer.inputs.detection import DetectionInput
-from whyformer.inputs.table import TableInput
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import scalar_of
@@ -103,8 +101,7 @@ class Perturbed:
 
     def _pool(self, reference: Any) -> Batch:
         """The inputs that means and resampling are taken from."""
-        if reference is None and isinstance(self.modality, TableInput):
-            reference = self.modality.table.reference
+        reference = self.modality.reference if reference is None else reference
         return self.batch if reference is None else self.explainer.prepare(reference)[1]
 
     def _others(self, number: int) -> Batch:
@@ -143,7 +140,7 @@ class Perturbed:
         parts = self.parts[number]
         pool = self._others(number) if self.replacement == "resample" else self.pool
         variants = variants_of(run, row, parts.tolist(), self.replacement, pool, (self.seed, number))
-        queries = Queries(run, row) if isinstance(self.modality, DetectionInput) else None
+        queries = Queries(run, row) if self.modality.objects else None
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
             len(parts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,33 @@ from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
 
-__all__ = ["Batch", "LearnedPositions", "Modality", "over_features", "require_shown", "shifted", "signature_of"]
+__all__ = [
+    "Batch",
+    "LearnedPositions",
+    "Modality",
+    "Source",
+    "over_features",
+    "require_shown",
+    "shifted",
+    "signature_of",
+]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Inputs as they came: encoded already (tensors, rows of a table), or raw and encoded when they are asked for."""
+
+    modality: Modality
+    whole: Batch | None
+    size: int
+    raw: tuple[Raw, ...] = ()
+    single: bool = False  # one raw input, not a list of them
+
+    def batch(self, rows: Sequence[int] | None = None) -> Batch:
+        """Some of the inputs, padded among themselves; all of them where no rows are named."""
+        if self.whole is not None:
+            return self.whole if rows is None else self.whole.select(rows)
+        return encoded(self.modality, list(self.raw) if rows is None else [self.raw[i] for i in rows])
 
 
 class Modality(ABC):
@@ -58,15 +84,16 @@ class Modality(ABC):
         """What the choice of a method goes by: "text", "image", "table", …; "" where nothing is known."""
         return self.stream
 
-    def read(self, inputs: Any) -> tuple[Batch, bool]:
-        """Tensors of whatever was given, and whether it was a single raw input."""
+    def source(self, inputs: Any) -> Source:
+        """Whatever was given, nothing encoded that can wait."""
         if are_tensors(inputs):
-            return self.adopt(inputs), False
+            batch = self.adopt(inputs)
+            return Source(self, batch, batch.size)
         single = is_single(inputs)
-        raw = [inputs] if single else list(inputs)
+        raw = (inputs,) if single else tuple(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
-        return encoded(self, raw), single
+        return Source(self, None, len(raw), raw, single)
 
     @abstractmethod
     def encode(self, raw: Sequence[Raw]) -> Batch:

@@ -16,7 +16,7 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Modality, over_features
+from whyformer.inputs.base import Modality, Source, over_features
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
@@ -52,6 +52,10 @@ class TableInput(Modality):
         self._arrange = arrangement(model, table)
 
     # Inputs
+
+    def source(self, inputs: Any) -> Source:
+        batch, single = self.read(inputs)
+        return Source(self, batch, batch.size, single=single)
 
     def read(self, inputs: Any) -> tuple[Batch, bool]:
         """Rows as people have them, or ready tensors {"numerical": …, "categorical": …}; and whether it was one row."""
