@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept, open_body
+from whyformer.capture.functions import Function, open_body, sdpa_operands
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
 # Gates: multiply the result of each attention head by a number, inside the running model.
@@ -107,23 +108,17 @@ class Outline(Intercept):
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change, and of a fused kernel nothing to see but shapes."""
 
-    def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         out = None if self.explicit else func(*args, **kwargs)
-        operands = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        query, key = self._followed(operands["query"]), self._followed(operands["key"])
-        grouped = {"enable_gqa": kwargs.get("enable_gqa", False)}
-        return super()._sdpa(lambda *_, **__: out, (query, key, operands["value"]), grouped)
-
-    def _followed(self, tensor: Tensor) -> Tensor:
-        """The shape of a tensor, under the notes of the tensor itself."""
-        return self._noted(shape_of(tensor), tensor)
+        call = sdpa_operands(args, kwargs)
+        query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
+        return super()._sdpa(lambda *_, **__: out, (query, key, call["value"]), {"enable_gqa": call["enable_gqa"]})
 
     def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
         """A stand-in of a tensor, with what is known about that."""
-        for trail in (self._trail, self._since_site):
-            note = trail.get(tensor)
-            if note is not None:
-                trail.put(copy, note)
+        self._trail.copy(tensor, copy)
+        if self._since_site is not None:
+            self._since_site.copy(tensor, copy)
         return copy
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
