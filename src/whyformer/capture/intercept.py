@@ -28,11 +28,10 @@ from whyformer.capture.functions import (
     tensors_in,
 )
 from whyformer.capture.notes import Notes
-from whyformer.capture.site import Contraction, OpenSite, einsum_contraction, layout_of, matmul_contraction
+from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
 from whyformer.errors import BadInput
 
-Sources = tuple[Source | None, Source | None]
 # By name, not as bound methods: an interceptor in a cycle with itself would hold its maps until the collector comes.
 HANDLERS = {
     "scaled_dot_product_attention": "_sdpa",
@@ -170,8 +169,9 @@ class Intercept(TorchFunctionMode):
         if self._since_site is not None and self._depends(query, key):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
-        batch_axis = 0 if weights.ndim == 4 and weights.shape[0] == self.batch else None  # documented layout
-        site = self._open(weights, value, contraction, axes, (q.source, k.source), batch_axis)
+        documented = weights.ndim == 4 and weights.shape[0] == self.batch
+        layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
+        site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else fused
         self._close(site, out)
@@ -271,8 +271,9 @@ class Intercept(TorchFunctionMode):
         call.claimed = True
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return product(weights, value) if first else product(value, weights)
-        batch_axis = call.layout.split().index("b") if call.layout is not None and "b" in call.layout else None
-        site = self._open(weights, value, contraction, note.axes, note.query_key or (None, None), batch_axis)
+        marked = call.layout.split().index("b") if call.layout is not None and "b" in call.layout else None
+        sources = note.query_key or (None, None)
+        site = self._open(weights, value, contraction, note.axes, sources, batch_axis=marked)
         self.at_site(site)
         out = product(site.attention, site.value) if first else product(site.value, site.attention)
         self._close(site, out)
@@ -294,13 +295,16 @@ class Intercept(TorchFunctionMode):
         value: Tensor,
         contraction: Contraction,
         axes: Axes,
-        sources: Sources,
-        batch_axis: int | None,
+        sources: tuple[Source | None, Source | None],
+        layout: Layout | None = None,
+        batch_axis: int | None = None,
     ) -> OpenSite:
-        path, shape = current_path(self.names), tuple(weights.shape)
-        if batch_axis is None:
-            batch_axis = self.batch_axes.get(len(self.sites))
-        layout = layout_of(shape, axes, contraction.query, contraction.key, self.batch, path, batch_axis)
+        path = current_path(self.names)
+        if layout is None:
+            if batch_axis is None:
+                batch_axis = self.batch_axes.get(len(self.sites))
+            shape, query, key = tuple(weights.shape), contraction.query, contraction.key
+            layout = layout_of(shape, axes, query, key, self.batch, path, batch_axis)
         # A single-head map computed beside the previous one, not from its result, is another head of that layer.
         parallel = (
             layout.heads == 1

@@ -12,11 +12,76 @@ from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
-# Gates: multiply the result of each attention head by a number, inside the running model.
+Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
+Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
+
+
+class Observe(Intercept):
+    """The model's own kernel runs untouched; the attention map is computed beside it."""
+
+    explicit = False
+
+    def at_site(self, site: OpenSite) -> None:
+        """Nothing to change: the base class keeps the site."""
+
+
+class Recorder(Intercept):
+    """The attention map stands in the autograd graph, so that it has a gradient."""
+
+    def at_site(self, site: OpenSite) -> None:
+        # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
+        if not site.attention.requires_grad:
+            site.attention = site.attention.detach().requires_grad_()
+
+    def gradients(self, scalar: Tensor) -> list[Tensor]:
+        """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
+
+        The mode stays on during backward, for models that recompute their forward there (checkpointing).
+        """
+        maps = [site.attention for site in self.sites]
+        replay = type(self)(self.batch, self.names, self.batch_axes)
+        with replay:
+            # autograd.grad would hand itself to the mode, and run its body with the mode off
+            grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)
+        return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
+
+
+class Intervene(Intercept):
+    """Change attention maps or values inside the running model; ``edit(index, site)`` sets canonical tensors."""
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, edit: Edit
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.edit = edit
+
+    def at_site(self, site: OpenSite) -> None:
+        self.edit(len(self.sites), site)
+
+
+class Impose(Intercept):
+    """Every map passes through ``rewrite(layer, first_head, attention_BHQK)`` before it meets the values."""
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, rewrite: Rewrite
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.rewrite = rewrite
+        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
+
+    def at_site(self, site: OpenSite) -> None:
+        if site.parallel:
+            self.first += self.sites[-1].layout.heads
+        else:
+            self.layer, self.first = self.layer + 1, 0
+        site.attention_BHQK = self.rewrite(self.layer, self.first, site.attention_BHQK)
 
 
 class Gate(Intercept):
-    """Gate heads: ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input."""
+    """Multiply the result of each head by a number.
+
+    ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input.
+    """
 
     def __init__(
         self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, gates: Tensor
@@ -38,11 +103,11 @@ class Gate(Intercept):
         site.attention_BHQK = weights * own_BH.to(weights.dtype)[:, :, None, None]
 
 
-# Keep each head's values in the graph: with attention held constant, they carry all that a head says.
-
-
 class HeldAttention(Intercept):
-    """Attention maps are constants; ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by."""
+    """Attention maps are constants, so that each head's values, kept in the graph, carry all that it says.
+
+    ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by.
+    """
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__(batch, names, batch_axes)
@@ -70,35 +135,8 @@ class HeldAttention(Intercept):
         return layers
 
 
-# Impose: other attention maps in the place of the model's own, layer by layer and head by head.
-
-
-Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
-
-
-class Impose(Intercept):
-    """Every map passes through ``rewrite(layer, first_head, attention_BHQK)`` before it meets the values."""
-
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, rewrite: Rewrite
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.rewrite = rewrite
-        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
-
-    def at_site(self, site: OpenSite) -> None:
-        if site.parallel:
-            self.first += self.sites[-1].layout.heads
-        else:
-            self.layer, self.first = self.layer + 1, 0
-        site.attention_BHQK = self.rewrite(self.layer, self.first, site.attention_BHQK)
-
-
-# An interceptor for studies: where attention is and how it flows, without its numbers.
-
-
 class Outline(Intercept):
-    """Sees every site; keeps shapes in place of maps and values.
+    """For studies: sees every site and how attention flows, and keeps shapes in place of maps and values.
 
     explicit: the fused kernel does not run, and ``at_site`` puts a map of its own in its place.
     """
@@ -149,52 +187,3 @@ def first_values(forward: Callable[[], Tensor], names: dict[int, str]) -> Tensor
     value_BHKD, intercept.value_BHKD = intercept.value_BHKD, None
     assert value_BHKD is not None
     return value_BHKD
-
-
-# What the interceptor does at a site: observe, record, or intervene.
-
-
-class Observe(Intercept):
-    """The model's own kernel runs untouched; the attention map is computed beside it."""
-
-    explicit = False
-
-    def at_site(self, site: OpenSite) -> None:
-        """Nothing to change: the base class keeps the site."""
-
-
-class Recorder(Intercept):
-    """The attention map stands in the autograd graph, so that it has a gradient."""
-
-    def at_site(self, site: OpenSite) -> None:
-        # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
-        if not site.attention.requires_grad:
-            site.attention = site.attention.detach().requires_grad_()
-
-    def gradients(self, scalar: Tensor) -> list[Tensor]:
-        """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
-
-        The mode stays on during backward, for models that recompute their forward there (checkpointing).
-        """
-        maps = [site.attention for site in self.sites]
-        replay = type(self)(self.batch, self.names, self.batch_axes)
-        with replay:
-            # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)
-        return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
-
-
-Edit = Callable[[int, OpenSite], None]
-
-
-class Intervene(Intercept):
-    """Change attention maps or values inside the running model; ``edit(index, site)`` sets canonical tensors."""
-
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, edit: Edit
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.edit = edit
-
-    def at_site(self, site: OpenSite) -> None:
-        self.edit(len(self.sites), site)

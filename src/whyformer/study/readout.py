@@ -270,11 +270,8 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
     return Readout("rows", rows=tuple(rows))
 
 
-# Which rows of each attention reach the output without passing another attention.
-
-
 class Severed(Intercept):
-    """Every attention result stands at the start of a graph of its own."""
+    """Every attention result stands at the start of a graph of its own: what reaches it passes no other attention."""
 
     explicit = False
 
