@@ -15,7 +15,7 @@ import whyformer as wf
 from tests.models import CASES, Case, run
 from whyformer.borrow import borrowed
 from whyformer.capture.intercept import Intercept, module_names
-from whyformer.capture.record import sites_of, unclaimed
+from whyformer.capture.record import sites_of
 from whyformer.capture.roles import Observe, Recorder
 
 ALL = [(name, implementation) for name, case in CASES.items() for implementation in case.implementations]
@@ -43,7 +43,7 @@ def test_every_attention_is_seen_and_equals_the_models_own(name: str, implementa
         plain = outputs(case, model)
     sites = sites_of(intercept, values=True)
     assert len(sites) == case.sites
-    assert unclaimed(intercept) == ()
+    assert intercept.unclaimed == ()
     if name in FUSED:
         torch.testing.assert_close(seen, plain, rtol=1e-5, atol=1e-5)
     else:

@@ -12,23 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import LINEAR
-from whyformer.capture.intercept import Function, current_path, tensors_in
-from whyformer.capture.lrp.elementwise import plain_name
+from whyformer.capture.functions import (
+    LARGEST,
+    LAYOUTS,
+    LINEAR,
+    MEASURES,
+    NORMS,
+    PRODUCTS,
+    PROJECTIONS,
+    Function,
+    plain_name,
+    tensors_in,
+)
+from whyformer.capture.intercept import current_path
+from whyformer.capture.notes import Notes
 from whyformer.capture.roles import Recorder
 from whyformer.capture.site import OpenSite
-from whyformer.capture.trail import PERMUTATIONS, PROJECTIONS, RESHAPES, Note, Trail
 from whyformer.errors import NotOffered
 
-# Norms written out measure their scale with these; the scale is held constant.
-MEASURES = frozenset("pow square var var_mean std std_mean rsqrt sqrt norm linalg_vector_norm reciprocal".split())
-PRODUCTS = frozenset("mul div matmul __matmul__ bmm mm baddbmm einsum".split())  # linear in one factor at a time
-LARGEST = frozenset(
-    "max min amax amin maximum minimum topk sort max_pool1d max_pool2d adaptive_max_pool1d adaptive_max_pool2d".split()
-)
-SHARES = (LINEAR - LARGEST) | PRODUCTS | {"multi_head_attention_forward"}
+HELD = MEASURES | {"pow", "square"}  # norms written out measure their scale with these; it is held constant
+FACTORS = PRODUCTS | {"mm", "mul", "div"}  # linear in one factor at a time
+SHARES = (LINEAR - LARGEST) | FACTORS | {"multi_head_attention_forward"}
 # The result of a head, on its way to the output projection.
-ON_THE_WAY = RESHAPES | PERMUTATIONS | frozenset("contiguous cat stack to float type_as clone dropout mul".split())
+ON_THE_WAY = LAYOUTS | frozenset("contiguous cat stack to float type_as clone dropout mul".split())
 
 
 class DirectPath(Recorder):
@@ -40,7 +46,7 @@ class DirectPath(Recorder):
         super().__init__(batch, names, batch_axes)
         self.last = last
         self.projections = 0
-        self._results = Trail()
+        self._results = Notes[bool]()
 
     def at_site(self, site: OpenSite) -> None:
         site.attention = site.attention.detach().requires_grad_()
@@ -59,9 +65,9 @@ class DirectPath(Recorder):
         live = [t for t in tensors_in((*args, *kwargs.values())) if t.requires_grad]
         if name in PROJECTIONS:
             args = self._cut(name, args)
-        elif live and (name in MEASURES or (name in PRODUCTS and len(args) > 1 and args[0] is args[1])):
+        elif live and (name in HELD or (name in FACTORS and len(args) > 1 and args[0] is args[1])):
             args = tuple(a.detach() if isinstance(a, Tensor) else a for a in args)
-        elif live and name in {"layer_norm", "rms_norm"}:
+        elif live and name in NORMS:
             return _held_norm(name, args, kwargs)
         before = len(self.sites)
         out = super().__torch_function__(func, types, args, kwargs)
@@ -71,11 +77,11 @@ class DirectPath(Recorder):
         new = len(self.sites) > before and name != "multi_head_attention_forward"
         if new or (name in ON_THE_WAY and any(self._results.get(t) for t in tensors_in(args))):
             for result in results:
-                self._results.put(result, Note(()))
+                self._results.put(result, True)
         return out
 
     def _require_linear(self, name: str, live: list[Tensor]) -> None:
-        if name in SHARES and not (name in PRODUCTS and len(live) > 1):
+        if name in SHARES and not (name in FACTORS and len(live) > 1):
             return
         where = current_path(self.names) or "the model"
         raise NotOffered(
@@ -90,7 +96,7 @@ class DirectPath(Recorder):
         number, self.projections = self.projections, self.projections + 1
         place = 1 if name == "addmm" else 0
         operand = args[place]
-        if number == self.last or self._results.get(operand) is not None:
+        if number == self.last or self._results.get(operand):
             return args
         return (*args[:place], operand.detach(), *args[place + 1 :])
 

@@ -91,13 +91,11 @@ def input_table(model: nn.Module) -> nn.Module | None:
     return table if isinstance(table, nn.Embedding) else None
 
 
-# Move the word embeddings of a running model by what ``delta(ids)`` says, at every lookup in its table.
-
-
 class ShiftEmbedding(TorchFunctionMode):
-    """Entered before an explanation starts: the method itself sees the moved embeddings.
+    """Move the word embeddings by what ``delta(ids)`` says, at every lookup in their table.
 
-    The shift is a function of the ids, so that every pass, variant and batch of an explanation moves alike.
+    Entered before an explanation starts: the method itself sees the moved embeddings. The shift is a function of the
+    ids, so that every pass, variant and batch of an explanation moves alike.
     """
 
     def __init__(self, table: nn.Embedding, delta: Callable[[Tensor], Tensor]) -> None:

@@ -1,11 +1,170 @@
-"""Torch functions that are looked into: attention written out, and which of torch's functions are linear."""
+"""Torch's functions: what they are called, which do what, and attention written out.
+
+An interceptor sees functions by name, so every rule starts from a list of names. They are all here; who needs another
+selection puts it together from these.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+Function = Callable[..., Any]
+
+
+def _names(*lines: str) -> frozenset[str]:
+    return frozenset(" ".join(lines).split())
+
+
+# What only moves entries
+
+RESHAPES = _names("view reshape flatten unflatten unsqueeze squeeze view_as reshape_as")
+PERMUTATIONS = _names("transpose swapaxes swapdims permute movedim moveaxis mT T t")
+LAYOUTS = RESHAPES | PERMUTATIONS
+JOINS = _names("cat concat concatenate hstack")
+LISTED = JOINS | {"stack", "vstack"}  # functions of a list of tensors
+PIECES = _names("chunk split tensor_split unbind")
+REPEATS = _names("expand expand_as repeat repeat_interleave tile")
+
+# What leaves numbers as they are, but for their type; dropout does, in a model that is not in training
+
+CASTS = _names("to type type_as float double half bfloat16")
+COPIES = _names("contiguous clone detach alias")
+SAME = CASTS | COPIES | {"requires_grad_"}
+UNCHANGED = SAME | {"dropout", "dropout_"}
+DROPOUTS = _names("dropout dropout1d dropout2d")
+RARE_DROPOUTS = _names("alpha_dropout feature_dropout")
+
+# Arithmetic, in all its spellings
+
+ADDS = _names("add add_ __add__ __radd__ __iadd__")
+SUBS = _names("sub sub_ __sub__ __isub__ subtract")
+REVERSED_SUBS = _names("rsub __rsub__")
+MULS = _names("mul mul_ __mul__ __rmul__ __imul__ multiply")
+DIVS = _names("div div_ __truediv__ __itruediv__ divide true_divide")
+REDUCTIONS = _names("sum mean cumsum avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d")
+CLAMPS = _names("clamp clamp_min clamp_max clip")
+LARGEST = _names(
+    "max min amax amin maximum minimum topk sort max_pool1d max_pool2d adaptive_max_pool1d adaptive_max_pool2d"
+)
+
+# Products
+
+PROJECTIONS = _names("linear addmm conv1d")
+MATMULS = _names("matmul __matmul__ bmm")
+PRODUCTS = MATMULS | {"baddbmm", "einsum"}
+
+# What bends. ACTIVATIONS are known to all rules, RARE_ACTIVATIONS to those of LRP.
+
+ACTIVATIONS = _names(
+    "relu relu6 gelu silu mish elu celu selu leaky_relu prelu hardtanh hardswish hardsigmoid softplus softsign tanh",
+    "sigmoid logsigmoid erf pow square",
+)
+RARE_ACTIVATIONS = _names("rrelu tanhshrink hardshrink softshrink special_erf special_expit")
+NORMS = _names("layer_norm rms_norm")
+MEASURES = _names("rsqrt sqrt reciprocal norm linalg_vector_norm std var std_mean var_mean")  # norms written out
+ATTENTION = _names("scaled_dot_product_attention multi_head_attention_forward mark_attention")
+
+# Functions whose gradient is already a rule: linear ones, and those that only move, choose or copy entries. The names
+# are those of ``plain_name``.
+
+LINEAR = (
+    LAYOUTS | PIECES | REPEATS | CASTS | COPIES | DROPOUTS | REDUCTIONS | CLAMPS | LARGEST | REVERSED_SUBS
+) | _names(
+    "linear addmm addbmm conv1d conv2d conv3d conv_transpose1d embedding batch_norm",
+    "add sub neg negative lerp diff",
+    "ravel __get__ cat concat stack hstack vstack roll flip pad unfold fold pixel_shuffle pixel_unshuffle interpolate",
+    "diagonal diag_embed __getitem__ __setitem__ select narrow index_select gather take_along_dim scatter scatter_add",
+    "index_add index_copy index_put masked_fill masked_select masked_scatter where tril triu",
+    "cpu cuda requires_grad nan_to_num copy",
+)
+
+# As the leak audit needs them: what works on each position by itself, and choices as a router makes them
+
+POSITIONWISE = NORMS | _names("linear addmm gelu silu relu")
+CHOICES = _names("topk sort argsort argmax max")
+
+# What writes into a tensor, or takes its numbers out of torch
+
+WRITES = _names("__setitem__ copy_ index_copy_ index_put_ scatter_ masked_fill_ fill_ zero_")
+IN_PLACE = _names("__setitem__ __iadd__ __isub__ __imul__ __itruediv__ __idiv__ __imatmul__")
+DECIDES = _names(  # or makes a shape that depends on them: what follows may be another program
+    "item tolist __bool__ __int__ __float__ __index__ numpy nonzero argwhere unique unique_consecutive masked_select",
+    "bincount histc",
+)
+
+_SPELLINGS = {
+    "multiply": "mul",
+    "divide": "div",
+    "true_divide": "div",
+    "subtract": "sub",
+    "swish": "silu",
+    "special_softmax": "softmax",
+    "__pow__": "pow",
+    "float_power": "pow",
+}
+_ATTRIBUTES: dict[Any, str] = {getattr(Tensor, name).__get__: name for name in ("T", "mT")}
+SDPA: dict[str, Any] = {  # arguments of scaled_dot_product_attention, and their defaults
+    "query": None,
+    "key": None,
+    "value": None,
+    "attn_mask": None,
+    "dropout_p": 0.0,
+    "is_causal": False,
+    "scale": None,
+    "enable_gqa": False,
+}
+
+
+def name_of(func: Function) -> str | None:
+    """Its name; None for attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter."""
+    name: str = func.__name__
+    return name if name != "__get__" else _ATTRIBUTES.get(func)
+
+
+def plain_name(name: str) -> tuple[str, bool]:
+    """One name per function, and whether it writes into its first operand: ``mul_`` → ("mul", True)."""
+    in_place = name.endswith("_") and not name.endswith("__")
+    name = name[:-1] if in_place else name
+    return _SPELLINGS.get(name, name), in_place
+
+
+def out_of_place(name: str) -> Function:
+    """The function that gives back what ``name_`` would write: ``relu`` of ``relu_``."""
+    function: Function = getattr(Tensor, name, None) or getattr(F, name)
+    return function
+
+
+def tensors_in(args: Iterable[Any]) -> list[Tensor]:
+    """The tensors among the arguments of a torch function, also those in a list of them (cat)."""
+    flat: list[Tensor] = []
+    for arg in args:
+        if isinstance(arg, Tensor):
+            flat.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            flat.extend(a for a in arg if isinstance(a, Tensor))
+    return flat
+
+
+def sdpa_operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """The arguments of a call of scaled_dot_product_attention, by name."""
+    return SDPA | dict(zip(SDPA, args, strict=False)) | (kwargs or {})
+
+
+@functools.cache
+def open_body(function: Any) -> Function:
+    """A torch function's own Python body without its first line, which would hand the call back to the mode."""
+    namespace = {**function.__globals__, "has_torch_function": lambda tensors: False}
+    body = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    body.__kwdefaults__ = function.__kwdefaults__
+    return body
 
 
 def attention_weights(
@@ -55,28 +214,3 @@ def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
     """Grouped-query attention: each key/value head serves several query heads."""
     groups = query.shape[-3] // shared.shape[-3]
     return shared if groups == 1 else shared.repeat_interleave(groups, dim=-3)
-
-
-# Functions whose gradient is already the rule: linear ones, and those that only move, choose or copy entries.
-
-
-WEIGHTS = "linear addmm addbmm conv1d conv2d conv3d conv_transpose1d embedding batch_norm"
-SUMS = (
-    "add sub rsub __rsub__ neg negative sum mean cumsum lerp diff avg_pool1d avg_pool2d adaptive_avg_pool1d "
-    "adaptive_avg_pool2d"
-)
-MOVES = (
-    "view reshape flatten unflatten ravel squeeze unsqueeze transpose swapaxes swapdims permute movedim moveaxis T mT "
-    "t __get__ view_as reshape_as expand expand_as repeat repeat_interleave tile cat concat stack hstack vstack chunk "
-    "split tensor_split unbind roll flip pad unfold fold pixel_shuffle pixel_unshuffle interpolate diagonal diag_embed"
-)
-CHOICES = (
-    "__getitem__ __setitem__ select narrow index_select gather take_along_dim scatter scatter_add index_add index_copy "
-    "index_put masked_fill masked_select masked_scatter where tril triu max min amax amin maximum minimum topk sort "
-    "clamp clamp_min clamp_max clip adaptive_max_pool1d adaptive_max_pool2d max_pool1d max_pool2d"
-)
-COPIES = (
-    "clone contiguous to type type_as float double half bfloat16 cpu cuda alias detach requires_grad nan_to_num copy "
-    "dropout dropout1d dropout2d"
-)
-LINEAR = frozenset(" ".join((WEIGHTS, SUMS, MOVES, CHOICES, COPIES)).split())

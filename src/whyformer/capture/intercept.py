@@ -1,12 +1,13 @@
 """The interceptor: one function mode that sees every attention of an unmodified model.
 
-Beside it what it reads and keeps: which module is running, the ledger of softmaxes, and maps that the user marked.
+Two roads lead to a site: a whole attention in one call, or a softmax and, later, its product with the values. Which
+module is running is read from the call stack: nothing is hooked, nothing in the model changes.
 """
 
 from __future__ import annotations
 
+import math
 import sys
-import types
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,24 +18,33 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
-from whyformer.capture.functions import attention_weights, repeat_heads
+from whyformer.capture.functions import (
+    Function,
+    attention_weights,
+    name_of,
+    open_body,
+    repeat_heads,
+    sdpa_operands,
+    tensors_in,
+)
+from whyformer.capture.notes import Notes
 from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
-from whyformer.capture.trail import Atom, Axis, Note, Source, Trail, fresh
+from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
 from whyformer.errors import BadInput
 
-# What a torch function is called, as function modes see it.
-
-
-def name_of(func: Any) -> str | None:
-    """Its name; None for attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter."""
-    name: str = func.__name__
-    if name != "__get__":
-        return name
-    attribute = getattr(func, "__self__", func).__name__
-    return attribute if attribute in {"T", "mT"} else None
-
-
-# The ledger: every softmax the model made, and what became of it.
+# By name, not as bound methods: an interceptor in a cycle with itself would hold its maps until the collector comes.
+HANDLERS = {
+    "scaled_dot_product_attention": "_sdpa",
+    "multi_head_attention_forward": "_see_through",
+    "softmax": "_softmax",
+    "special_softmax": "_softmax",
+    "matmul": "_matmul",
+    "__matmul__": "_matmul",
+    "bmm": "_matmul",
+    "baddbmm": "_baddbmm",
+    "einsum": "_einsum",
+    "mark_attention": "_marked_by_user",
+}
 
 
 @dataclass(slots=True)
@@ -59,9 +69,6 @@ class SoftmaxCall:
         return f"{where}: softmax over axis {self.axis} of {self.shape}, {fate}"
 
 
-# The escape hatch: say yourself which tensor is an attention map.
-
-
 def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
     """Return ``weights`` unchanged, and tell whyformer that it is an attention map in this layout.
 
@@ -80,9 +87,6 @@ def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
     return weights
 
 
-# Which module is running right now, read from the call stack: nothing is hooked, nothing in the model changes.
-
-
 def module_names(model: nn.Module) -> dict[int, str]:
     return {id(module): name for name, module in model.named_modules()}
 
@@ -98,12 +102,6 @@ def current_path(names: dict[int, str]) -> str:
                 return name
         frame = frame.f_back  # type: ignore[assignment]
     return ""
-
-
-# The interceptor: one function mode that sees every attention of an unmodified model.
-
-
-Function = Callable[..., Any]
 
 
 class Intercept(TorchFunctionMode):
@@ -125,12 +123,16 @@ class Intercept(TorchFunctionMode):
         self.sites: list[OpenSite] = []
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
         self._trail = Trail()
-        self._since_site = Trail()  # what was computed from the last single-head site
-        self._handlers = dict(HANDLERS)
+        self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
     @abstractmethod
     def at_site(self, site: OpenSite) -> None:
         """Called once per attention, before the value product; may replace ``site.attention`` and ``site.value``."""
+
+    @property
+    def unclaimed(self) -> tuple[str, ...]:
+        """Softmaxes that look like attention and were not followed to their values."""
+        return tuple(str(call) for call in self.softmaxes if not call.claimed and call.looks_like_attention)
 
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -138,26 +140,21 @@ class Intercept(TorchFunctionMode):
         kwargs, name = kwargs or {}, name_of(func)
         if name is None:
             return func(*args, **kwargs)
-        handler = self._handlers.get(name)
+        handler = HANDLERS.get(name)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
-        self._note(name, args, out, handled=handler is not None)
+        for result in (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ():
+            if not isinstance(result, Tensor):
+                continue
+            if handler is None:
+                self._trail.follow(name, args, result)
+            if self._since_site is not None and self._depends(*tensors_in(args)):
+                self._since_site.put(result, True)
         return out
-
-    def _note(self, name: str, args: tuple[Any, ...], out: Any, handled: bool) -> None:
-        if isinstance(out, (tuple, list)):
-            for member in out:
-                if isinstance(member, Tensor):
-                    self._note(name, args, member, handled)
-        elif isinstance(out, Tensor):
-            if not handled:
-                self._trail.follow(name, args, out)
-            if self._since_site.active and any(self._since_site.get(t) for t in tensors_in(args)):
-                self._since_site.put(out, Note(()))
 
     # Road one: a whole attention in one call.
 
     def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        call = _SDPA_NAMES | dict(zip(_SDPA_NAMES, args, strict=False)) | kwargs
+        call = sdpa_operands(args, kwargs)
         query, key, value = call["query"], call["key"], call["value"]
         fused = None if self.explicit else func(*args, **kwargs)
         if call["enable_gqa"]:
@@ -165,15 +162,16 @@ class Intercept(TorchFunctionMode):
         with torch.set_grad_enabled(self.explicit and torch.is_grad_enabled()):
             weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
         q, k = self._trail.at(query), self._trail.at(key)
-        contraction = matmul_contraction(weights.ndim, value.ndim, (weights.ndim - 1, True))
-        assert contraction is not None
-        if self._is_between_rows(weights, contraction):
+        n, m = weights.ndim, value.ndim
+        contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
+        if self.rows_attend and self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
-        if self._since_site.get(query) or self._since_site.get(key):
-            self._since_site.put(weights, Note(()))  # made here, out of the mode's sight
+        if self._since_site is not None and self._depends(query, key):
+            self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
-        batch_axis = 0 if weights.ndim == 4 and weights.shape[0] == self.batch else None  # documented layout
-        site = self._open(weights, value, contraction, axes, (q.source, k.source), batch_axis)
+        documented = weights.ndim == 4 and weights.shape[0] == self.batch
+        layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
+        site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else fused
         self._close(site, out)
@@ -254,7 +252,7 @@ class Intercept(TorchFunctionMode):
             a, b = self._trail.at(left), self._trail.at(right)
             pair = (a.source, b.source) if a.source or b.source else None
             axes = (*a.axes[:-1], b.axes[-1]) if out.ndim == left.ndim == right.ndim else fresh(out.shape)
-            sizes_fit = all(_size(axis) == n for axis, n in zip(axes, out.shape, strict=True))
+            sizes_fit = all(math.prod(atom.size for atom in axis) == n for axis, n in zip(axes, out.shape, strict=True))
             source = Source.of(left) if right.ndim == 2 else None  # x @ weight: a projection
             self._trail.put(out, Note(axes if sizes_fit else fresh(out.shape), source=source, query_key=pair))
         return out
@@ -271,112 +269,63 @@ class Intercept(TorchFunctionMode):
         assert note.softmax is not None
         call = self.softmaxes[note.softmax]
         call.claimed = True
-        if self._is_between_rows(weights, contraction):
+        if self.rows_attend and self._is_between_rows(weights, contraction):
             return product(weights, value) if first else product(value, weights)
-        site = self._open(weights, value, contraction, note.axes, note.query_key or (None, None), None, call.layout)
+        marked = call.layout.split().index("b") if call.layout is not None and "b" in call.layout else None
+        sources = note.query_key or (None, None)
+        site = self._open(weights, value, contraction, note.axes, sources, batch_axis=marked)
         self.at_site(site)
         out = product(site.attention, site.value) if first else product(site.value, site.attention)
         self._close(site, out)
         return out
 
+    # What both roads do.
+
     def _is_between_rows(self, weights: Tensor, contraction: Contraction) -> bool:
-        sizes = weights.shape[contraction.query], weights.shape[contraction.key]
-        found = self.rows_attend and sizes == (self.batch, self.batch)
-        if found:
-            lead = [i for i in range(weights.ndim) if i not in (contraction.query, contraction.key)]
-            order = (*lead, contraction.query, contraction.key)
-            self.between_rows.append((current_path(self.names), weights.detach().permute(order)))
-        return found
+        query, key = contraction.query, contraction.key
+        if (weights.shape[query], weights.shape[key]) != (self.batch, self.batch):
+            return False
+        lead = [i for i in range(weights.ndim) if i not in (query, key)]
+        self.between_rows.append((current_path(self.names), weights.detach().permute(*lead, query, key)))
+        return True
 
     def _open(
         self,
         weights: Tensor,
         value: Tensor,
         contraction: Contraction,
-        axes: tuple[Axis, ...],
+        axes: Axes,
         sources: tuple[Source | None, Source | None],
-        batch_axis: int | None,
-        letters: str | None = None,
+        layout: Layout | None = None,
+        batch_axis: int | None = None,
     ) -> OpenSite:
         path = current_path(self.names)
-        index = len(self.sites)
-        if letters is not None:
-            batch_axis = letters.split().index("b") if "b" in letters else None
-        known = batch_axis if batch_axis is not None else self.batch_axes.get(index)
-        q, k = contraction.query, contraction.key
-        layout = layout_of(tuple(weights.shape), axes, q, k, self.batch, path, known)
-        return OpenSite(path, weights, value, layout, contraction, sources, parallel=self._is_parallel(layout, weights))
+        if layout is None:
+            if batch_axis is None:
+                batch_axis = self.batch_axes.get(len(self.sites))
+            shape, query, key = tuple(weights.shape), contraction.query, contraction.key
+            layout = layout_of(shape, axes, query, key, self.batch, path, batch_axis)
+        # A single-head map computed beside the previous one, not from its result, is another head of that layer.
+        parallel = (
+            layout.heads == 1
+            and self._since_site is not None
+            and self.sites[-1].attention.shape == weights.shape
+            and self.sites[-1].layout.heads == 1
+            and not self._depends(weights)
+        )
+        return OpenSite(path, weights, value, layout, contraction, sources, parallel)
 
-    def _is_parallel(self, layout: Layout, weights: Tensor) -> bool:
-        """A single-head map computed beside the previous one, not from its result, is another head of that layer."""
-        if layout.heads != 1 or not self.sites or not self._since_site.active:
-            return False
-        previous = self.sites[-1]
-        same = previous.attention.shape == weights.shape and previous.layout.heads == 1
-        return same and not self._depends(weights)
-
-    def _depends(self, weights: Tensor) -> bool:
-        return self._since_site.get(weights) is not None
+    def _depends(self, *tensors: Tensor) -> bool:
+        """Was any of these computed from the last site?"""
+        return self._since_site is not None and any(self._since_site.get(t) for t in tensors)
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
         if not site.parallel:
-            self._since_site = Trail()
+            self._since_site = None
         if site.layout.heads == 1:
-            self._since_site.active = True
-            self._since_site.put(out, Note(()))
+            if self._since_site is None:
+                self._since_site = Notes()
+            self._since_site.put(out, True)
         if not self.keeps_values:
             site.value = site.value.new_empty(0)
         self.sites.append(site)
-
-
-# By name, not as bound methods: an interceptor in a cycle with itself would hold its maps until the collector comes.
-HANDLERS = {
-    "scaled_dot_product_attention": "_sdpa",
-    "multi_head_attention_forward": "_see_through",
-    "softmax": "_softmax",
-    "special_softmax": "_softmax",
-    "matmul": "_matmul",
-    "__matmul__": "_matmul",
-    "bmm": "_matmul",
-    "baddbmm": "_baddbmm",
-    "einsum": "_einsum",
-    "mark_attention": "_marked_by_user",
-}
-
-
-def _size(axis: Axis) -> int:
-    size = 1
-    for atom in axis:
-        size *= atom.size
-    return size
-
-
-def tensors_in(args: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors among the arguments of a torch function, also those in a list of them (cat)."""
-    flat: list[Tensor] = []
-    for arg in args:
-        if isinstance(arg, Tensor):
-            flat.append(arg)
-        elif isinstance(arg, (list, tuple)):
-            flat.extend(a for a in arg if isinstance(a, Tensor))
-    return flat
-
-
-_SDPA_NAMES: dict[str, Any] = {
-    "query": None,
-    "key": None,
-    "value": None,
-    "attn_mask": None,
-    "dropout_p": 0.0,
-    "is_causal": False,
-    "scale": None,
-    "enable_gqa": False,
-}
-
-
-def open_body(function: Any) -> Function:
-    """A torch function's own Python body without its first line, which would hand the call back to the mode."""
-    namespace = {**function.__globals__, "has_torch_function": lambda tensors: False}
-    body = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
-    body.__kwdefaults__ = function.__kwdefaults__
-    return body

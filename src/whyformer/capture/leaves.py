@@ -11,19 +11,17 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from whyformer.capture.functions import ATTENTION, PROJECTIONS
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
-from whyformer.capture.trail import PROJECTIONS, Source
+from whyformer.capture.trail import Source
 from whyformer.errors import AmbiguousLayout, NotOffered
 
-# What each attention reads: the tensor that its values were projected from, alive and in the graph.
-
-
-PRODUCTS = frozenset({"matmul", "__matmul__"})  # x @ weight
+READS = PROJECTIONS | {"matmul", "__matmul__"}  # x @ weight
 
 
 class AttentionInputs(Intercept):
-    """Keeps the input of every attention: the output of the norm before it, where there is one.
+    """Keeps what each attention's values were projected from: the output of the norm before it, where there is one.
 
     The model's own kernels run; outside ``torch.no_grad`` the kept tensors can be differentiated with respect to.
     """
@@ -48,17 +46,11 @@ class AttentionInputs(Intercept):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func.__name__
-        if name in PROJECTIONS or name in PRODUCTS:
+        if name in READS:
             operand = args[1] if name == "addmm" else (args[0] if args else None)
             if isinstance(operand, Tensor):
                 self._read[Source.of(operand)] = operand
         return super().__torch_function__(func, types, args, kwargs)
-
-
-# The input as the leaf of a graph, and the vectors that enter a model's first block.
-
-
-ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "mark_attention"})
 
 
 def as_leaf(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -186,9 +178,6 @@ def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
     return found
 
 
-# The vectors that enter a model's first block: look at them in a later pass, or put others in their place.
-
-
 @dataclass(frozen=True)
 class Entrance:
     """Which of the tensors that depend on the input, counted as the model makes them, enters the first block."""
@@ -206,7 +195,7 @@ class Entrance:
 
 
 class Enter(TorchFunctionMode):
-    """Runs inside ``with``: keeps the vectors (B, N, D) in ``seen``, or replaces them by ``vectors_BND``.
+    """A later pass, inside ``with``: keeps the vectors (B, N, D) in ``seen``, or replaces them by ``vectors_BND``.
 
     The input has to be a leaf that requires a gradient, as it was in the traced pass: that is how its descendants are
     told from everything else.

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import repeat_heads
-from whyformer.capture.intercept import Function
+from whyformer.capture.functions import Function, repeat_heads, sdpa_operands
+from whyformer.capture.notes import Notes
 from whyformer.capture.roles import Observe
 from whyformer.capture.site import OpenSite
-from whyformer.capture.trail import Note, Trail
 
 TOLERANCE = 1e-3  # relative; a wrong column is off by about 1
 
@@ -58,8 +57,8 @@ class ProjectionFinder(Observe):
         super().__init__(1, names)
         self.found: list[SiteWeights] = []
         self._recent: list[_Projection] = []
-        self._pairs = Trail()
         self._operands: dict[int, tuple[Tensor, Tensor]] = {}  # queries and keys behind a map, by number
+        self._pairs = Notes[int]()  # those numbers
         self._result_HND: Tensor | None = None
 
     def __torch_function__(
@@ -72,10 +71,7 @@ class ProjectionFinder(Observe):
             weight = args[2] if name == "addmm" else args[1].t()
             self._projected(operand, weight, out)
         elif name != "__get__" and isinstance(out, Tensor) and self._pairs.get(out) is None:
-            first = next((a for a in args if isinstance(a, Tensor)), None)
-            note = None if first is None else self._pairs.get(first)
-            if note is not None:
-                self._pairs.put(out, note)
+            self._pairs.copy(next((a for a in args if isinstance(a, Tensor)), None), out)
         return out
 
     def _projected(self, operand: Tensor, weight: Tensor, out: Tensor) -> None:
@@ -90,8 +86,8 @@ class ProjectionFinder(Observe):
         self._recent.append(projection)
 
     def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        names = dict(zip(("query", "key"), args, strict=False)) | kwargs
-        self._operands[len(self.sites)] = (names["query"], repeat_heads(names["query"], names["key"]))
+        call = sdpa_operands(args, kwargs)
+        self._operands[len(self.sites)] = (call["query"], repeat_heads(call["query"], call["key"]))
         return super()._sdpa(func, args, kwargs)
 
     def _product(self, product: Callable[[Tensor, Tensor], Any], left: Tensor, right: Tensor, how: Any) -> Any:
@@ -100,13 +96,12 @@ class ProjectionFinder(Observe):
         if isinstance(out, Tensor) and len(self.sites) == before and left.ndim == right.ndim == 4:
             number = -1 - len(self._operands)
             self._operands[number] = (left, right.transpose(-2, -1))
-            self._pairs.put(out, Note((), softmax=number))
+            self._pairs.put(out, number)
         return out
 
     def at_site(self, site: OpenSite) -> None:
-        note = self._pairs.get(site.attention)
-        number = len(self.sites) if note is None or note.softmax is None else note.softmax
-        query, key = self._operands.get(number, (None, None))
+        number = self._pairs.get(site.attention)
+        query, key = self._operands.get(len(self.sites) if number is None else number, (None, None))
         value_HND = site.value_BHKD[0]
         self.found.append(
             SiteWeights(

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.capture.site import OpenSite
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
 
@@ -22,7 +21,7 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     intercept.keeps_values = values
     with torch.no_grad(), intercept:
         logits = forward()
-    return Record(tuple(sites_of(intercept, values)), logits, unclaimed(intercept))
+    return Record(tuple(sites_of(intercept, values)), logits, intercept.unclaimed)
 
 
 def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Tensor], values: bool = False) -> Record:
@@ -31,54 +30,43 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
         with intercept:
             logits = forward()
         if not intercept.sites:
-            return Record((), logits.detach(), unclaimed(intercept))
+            return Record((), logits.detach(), intercept.unclaimed)
         total = scalar(logits).sum()
         if not total.requires_grad:
             raise NotOffered(
                 "the explained output does not depend on any captured attention with gradients. If the model computes "
                 "under torch.no_grad() or detaches its features, remove that, or use a method without gradients."
             )
-        gradients = _gradients(intercept, total)
-    return Record(tuple(sites_of(intercept, values, gradients)), logits.detach(), unclaimed(intercept))
-
-
-def _gradients(intercept: Recorder, total: Tensor) -> list[Tensor]:
-    try:
-        return intercept.gradients(total)
-    except torch.utils.checkpoint.CheckpointError as error:
-        raise NotOffered(
-            "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be followed. "
-            "Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in checkpoint()."
-        ) from error
-
-
-def unclaimed(intercept: Intercept) -> tuple[str, ...]:
-    return tuple(str(call) for call in intercept.softmaxes if not call.claimed and call.looks_like_attention)
+        try:
+            gradients = intercept.gradients(total)
+        except torch.utils.checkpoint.CheckpointError as error:
+            raise NotOffered(
+                "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be "
+                "followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in "
+                "checkpoint()."
+            ) from error
+    return Record(tuple(sites_of(intercept, values, gradients)), logits.detach(), intercept.unclaimed)
 
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
     sites: list[Site] = []
-    for index, open_site in enumerate(intercept.sites):
-        site = _site(open_site, values, gradients[index] if gradients else None)
-        if open_site.parallel:
+    for index, seen in enumerate(intercept.sites):
+        site = Site(
+            path=seen.path,
+            kind=seen.kind,
+            streams=("", ""),
+            attention_BHQK=seen.layout.to_canonical(seen.attention.detach()),
+            value_BHKD=seen.value_BHKD.detach() if values else None,
+            attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
+            windows=seen.layout.windows,
+            first_query=seen.first_query,
+        )
+        if seen.parallel:
             sites[-1] = _joined(sites[-1], site)
         else:
             sites.append(site)
     return sites
-
-
-def _site(site: OpenSite, values: bool, gradient: Tensor | None) -> Site:
-    return Site(
-        path=site.path,
-        kind=site.kind,
-        streams=("", ""),
-        attention_BHQK=site.attention_BHQK.detach(),
-        value_BHKD=site.value_BHKD.detach() if values else None,
-        attention_grad_BHQK=None if gradient is None else site.layout.to_canonical(gradient),
-        windows=site.layout.windows,
-        first_query=site.first_query,
-    )
 
 
 def _joined(left: Site, right: Site) -> Site:

@@ -8,155 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept, open_body
+from whyformer.capture.functions import Function, open_body, sdpa_operands
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
-# Gates: multiply the result of each attention head by a number, inside the running model.
-
-
-class Gate(Intercept):
-    """Gate heads: ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input."""
-
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, gates: Tensor
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.gates = gates if gates.ndim == 3 else gates[None]
-        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
-
-    def at_site(self, site: OpenSite) -> None:
-        heads = site.layout.heads
-        if site.parallel:
-            self.first += heads
-        else:
-            self.layer, self.first = self.layer + 1, 0
-        own_BH = self.gates[:, self.layer, self.first : self.first + heads]
-        if len(own_BH) > 1:
-            own_BH = own_BH.repeat_interleave(site.layout.windows, 0)
-        weights = site.attention_BHQK
-        site.attention_BHQK = weights * own_BH.to(weights.dtype)[:, :, None, None]
-
-
-# Keep each head's values in the graph: with attention held constant, they carry all that a head says.
-
-
-class HeldAttention(Intercept):
-    """Attention maps are constants; ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by."""
-
-    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.values: list[Tensor] = []
-
-    def at_site(self, site: OpenSite) -> None:
-        site.attention = site.attention.detach()
-        value = site.value_BHKD  # one copy per head, also where key heads are shared
-        if not value.requires_grad:  # nothing before it depends on the input: it is where the graph begins
-            value = value.detach().requires_grad_()
-        self.values.append(value)
-        site.value_BHKD = value
-
-    def gradient_times_value(self, scalar: Tensor) -> list[Tensor]:
-        """Per layer (B, H) Σ_kd V ∘ ∂s/∂V, which is Σ_q o_q · ∂s/∂o_q for the head's result o = A·V."""
-        gradients = torch.autograd.grad(scalar, self.values, allow_unused=True)
-        layers: list[Tensor] = []
-        for site, value, gradient in zip(self.sites, self.values, gradients, strict=True):
-            product = torch.zeros_like(value) if gradient is None else value.detach() * gradient
-            own_BH = product.float().sum((2, 3)).view(-1, site.layout.windows, value.shape[1]).sum(1)
-            if site.parallel:  # another head of the same layer
-                layers[-1] = torch.cat([layers[-1], own_BH], 1)
-            else:
-                layers.append(own_BH)
-        return layers
-
-
-# Impose: other attention maps in the place of the model's own, layer by layer and head by head.
-
-
+Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
 Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first head, (B, H, Q, K) → another map
-
-
-class Impose(Intercept):
-    """Every map passes through ``rewrite(layer, first_head, attention_BHQK)`` before it meets the values."""
-
-    def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, rewrite: Rewrite
-    ) -> None:
-        super().__init__(batch, names, batch_axes)
-        self.rewrite = rewrite
-        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
-
-    def at_site(self, site: OpenSite) -> None:
-        if site.parallel:
-            self.first += self.sites[-1].layout.heads
-        else:
-            self.layer, self.first = self.layer + 1, 0
-        site.attention_BHQK = self.rewrite(self.layer, self.first, site.attention_BHQK)
-
-
-# An interceptor for studies: where attention is and how it flows, without its numbers.
-
-
-class Outline(Intercept):
-    """Sees every site; keeps shapes in place of maps and values.
-
-    explicit: the fused kernel does not run, and ``at_site`` puts a map of its own in its place.
-    """
-
-    explicit = False
-
-    def at_site(self, site: OpenSite) -> None:
-        """Nothing to change, and of a fused kernel nothing to see but shapes."""
-
-    def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        out = None if self.explicit else func(*args, **kwargs)
-        operands = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-        query, key = self._followed(operands["query"]), self._followed(operands["key"])
-        grouped = {"enable_gqa": kwargs.get("enable_gqa", False)}
-        return super()._sdpa(lambda *_, **__: out, (query, key, operands["value"]), grouped)
-
-    def _followed(self, tensor: Tensor) -> Tensor:
-        """The shape of a tensor, under the notes of the tensor itself."""
-        return self._noted(shape_of(tensor), tensor)
-
-    def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
-        """A stand-in of a tensor, with what is known about that."""
-        for trail in (self._trail, self._since_site):
-            note = trail.get(tensor)
-            if note is not None:
-                trail.put(copy, note)
-        return copy
-
-    def _close(self, site: OpenSite, out: Tensor) -> None:
-        super()._close(site, out)
-        site.attention, site.value = shape_of(site.attention), shape_of(site.value)
-
-
-def shape_of(tensor: Tensor) -> Tensor:
-    """A tensor without numbers."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
-class _FirstValues(Outline):
-    """Keeps the values of the first attention."""
-
-    value_BHKD: Tensor | None = None
-
-    def at_site(self, site: OpenSite) -> None:
-        if self.value_BHKD is None:
-            self.value_BHKD = site.value_BHKD
-
-
-def first_values(forward: Callable[[], Tensor], names: dict[int, str]) -> Tensor:
-    """(1, H, K, D) what the first attention reads at each position of one input."""
-    intercept = _FirstValues(1, names)
-    with torch.no_grad(), intercept:
-        forward()
-    value_BHKD, intercept.value_BHKD = intercept.value_BHKD, None
-    assert value_BHKD is not None
-    return value_BHKD
-
-
-# What the interceptor does at a site: observe, record, or intervene.
 
 
 class Observe(Intercept):
@@ -189,9 +46,6 @@ class Recorder(Intercept):
         return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
 
 
-Edit = Callable[[int, OpenSite], None]
-
-
 class Intervene(Intercept):
     """Change attention maps or values inside the running model; ``edit(index, site)`` sets canonical tensors."""
 
@@ -203,3 +57,133 @@ class Intervene(Intercept):
 
     def at_site(self, site: OpenSite) -> None:
         self.edit(len(self.sites), site)
+
+
+class Impose(Intercept):
+    """Every map passes through ``rewrite(layer, first_head, attention_BHQK)`` before it meets the values."""
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, rewrite: Rewrite
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.rewrite = rewrite
+        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
+
+    def at_site(self, site: OpenSite) -> None:
+        if site.parallel:
+            self.first += self.sites[-1].layout.heads
+        else:
+            self.layer, self.first = self.layer + 1, 0
+        site.attention_BHQK = self.rewrite(self.layer, self.first, site.attention_BHQK)
+
+
+class Gate(Intercept):
+    """Multiply the result of each head by a number.
+
+    ``gates`` is (L, H), the same for all inputs, or (B, L, H), one table per input.
+    """
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, gates: Tensor
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.gates = gates if gates.ndim == 3 else gates[None]
+        self.layer, self.first = -1, 0  # where the next head of a model that computes heads one by one belongs
+
+    def at_site(self, site: OpenSite) -> None:
+        heads = site.layout.heads
+        if site.parallel:
+            self.first += heads
+        else:
+            self.layer, self.first = self.layer + 1, 0
+        own_BH = self.gates[:, self.layer, self.first : self.first + heads]
+        if len(own_BH) > 1:
+            own_BH = own_BH.repeat_interleave(site.layout.windows, 0)
+        weights = site.attention_BHQK
+        site.attention_BHQK = weights * own_BH.to(weights.dtype)[:, :, None, None]
+
+
+class HeldAttention(Intercept):
+    """Attention maps are constants, so that each head's values, kept in the graph, carry all that it says.
+
+    ``values`` are the (B·W, H, K, D) tensors that the score is differentiated by.
+    """
+
+    def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.values: list[Tensor] = []
+
+    def at_site(self, site: OpenSite) -> None:
+        site.attention = site.attention.detach()
+        value = site.value_BHKD  # one copy per head, also where key heads are shared
+        if not value.requires_grad:  # nothing before it depends on the input: it is where the graph begins
+            value = value.detach().requires_grad_()
+        self.values.append(value)
+        site.value_BHKD = value
+
+    def gradient_times_value(self, scalar: Tensor) -> list[Tensor]:
+        """Per layer (B, H) Σ_kd V ∘ ∂s/∂V, which is Σ_q o_q · ∂s/∂o_q for the head's result o = A·V."""
+        gradients = torch.autograd.grad(scalar, self.values, allow_unused=True)
+        layers: list[Tensor] = []
+        for site, value, gradient in zip(self.sites, self.values, gradients, strict=True):
+            product = torch.zeros_like(value) if gradient is None else value.detach() * gradient
+            own_BH = product.float().sum((2, 3)).view(-1, site.layout.windows, value.shape[1]).sum(1)
+            if site.parallel:  # another head of the same layer
+                layers[-1] = torch.cat([layers[-1], own_BH], 1)
+            else:
+                layers.append(own_BH)
+        return layers
+
+
+class Outline(Intercept):
+    """For studies: sees every site and how attention flows, and keeps shapes in place of maps and values.
+
+    explicit: the fused kernel does not run, and ``at_site`` puts a map of its own in its place.
+    """
+
+    explicit = False
+
+    def at_site(self, site: OpenSite) -> None:
+        """Nothing to change, and of a fused kernel nothing to see but shapes."""
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        out = None if self.explicit else func(*args, **kwargs)
+        call = sdpa_operands(args, kwargs)
+        query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
+        return super()._sdpa(lambda *_, **__: out, (query, key, call["value"]), {"enable_gqa": call["enable_gqa"]})
+
+    def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
+        """A stand-in of a tensor, with what is known about that."""
+        self._trail.copy(tensor, copy)
+        if self._since_site is not None:
+            self._since_site.copy(tensor, copy)
+        return copy
+
+    def _close(self, site: OpenSite, out: Tensor) -> None:
+        super()._close(site, out)
+        site.attention, site.value = shape_of(site.attention), shape_of(site.value)
+
+
+def shape_of(tensor: Tensor) -> Tensor:
+    """A tensor without numbers."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+class _FirstValues(Outline):
+    """Keeps the values of the first attention."""
+
+    value_BHKD: Tensor | None = None
+
+    def at_site(self, site: OpenSite) -> None:
+        if self.value_BHKD is None:
+            self.value_BHKD = site.value_BHKD
+
+
+def first_values(forward: Callable[[], Tensor], names: dict[int, str]) -> Tensor:
+    """(1, H, K, D) what the first attention reads at each position of one input."""
+    intercept = _FirstValues(1, names)
+    with torch.no_grad(), intercept:
+        forward()
+    value_BHKD, intercept.value_BHKD = intercept.value_BHKD, None
+    assert value_BHKD is not None
+    return value_BHKD

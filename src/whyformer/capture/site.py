@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
 from whyformer.capture.trail import Axes, Axis, Source
 from whyformer.errors import AmbiguousLayout
 
-# One place that turns any layout into B,H,Q,K and back. It raises when a layout is ambiguous; it never guesses.
+HATCH = (
+    "Name the layout yourself: Explainer(model, attention_at={'path.of.module': 'b h q k'}), where the module's "
+    "output is the attention map, or call whyformer.mark_attention(weights, 'b h q k') in your own code."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def layout_of(
     path: str,
     batch_axis: int | None = None,
 ) -> Layout:
-    """Find batch and heads among the axes of an attention operand that are neither query nor key.
+    """Find batch and heads among the axes of an attention operand that are neither query nor key; never guess.
 
     ``batch_axis`` is what an earlier, unambiguous run taught about this site.
     """
@@ -68,15 +71,30 @@ def layout_of(
         return Layout(order, (1, 1), ("B", "H"), 1, 1)
     if len(lead) == 1:
         return _folded(shape, axes[lead[0]], order, batch, path)
-    if len(lead) == 2:
-        return _two(shape, axes, lead, order, batch, path, batch_axis)
-    raise AmbiguousLayout(f"{path}: attention of shape {shape} has {len(lead)} axes besides query and key. {HATCH}")
-
-
-HATCH = (
-    "Name the layout yourself: Explainer(model, attention_at={'path.of.module': 'b h q k'}), where the module's "
-    "output is the attention map, or call whyformer.mark_attention(weights, 'b h q k') in your own code."
-)
+    if len(lead) > 2:
+        raise AmbiguousLayout(f"{path}: attention of shape {shape} has {len(lead)} axes besides query and key. {HATCH}")
+    # Two: batch and heads in either order, or windows folded into the batch.
+    folded, heads = shape[lead[0]], shape[lead[1]]
+    sizes = [atom.size for atom in axes[lead[0]]]
+    windowed = len(sizes) > 1 and (batch == 1 or sizes[0] == batch)
+    matches = [] if windowed else [i for i in lead if shape[i] == batch]
+    if batch_axis in matches:
+        matches = [batch_axis]
+    if len(matches) == 2 and batch == 1:
+        matches = matches[:1]
+    if len(matches) == 2:
+        raise AmbiguousLayout(
+            f"{path}: attention of shape {shape} for {batch} inputs; batch and heads have the same size. "
+            f"Use another batch size. {HATCH}"
+        )
+    if matches == lead[:1]:
+        return Layout(order, (folded, heads), ("B", "H"), 1, heads)
+    if matches:
+        return Layout(order, (folded, heads), ("H", "B"), 1, folded)
+    if batch == 1 or (windowed and math.prod(sizes) == folded):
+        windows = folded // batch
+        return Layout(order, (batch, windows, heads), ("B", "W", "H"), windows, heads)
+    raise AmbiguousLayout(f"{path}: attention of shape {shape} does not fit a batch of {batch}. {HATCH}")
 
 
 def _folded(shape: tuple[int, ...], axis: Axis, order: tuple[int, ...], batch: int, path: str) -> Layout:
@@ -96,45 +114,9 @@ def _folded(shape: tuple[int, ...], axis: Axis, order: tuple[int, ...], batch: i
     )
 
 
-def _two(
-    shape: tuple[int, ...],
-    axes: Axes,
-    lead: list[int],
-    order: tuple[int, ...],
-    batch: int,
-    path: str,
-    batch_axis: int | None,
-) -> Layout:
-    """Two lead axes: (B, H) in either order, or windows folded into the batch."""
-    folded, heads = shape[lead[0]], shape[lead[1]]
-    sizes = [atom.size for atom in axes[lead[0]]]
-    windowed = len(sizes) > 1 and (batch == 1 or sizes[0] == batch)
-    matches = [] if windowed else [i for i in lead if shape[i] == batch]
-    if batch_axis in matches:
-        matches = [batch_axis]
-    if len(matches) == 2 and batch == 1:
-        matches = matches[:1]
-    if len(matches) == 2:
-        raise AmbiguousLayout(
-            f"{path}: attention of shape {shape} for {batch} inputs; batch and heads have the same size. "
-            f"Use another batch size. {HATCH}"
-        )
-    if matches:
-        names = ("B", "H") if matches[0] == lead[0] else ("H", "B")
-        heads = shape[lead[1]] if matches[0] == lead[0] else shape[lead[0]]
-        return Layout(order, (shape[lead[0]], shape[lead[1]]), names, 1, heads)
-    if batch == 1 or (windowed and math.prod(sizes) == folded):
-        windows = folded // batch
-        return Layout(order, (batch, windows, heads), ("B", "W", "H"), windows, heads)
-    raise AmbiguousLayout(f"{path}: attention of shape {shape} does not fit a batch of {batch}. {HATCH}")
-
-
-# Which axes of an attention map and of the values a product contracts.
-
-
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """Axes of the attention operand (query, key) and of the value operand (key, width, and the shared lead axes)."""
+    """What a product sums over: axes of the attention operand (query, key) and of the value operand (key, width)."""
 
     query: int
     key: int
@@ -182,20 +164,32 @@ def einsum_contraction(equation: str, weights_ndim: int, value_ndim: int, key: t
     )
 
 
-# A site while the model is running: one attention, open for inspection and change.
-
-
 @dataclass(slots=True)
 class OpenSite:
-    """One attention as the model computes it, in the model's own layout."""
+    """One attention as the model computes it, in the model's own layout, open for inspection and change."""
 
     path: str
     attention: Tensor
     value: Tensor
     layout: Layout
     contraction: Contraction
-    sources: tuple[Source | None, Source | None]
-    parallel: bool = False  # another head of the previous site's layer
+    sources: tuple[Source | None, Source | None]  # what queries and keys were projected from, where that is known
+    parallel: bool  # another head of the previous site's layer
+    kind: str = field(init=False)  # "self" or "cross"
+    first_query: int = field(init=False)  # the key position of the first row, for layers that ask for a few rows only
+
+    def __post_init__(self) -> None:
+        query, key = self.sources
+        self.first_query = 0
+        if query is None or key is None:
+            shape = self.attention.shape
+            self.kind = "self" if shape[self.contraction.query] == shape[self.contraction.key] else "cross"
+        elif query.storage != key.storage:
+            self.kind = "cross"
+        else:
+            self.kind = "self"
+            if len(query.shape) > 1 and len(key.shape) > 1 and key.strides[-2]:
+                self.first_query = (query.offset - key.offset) // key.strides[-2]
 
     @property
     def attention_BHQK(self) -> Tensor:
@@ -208,8 +202,8 @@ class OpenSite:
     @property
     def value_layout(self) -> Layout:
         """The values' layout: the same lead axes, keys in place of queries, width in place of keys."""
-        c, own = self.contraction, self.layout
-        return Layout((*c.value_lead, c.value_key, c.value_width), own.split, own.names, own.windows, own.heads)
+        c = self.contraction
+        return replace(self.layout, order=(*c.value_lead, c.value_key, c.value_width))
 
     def _full_value(self) -> Tensor:
         """The values with shared (broadcast) heads repeated."""
@@ -226,19 +220,3 @@ class OpenSite:
     @value_BHKD.setter
     def value_BHKD(self, value: Tensor) -> None:
         self.value = self.value_layout.to_raw(value, self._full_value())
-
-    @property
-    def kind(self) -> str:
-        query, key = self.sources
-        if query is not None and key is not None:
-            return "self" if query.storage == key.storage else "cross"
-        shape = self.attention.shape
-        return "self" if shape[self.contraction.query] == shape[self.contraction.key] else "cross"
-
-    @property
-    def first_query(self) -> int:
-        """Which key position the first query row belongs to, for layers that ask for a few rows only."""
-        query, key = self.sources
-        if query is None or key is None:
-            return 0
-        return query.rows_within(key) or 0

@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from whyformer.capture.functions import LAYOUTS, PERMUTATIONS, PROJECTIONS, UNCHANGED
+from whyformer.capture.notes import Notes
 
+# An attention map stays one through these: dropout and casts change nothing, masks zero what was hidden.
+KEEPS_ATTENTION = UNCHANGED | frozenset(
+    "expand expand_as masked_fill masked_fill_ mul mul_ nan_to_num nan_to_num_ __getitem__ narrow where".split()
+)
+
+
+@dataclass(eq=False, slots=True)
 class Atom:
     """One indivisible axis; compared by identity."""
 
-    __slots__ = ("size",)
-
-    def __init__(self, size: int) -> None:
-        self.size = size
+    size: int
 
 
 Axis = tuple[Atom, ...]
@@ -30,7 +37,8 @@ Axes = tuple[Axis, ...]
 
 
 def fresh(shape: Sequence[int]) -> Axes:
-    return tuple((Atom(size),) for size in shape)
+    """Axes of which nothing is known but their sizes."""
+    return tuple(zip(map(Atom, shape)))  # each axis is one atom
 
 
 def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
@@ -74,12 +82,6 @@ class Source(NamedTuple):
         storage = StorageWeakRef(tensor.untyped_storage())
         return cls(storage, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride())
 
-    def rows_within(self, other: Source) -> int | None:
-        """First row of ``other`` that this tensor is a slice of, if it is one."""
-        if self.storage != other.storage or len(self.shape) < 2 or len(other.shape) < 2 or not other.strides[-2]:
-            return None
-        return (self.offset - other.offset) // other.strides[-2]
-
 
 class Note(NamedTuple):
     """What is known about one tensor."""
@@ -90,88 +92,61 @@ class Note(NamedTuple):
     softmax: int | None = None  # index into the interceptor's list of softmax calls
     key_axis: Axis | None = None  # for an attention map: the axis that was normalised
 
-    def over(self, axes: Axes) -> Note:
-        """The same, over other axes."""
-        return Note(axes, self.source, self.query_key, self.softmax, self.key_axis)
 
+class Trail(Notes[Note]):
+    """What is known about the tensors of a running model."""
 
-class Trail:
-    """Notes by tensor identity; a note dies with its tensor.
-
-    It holds no numbers, but small things that outlive large ones keep the system from getting memory back: without
-    the callback, a rollout of BERT-base took half as much memory again.
-    """
-
-    def __init__(self) -> None:
-        self._notes: dict[int, tuple[weakref.ref[Tensor], Note]] = {}
-        self._read: tuple[weakref.ref[Tensor], Source] | None = None  # by the last projection
-        self.active = False
-
-    def get(self, tensor: Tensor) -> Note | None:
-        entry = self._notes.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
+    _read: tuple[weakref.ref[Tensor], Source] | None = None  # by the last projection
 
     def at(self, tensor: Tensor) -> Note:
         return self.get(tensor) or Note(fresh(tensor.shape))
 
-    def put(self, tensor: Tensor, note: Note) -> None:
-        notes, key = self._notes, id(tensor)
-        notes[key] = (weakref.ref(tensor, lambda _: notes.pop(key, None)), note)
-
     def follow(self, name: str, args: tuple[object, ...], out: Tensor) -> None:
         """Carry the note of the first operand over to the result of ``name``."""
         first = args[0] if args else None
-        if not isinstance(first, Tensor):
+        if isinstance(first, (list, tuple)):
             first = self._first_member(first)
-            if first is None:
-                return
+        if not isinstance(first, Tensor):
+            return
         if name in PROJECTIONS:
             operand = args[1] if name == "addmm" else first
             assert isinstance(operand, Tensor)
-            axes = self.at(operand).axes
-            kept = axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
-            self.put(out, Note((*kept, (Atom(out.shape[-1]),)), source=self._source(operand)))
-            return
-        note = self.get(first)
-        if name in PERMUTATIONS:
-            note = note or Note(fresh(first.shape))
-            self.put(out, note.over(_permuted(name, args, note.axes, out)))
-        elif name in RESHAPES:
-            note = note or Note(fresh(first.shape))
-            self.put(out, note.over(reshaped(note.axes, out.shape)))
-        elif note is not None:
-            self._carry(name, note, first, out)
+            # Queries, keys and values are projected one after the other from the same tensor: it is looked at once.
+            if self._read is None or self._read[0]() is not operand:
+                self._read = weakref.ref(operand), Source.of(operand)
+            lead = self.at(operand).axes[: out.ndim - 1] if out.ndim == operand.ndim else fresh(out.shape[:-1])
+            self.put(out, Note((*lead, (Atom(out.shape[-1]),)), source=self._read[1]))
+        elif name in LAYOUTS:
+            note = self.at(first)
+            moved = _permuted(name, args, note.axes, out) if name in PERMUTATIONS else reshaped(note.axes, out.shape)
+            self.put(out, Note(moved, *note[1:]))
+        elif (known := self.get(first)) is not None:
+            same = known.softmax is None and first.shape == out.shape
+            self.put(out, known if same else _carried(name, known, first, out))
 
-    def _first_member(self, first: object) -> Tensor | None:
+    def _first_member(self, members: Sequence[object]) -> Tensor | None:
         """Of a list (cat, stack): the first member something is known about."""
-        if not isinstance(first, (list, tuple)):
-            return None
-        members = [t for t in first if isinstance(t, Tensor)]
-        return next((t for t in members if self.get(t)), members[0] if members else None)
+        tensors = [t for t in members if isinstance(t, Tensor)]
+        return next((t for t in tensors if self.get(t)), tensors[0] if tensors else None)
 
-    def _source(self, operand: Tensor) -> Source:
-        """Queries, keys and values are projected one after the other from the same tensor: it is looked at once."""
-        if self._read is None or self._read[0]() is not operand:
-            self._read = weakref.ref(operand), Source.of(operand)
-        return self._read[1]
 
-    def _carry(self, name: str, note: Note, first: Tensor, out: Tensor) -> None:
-        was, now = first.shape, out.shape
-        if was == now:
-            axes = note.axes
-        elif len(was) == len(now):
-            axes = tuple(a if x == y else (Atom(y),) for a, x, y in zip(note.axes, was, now, strict=True))
-        else:
-            axes = fresh(now)
-        sink = None if note.softmax is None else _without_sink(note, first, out)
-        if sink is not None:
-            self.put(out, sink)
-        elif note.softmax is None:
-            self.put(out, note if axes is note.axes else note.over(axes))
-        elif name in KEEPS_ATTENTION and note.key_axis in axes:
-            self.put(out, note.over(axes))
-        else:
-            self.put(out, Note(axes, note.source, note.query_key))
+def _carried(name: str, note: Note, first: Tensor, out: Tensor) -> Note:
+    """What is known of the result of a function that keeps axes where they are, and perhaps shortens them."""
+    was, now = first.shape, out.shape
+    if was == now:
+        axes = note.axes
+    elif len(was) == len(now):
+        axes = tuple(a if x == y else (Atom(y),) for a, x, y in zip(note.axes, was, now, strict=True))
+    else:
+        axes = fresh(now)
+    if note.softmax is None:
+        return Note(axes, *note[1:])
+    cut = _without_sink(note, first, out)
+    if cut is not None:
+        return cut
+    if name in KEEPS_ATTENTION and note.key_axis in axes:
+        return Note(axes, *note[1:])
+    return Note(axes, note.source, note.query_key)
 
 
 def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
@@ -192,29 +167,16 @@ def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
     return Note(axes, note.source, note.query_key, note.softmax, keys)
 
 
-PROJECTIONS = frozenset({"linear", "addmm", "conv1d"})
-PERMUTATIONS = frozenset({"transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "mT", "T", "t"})
-RESHAPES = frozenset({"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as"})
-# An attention map stays one through these: dropout and casts change nothing, masks zero what was hidden.
-KEEPS_ATTENTION = frozenset(
-    "dropout dropout_ to type type_as float half bfloat16 double contiguous clone detach expand expand_as masked_fill "
-    "masked_fill_ mul mul_ nan_to_num nan_to_num_ __getitem__ narrow where alias requires_grad_".split()
-)
-
-
 def _permuted(name: str, args: tuple[Any, ...], axes: Axes, out: Tensor) -> Axes:
-    order = list(range(len(axes)))
-    rest = args[1:]
+    moved, rest, count = list(axes), args[1:], len(axes)
     if name in {"mT", "T", "t"}:
-        order[-2:] = order[:-3:-1]
+        moved[-2:] = moved[:-3:-1]
     elif name == "permute":
         dims = rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
-        order = [int(d) % len(axes) for d in dims]
-    elif name in {"movedim", "moveaxis"}:
+        moved = [axes[d % count] for d in dims]
+    elif name in {"movedim", "moveaxis"} or len(rest) != 2:  # or keywords: rare enough to forget what was known
         return fresh(out.shape)
-    elif len(rest) == 2:
-        a, b = (int(d) % len(axes) for d in rest)
-        order[a], order[b] = order[b], order[a]
-    else:  # keyword arguments: rare enough to forget what was known
-        return fresh(out.shape)
-    return tuple(axes[i] for i in order)
+    else:
+        a, b = rest[0] % count, rest[1] % count
+        moved[a], moved[b] = moved[b], moved[a]
+    return tuple(moved)

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.direct_path import DirectPath
+from whyformer.capture.functions import PROJECTIONS
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.capture.trail import PROJECTIONS
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import mask_gradient, open_gates
 from whyformer.run import Run

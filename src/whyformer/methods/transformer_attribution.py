@@ -7,7 +7,7 @@ import torch
 from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import Traced
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
-from whyformer.capture.record import require_sites, sites_of, unclaimed
+from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
 from whyformer.errors import one_of
 from whyformer.registry import constant, method
@@ -80,7 +80,7 @@ def _relevance(run: Run) -> tuple[Record, list[list[str]]]:
     """The relevance of every attention map, in the place where a record has the gradient."""
     rules, trace = _traced(run)
     found = run.differentiated(trace, [site.attention for site in rules.sites])
-    record = Record(tuple(sites_of(rules, False, found)), run.logits, unclaimed(rules))
+    record = Record(tuple(sites_of(rules, False, found)), run.logits, rules.unclaimed)
     require_sites(record)
     return record, _warnings(run, rules)
 

@@ -1,9 +1,9 @@
-"""Study a model once: its sites, the row that feeds its head, its patch grid, and whether it leaks.
+"""What is found out about a model, once: its sites, the row that feeds its head, its patch grid, and whether it leaks.
 
-``facts.py`` what is known · ``once.py`` who studies what, and remembers · ``one_stream.py`` plain self-attention ·
-``several.py`` streams and windows · ``between_rows.py`` rows that look at each other · ``starts.py`` where the input's
-own positions start · ``passes.py`` passes, counted · ``padding.py`` what a model hides · ``readable.py`` what methods
-may rely on.
+``study.py`` studies a model and remembers · ``facts.py`` what is known then, and what methods may rely on ·
+``readout.py`` sites, and the rows that feed the head · ``dataflow.py`` where queries and keys come from, and what they
+reach · ``schedule.py``, ``streams.py`` several streams of tokens · ``windows.py`` attention inside windows ·
+``leak.py`` what passes between positions outside attention · ``padding.py`` what a model hides by itself.
 """
 
 from whyformer.study.facts import Study as Study

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture.functions import PRODUCTS, sdpa_operands, tensors_in
+from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
 from whyformer.study.readout import Ending, Reached, Survey
-
-# Where queries and keys come from: the input whose positions they hold, and the attention they have been through.
-
 
 OWN = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
@@ -24,7 +22,7 @@ Segments = tuple[tuple[str | None, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What one tensor is made of."""
+    """What one tensor is made of: the input whose positions it holds, and the attention it has been through."""
 
     stream: str | None = None
     calls: frozenset[int] = frozenset()  # attention calls in its past
@@ -48,14 +46,10 @@ class Lineage(Survey):
         self.calls: list[AttentionCall] = []
         self.reached_back = -1  # the latest attention after which a state from before the previous block was read
         self._first_BHKD: Tensor | None = None  # what the first attention reads
-        self._marks: dict[int, tuple[weakref.ref[Tensor], Ancestry]] = {}
+        self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
         for tensor, stream in inputs:
-            self._put(tensor, Ancestry(stream))
-
-    def mark(self, tensor: Any) -> Ancestry | None:
-        entry = self._marks.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
+            self._marks.put(tensor, Ancestry(stream))
 
     def first_values(self) -> Tensor | None:
         """(1, H, K, D) what the first attention read, once: nothing is held any longer."""
@@ -64,32 +58,28 @@ class Lineage(Survey):
 
     def reaching(self, logits: Tensor) -> frozenset[int]:
         """The attention calls that reach the output: all, where the flow of data was lost."""
-        mark = self.mark(logits)
+        mark = self._marks.get(logits)
         return mark.calls if mark is not None and mark.calls else frozenset(range(len(self.calls)))
-
-    def _put(self, tensor: Tensor, mark: Ancestry) -> None:
-        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = func.__name__
-        whole = name == "scaled_dot_product_attention"
-        if whole:
-            named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
-            self._fused = (self.mark(named["query"]) or Ancestry(), self.mark(named["key"]) or Ancestry())
+        if name == "scaled_dot_product_attention":
+            call = sdpa_operands(args, kwargs)
+            self._fused = (self._marks.get(call["query"]) or Ancestry(), self._marks.get(call["key"]) or Ancestry())
         before = len(self.calls)
         out = super().__torch_function__(func, types, args, kwargs)
         self._fused = None
         if name != "multi_head_attention_forward":  # its body has marked its own results
-            self._follow(name, _flat((*args, *(kwargs or {}).values())), out, attended=len(self.calls) > before)
+            self._follow(name, tensors_in((*args, *(kwargs or {}).values())), out, attended=len(self.calls) > before)
         return out
 
     def at_site(self, site: OpenSite) -> None:
         super().at_site(site)
         if not self.calls:
             self._first_BHKD = site.value_BHKD
-        scores = self.mark(site.attention)
+        scores = self._marks.get(site.attention)
         query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Ancestry(), Ancestry()))
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
             query = replace(query, stream=OWN)  # asked by what the model brings itself
@@ -97,7 +87,7 @@ class Lineage(Survey):
         self.calls.append(AttentionCall(query, key))
 
     def _follow(self, name: str, operands: list[Tensor], out: Any, attended: bool) -> None:
-        marks = [m for m in map(self.mark, operands) if m is not None]
+        marks = [m for m in map(self._marks.get, operands) if m is not None]
         if not marks and not attended:
             return
         calls = frozenset[int]().union(*(m.calls for m in marks))
@@ -109,16 +99,16 @@ class Lineage(Survey):
             made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)
         else:
             made = self._merged(name, operands, marks, calls)
-        for result in _flat([out]):
-            self._put(result, made)
+        for result in tensors_in([out]):
+            self._marks.put(result, made)
         if out is None and name == "__setitem__":
-            self._put(operands[0], made)
+            self._marks.put(operands[0], made)
 
     def _merged(self, name: str, operands: list[Tensor], marks: list[Ancestry], calls: frozenset[int]) -> Ancestry:
         first = next((m for m in marks if m.stream is not None), marks[0])
         pair = next((m.pair for m in marks if m.pair is not None), None)
         if name in PRODUCTS and len(operands) > 1 and all(t.ndim > 2 for t in operands[-2:]):
-            left, right = (self.mark(t) or Ancestry() for t in operands[-2:])
+            left, right = (self._marks.get(t) or Ancestry() for t in operands[-2:])
             pair = (replace(left, pair=None), replace(right, pair=None))
         segments = first.segments
         stream = first.stream
@@ -132,28 +122,14 @@ class Lineage(Survey):
         """Streams laid end to end along the second of three axes; a token of the model's own joins its neighbour."""
         if any(t.ndim != 3 for t in operands) or len({t.shape[2] for t in operands}) != 1:
             return ()
-        parts = [(m.stream if (m := self.mark(t)) is not None else None, t.shape[1]) for t in operands]
+        parts = [(m.stream if (m := self._marks.get(t)) is not None else None, t.shape[1]) for t in operands]
         return tuple(parts) if len({s for s, _ in parts if s is not None}) > 1 else ()
 
 
-PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
-
-
-def _flat(values: Any) -> list[Tensor]:
-    flat: list[Tensor] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            flat.append(value)
-        elif isinstance(value, (list, tuple)):
-            flat.extend(v for v in value if isinstance(v, Tensor))
-    return flat
-
-
-# A lineage that finds the rows that feed the head in the same pass.
-
-
 class Tail(Lineage):
-    """Marks every tensor, and keeps the graph behind the latest attention, from call ``start`` on."""
+    """A lineage that also finds the rows that feed the head: it keeps the graph behind the latest attention, from call
+    ``start`` on.
+    """
 
     def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]], start: int = 0) -> None:
         super().__init__(batch, names, inputs)

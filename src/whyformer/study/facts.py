@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
@@ -38,16 +39,17 @@ class Study:
         error.__traceback__ = error.__context__ = error.__cause__ = None
         return replace(self, trouble=error, **known)
 
-    @property
+    @cached_property
     def multi_stream(self) -> bool:
         """Several streams of tokens, whose maps were put in order."""
         return bool(self.readouts)
 
-    @property
+    @cached_property
     def batch_axes(self) -> dict[int, int]:
+        """Which axis of a map counts the inputs, by site, where it is one of two."""
         return {i: s.batch_axis for i, s in enumerate(self.sites) if s.batch_axis is not None}
 
-    @property
+    @cached_property
     def one_stream(self) -> bool:
         """Plain self-attention over one sequence."""
         return (
@@ -65,9 +67,6 @@ class Study:
         return self.sites[0].keys
 
 
-# What methods may rely on: records with their streams, and no map where the study says it would mislead.
-
-
 def with_streams(record: Record, study: Study) -> Record:
     """The record with the streams (and kinds) that the study found."""
     facts = [f for f in study.sites if not f.parallel]
@@ -80,24 +79,20 @@ def with_streams(record: Record, study: Study) -> Record:
 def require_readable(study: Study, multi_stream: bool = False) -> None:
     """Refuse attention explanations that would be empty, partial, or not about the units.
 
-    several: the method knows the rules for several streams.
+    multi_stream: the method knows the rules for several streams, and for windows.
     """
     if study.trouble is not None:
         raise type(study.trouble)(*study.trouble.args)  # a new one: the study outlives the frames it would hold
-    if not study.sites:
+    if not study.sites or study.unclaimed:
         return  # the record itself says what is missing
-    if study.unclaimed:
-        return
-    if multi_stream and (study.windows is not None or study.multi_stream):
-        _refuse_leak(study)
-        return
-    if any(s.windows > 1 for s in study.sites):
+    ruled = multi_stream and (study.windows is not None or study.multi_stream)
+    if not ruled and any(s.windows > 1 for s in study.sites):
         raise NotOverUnits(
             "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use "
             "generic_attention, attention_rollout, raw_attention or attention_gradcam, which lay them out over the "
             "image, or a gradient or perturbation method."
         )
-    if not study.one_stream:
+    if not ruled and not study.one_stream:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
@@ -105,11 +100,7 @@ def require_readable(study: Study, multi_stream: bool = False) -> None:
             + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.multi_stream)
             + "a gradient or perturbation method."
         )
-    _refuse_leak(study)
-
-
-def _refuse_leak(study: Study) -> None:
-    if study.leak.found:
+    if study.leak.amount:
         raise PartlyCaptured(
             f"positions exchange information outside the captured attention (seen at {study.leak.path}: a change of "
             f"{study.leak.amount:.1e} where there should be none), so an attention map would be blind to part of the "

@@ -19,14 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture.functions import CHOICES, POSITIONWISE
 from whyformer.capture.intercept import current_path
+from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
 
-Forward = Callable[[], Tensor]
 Changed = Callable[[float], Tensor]  # by how much: 1 is a strong change, less a gentle one
-POSITIONWISE = frozenset({"linear", "addmm", "layer_norm", "rms_norm", "gelu", "silu", "relu"})
-CHOICES = frozenset({"topk", "sort", "argsort", "argmax", "max"})  # as a router makes them
+ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
+GENTLE = (2**-5, 2**-10)
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,6 @@ def audit_streams(forward: Forward, names: dict[int, str], probes: Sequence[Prob
         if leak.found:
             return leak
     return Leak(checked=len(plain) * len(probes))
-
-
-ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
-GENTLE = (2**-5, 2**-10)
 
 
 def _verdict(plain: Marks, changed: Callable[[float], Marks], probe: Probe) -> Leak:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import Intercept
+from whyformer.capture.record import Forward
 from whyformer.capture.roles import Intervene, Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-
-Forward = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
@@ -270,11 +269,8 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
     return Readout("rows", rows=tuple(rows))
 
 
-# Which rows of each attention reach the output without passing another attention.
-
-
 class Severed(Intercept):
-    """Every attention result stands at the start of a graph of its own."""
+    """Every attention result stands at the start of a graph of its own: what reaches it passes no other attention."""
 
     explicit = False
 

@@ -22,7 +22,14 @@ from whyformer.study.schedule import START, Link, Schedule, is_steady, require_s
 from whyformer.study.windows import Windows, windows_of
 from whyformer.types import Units
 
-# Which positions of one stream become which tokens of another: image tokens in a language model.
+Array = np.ndarray[Any, Any]
+UNFOLLOWED = (
+    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
+    "placed among the tokens of another stream. Scores are those of the tokens it became there."
+)
+LOST = (
+    "the model's {stream} layers have {count} position(s) that become no token ([CLS]): what they receive is not shown."
+)
 
 
 class Entering(Severed):
@@ -46,8 +53,9 @@ class Entering(Severed):
 def made_of(
     forward: Callable[[], Tensor], names: dict[int, str], source: int, first: int, places_N: Tensor
 ) -> Tensor | None:
-    """(tokens, rows) weights of the rows of call ``source`` in each placed token, or None where that is not clear.
+    """Which positions of one stream become which tokens of another: image tokens in a language model.
 
+    Gives (tokens, rows) weights of the rows of call ``source`` in each placed token, or None where that is not clear.
     ``places_N`` marks the tokens among the positions that call ``first`` attends over.
     """
     entering = Entering(names, first, len(places_N))
@@ -77,12 +85,6 @@ def made_of(
     for i in range(count):
         weights[i, used[i * group : (i + 1) * group]] = 1 / group
     return weights
-
-
-# Several streams of positions laid end to end, so that one row of scores covers them all.
-
-
-Array = np.ndarray[Any, Any]
 
 
 def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
@@ -252,18 +254,6 @@ def cropped(
     """One input's maps without padding, by (query stream, key stream)."""
     own = {stream: keep_N[where] for stream, where in slices(sizes).items()}
     return {(s, t): m[row][own[s]][:, own[t]] for (s, t), m in maps.items()}
-
-
-# Study a model of several streams, or of attention inside windows.
-
-
-UNFOLLOWED = (
-    "the model's own {stream} layers are not followed: no attention connects them to the output, their result is "
-    "placed among the tokens of another stream. Scores are those of the tokens it became there."
-)
-LOST = (
-    "the model's {stream} layers have {count} position(s) that become no token ([CLS]): what they receive is not shown."
-)
 
 
 def study_several(modality: Modality, one: Batch, study: Study, schedule: Schedule) -> Study:

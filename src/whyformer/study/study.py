@@ -1,4 +1,8 @@
-"""Study a model once: the row that feeds its head, where its text starts, and whether it leaks."""
+"""Study a model once: the row that feeds its head, where its text starts, and whether it leaks.
+
+``study_of`` remembers; ``study_one`` studies a model of plain self-attention, and hands others on to streams.py;
+``beside_others`` studies one whose rows look at each other.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +36,30 @@ from whyformer.study.readout import (
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
-# Study a model whose rows look at each other (SAINT): one row beside the reference rows.
+WEIGHED = (
+    "the head weighs the positions itself (attention pooling, {path}); the rows that it reads are taken evenly, so "
+    "its own weights are not part of the scores."
+)
+POOLED_BESIDES = (
+    "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
+    "what the others tell the head."
+)
+MAXIMUM = (
+    "the head takes the largest value over the positions, number by number; the rows that it reads are taken evenly, "
+    "so which of them won how often is not part of the scores."
+)
+SEVERAL_LAYERS = (
+    "the head reads the states after several layers, not after the last one alone; attention methods follow what "
+    "passes through all layers, and miss what earlier ones tell the head directly."
+)
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
-    """Column attention is studied; row attention is left aside, and the leak through it is said, not refused.
+    """Of a model whose rows look at each other (SAINT), column attention is studied, beside reference rows.
 
-    Between two column attentions SAINT mixes all columns of a row (they are one token of the row attention). That is
-    known of these models, so readings are given with a note (TableInput.notes) in place of an error.
+    Row attention is left aside, and the leak through it is said, not refused: between two column attentions SAINT
+    mixes all columns of a row (they are one token of the row attention). That is known of these models, so readings
+    are given with a note (TableInput.notes) in place of an error.
     """
     together = modality.beside_reference_rows(one)
     output, names = Output(modality, together), module_names(modality.model)
@@ -48,12 +68,11 @@ def beside_others(modality: Modality, one: Batch) -> Study:
     with torch.no_grad(), survey:
         output.logits(together)
     sites = tuple(replace(site, streams=(modality.stream,) * 2, kind="self") for site in survey.facts)
-    unclaimed = tuple(str(c) for c in survey.softmaxes if not c.claimed and c.looks_like_attention)
     steps = tuple(Step(i, modality.stream, modality.stream, i - 1 if i else START) for i in range(len(sites)))
     schedule = Schedule(steps, {modality.stream: sites[0].keys})
     readout = _readout_beside(output, together, names, len(sites) - 1, sites[0].keys)
     length = sum(v.shape[1] for v in one.tensors.values())
-    return Study(sites, readout, None, Leak(), unclaimed, 0, length, 3, schedule=schedule)
+    return Study(sites, readout, None, Leak(), survey.unclaimed, 0, length, 3, schedule=schedule)
 
 
 def _readout_beside(output: Output, together: Batch, names: dict[int, str], last: int, keys: int) -> Readout:
@@ -68,9 +87,6 @@ def _readout_beside(output: Output, together: Batch, names: dict[int, str], last
     return readout_of(reached.rows, keys, keys, reached.slots)
 
 
-# Passes of a study: the model on the one input that is studied, counted.
-
-
 class Passes:
     """Runs the input that is studied, or a variant of it, and counts how often."""
 
@@ -83,13 +99,10 @@ class Passes:
         return self._output.logits(self.one if variant is None else variant)
 
 
-# Where the input's own positions start among those of the attention: the first that changes with its first unit.
-
-
 def text_starts(modality: Modality, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
     """The first position of the text, for models that put tokens of their own around it.
 
-    ``before_BHKD`` are the values of the first attention.
+    It is the first that changes with the first unit. ``before_BHKD`` are the values of the first attention.
     """
 
     def shift(embedding: Tensor) -> Tensor:
@@ -132,29 +145,8 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
     return int(moved[0]) if len(moved) else None
 
 
-# Study a model of plain self-attention: the row that feeds its head, where its text starts, and whether it leaks.
-
-
-WEIGHED = (
-    "the head weighs the positions itself (attention pooling, {path}); the rows that it reads are taken evenly, so "
-    "its own weights are not part of the scores."
-)
-
-POOLED_BESIDES = (
-    "the head reads the {rule} by itself and pools others besides; attention methods follow the {rule} alone, and miss "
-    "what the others tell the head."
-)
-MAXIMUM = (
-    "the head takes the largest value over the positions, number by number; the rows that it reads are taken evenly, "
-    "so which of them won how often is not part of the scores."
-)
-SEVERAL_LAYERS = (
-    "the head reads the states after several layers, not after the last one alone; attention methods follow what "
-    "passes through all layers, and miss what earlier ones tell the head directly."
-)
-
-
 def study_one(modality: Modality, one: Batch) -> Study:
+    """The study of one input."""
     names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
@@ -162,14 +154,13 @@ def study_one(modality: Modality, one: Batch) -> Study:
     except CaptureError as error:  # other methods need no map
         return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
     first_BHKD = found.first_values()
-    unclaimed = tuple(str(c) for c in found.softmaxes if not c.claimed and c.looks_like_attention)
     schedule = schedule_of(found.facts, found.calls, reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
         for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
     )
     grid = found.grid if sites else modality.cells(one)
-    study = Study(sites, None, grid, Leak(), unclaimed, 0, length, run.count, schedule=schedule)
+    study = Study(sites, None, grid, Leak(), found.unclaimed, 0, length, run.count, schedule=schedule)
     if first_BHKD is None:
         return study
     if not study.one_stream:
@@ -297,11 +288,8 @@ def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, re
     return audit(run, changed, names, position, len(real))
 
 
-# Each model and kind of input is studied once; the study is remembered beside the model.
-
-
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
-    """The study of this model for this kind of input, and whether it had to be made now."""
+    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     key = _signature(modality, batch)

@@ -8,7 +8,6 @@ side and projected (patch merging), the shadow says which: their places in the g
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture.functions import LAYOUTS, MATMULS, sdpa_operands
+from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOverUnits
 from whyformer.study.readout import Survey
 
-MOVES = frozenset(
-    "view reshape transpose permute contiguous roll flatten unflatten unsqueeze squeeze __getitem__ cat clone to "
-    "expand chunk split movedim narrow swapaxes stack".split()
-)
+MOVES = LAYOUTS | frozenset("contiguous roll __getitem__ cat clone to expand chunk split narrow stack".split())
 PADDING = -1
 
 
@@ -72,19 +70,9 @@ class Shadows(Survey):
         self.placements: list[Placement] = []
         self.merges: list[Tensor] = []
         self.sizes: list[int] = []
-        self._shadows: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+        self._shadows = Notes[Tensor]()
+        self._asking = Notes[Tensor]()  # beside scores: the shadow of their queries
         self._fused: Tensor | None = None
-        self._asking: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}  # scores -> shadow of their queries
-
-    def _get(self, table: dict[int, tuple[weakref.ref[Tensor], Tensor]], tensor: Any) -> Tensor | None:
-        entry = table.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def shadow(self, tensor: Any) -> Tensor | None:
-        return self._get(self._shadows, tensor)
-
-    def _put(self, tensor: Tensor, shadow: Tensor) -> None:
-        self._shadows[id(tensor)] = (weakref.ref(tensor), shadow)
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -92,7 +80,7 @@ class Shadows(Survey):
         kwargs = kwargs or {}
         name = func.__name__
         if name == "scaled_dot_product_attention":
-            self._fused = self.shadow(args[0] if args else kwargs["query"])
+            self._fused = self._shadows.get(sdpa_operands(args, kwargs)["query"])
         before = len(self.placements)
         out = super().__torch_function__(func, types, args, kwargs)
         self._fused = None
@@ -105,7 +93,7 @@ class Shadows(Survey):
 
     def at_site(self, site: OpenSite) -> None:
         super().at_site(site)
-        asked = self._fused if self._fused is not None else self._get(self._asking, site.attention)
+        asked = self._fused if self._fused is not None else self._asking.get(site.attention)
         if asked is None:
             raise NotOverUnits(
                 f"{site.path}: which tokens its windows hold could not be followed. Use a gradient or perturbation "
@@ -117,7 +105,7 @@ class Shadows(Survey):
 
     def _attended(self, out: Any) -> None:
         if isinstance(out, Tensor) and out.shape[:-1] == self._last.shape[:-1]:
-            self._put(out, self._last[..., :1].expand(out.shape))
+            self._shadows.put(out, self._last[..., :1].expand(out.shape))
 
     def _follow(self, name: str, func: Callable[..., Any], args: Any, kwargs: Any, out: Any) -> None:
         if name == "conv2d" and not self.placements and isinstance(out, Tensor):
@@ -125,40 +113,40 @@ class Shadows(Survey):
             return
         first = args[0] if args else next(iter(kwargs.values()), None)
         members = list(first) if isinstance(first, (list, tuple)) else [first]
-        shadows = [self.shadow(t) for t in members]
+        shadows = [self._shadows.get(t) for t in members]
         if name in MOVES and shadows and all(s is not None for s in shadows):
             moved = func(shadows if isinstance(first, (list, tuple)) else shadows[0], *args[1:], **kwargs)
             for result, shadow in zip(_each(out), _each(moved), strict=True):
-                self._put(result, shadow)
+                self._shadows.put(result, shadow)
             return
         if not isinstance(out, Tensor):
             return
-        own = next((s for t in args if isinstance(t, Tensor) and (s := self.shadow(t)) is not None), None)
+        own = next((s for t in args if isinstance(t, Tensor) and (s := self._shadows.get(t)) is not None), None)
         if name == "pad" and own is not None:
-            self._put(out, torch.nn.functional.pad(own, args[1], value=PADDING))
+            self._shadows.put(out, torch.nn.functional.pad(own, args[1], value=PADDING))
         elif name in {"linear", "layer_norm"} and own is not None:
             self._projected(own, out)
-        elif name in {"matmul", "bmm", "__matmul__"} and own is not None and out.ndim == own.ndim:
-            self._asking[id(out)] = (weakref.ref(out), own)
+        elif name in MATMULS and own is not None and out.ndim == own.ndim:
+            self._asking.put(out, own)
         elif own is not None and own.shape == out.shape:
-            self._put(out, own)
+            self._shadows.put(out, own)
         else:
-            asked = next((a for t in args if (a := self._get(self._asking, t)) is not None), None)
+            asked = next((a for t in args if (a := self._asking.get(t)) is not None), None)
             if asked is not None and out.shape[: asked.ndim - 1][-1:] == asked.shape[-2:-1]:
-                self._asking[id(out)] = (weakref.ref(out), asked)
+                self._asking.put(out, asked)
 
     def _start(self, out: Tensor) -> None:
         rows, columns = out.shape[-2:]
         numbers = torch.arange(rows * columns, dtype=torch.float64).view(rows, columns)
         self.sizes, self.merges = [rows * columns], []
-        self._put(out, numbers.expand(out.shape).clone())
+        self._shadows.put(out, numbers.expand(out.shape).clone())
 
     def _projected(self, own: Tensor, out: Tensor) -> None:
         """One token per vector stays itself; several side by side become a new one."""
         if own.shape[:-1] != out.shape[:-1]:
             return
         if (own == own[..., :1]).all():
-            self._put(out, own[..., :1].expand(out.shape))
+            self._shadows.put(out, own[..., :1].expand(out.shape))
             return
         flat = own.reshape(-1, own.shape[-1])
         merge = torch.zeros(len(flat), self.sizes[-1], dtype=torch.float32)
@@ -168,7 +156,7 @@ class Shadows(Survey):
         self.merges.append(merge)
         self.sizes.append(len(flat))
         fresh = torch.arange(len(flat), dtype=torch.float64).view(*own.shape[:-1], 1)
-        self._put(out, fresh.expand(out.shape))
+        self._shadows.put(out, fresh.expand(out.shape))
 
 
 def _each(out: Any) -> list[Tensor]:

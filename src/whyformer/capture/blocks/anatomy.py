@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from whyformer.capture.blocks.block import Anatomy, Block, Places
 from whyformer.capture.blocks.output_projection import HELP, Projected, project
-from whyformer.capture.blocks.residual import CASTS, HEADS, LAYOUTS, MULS, Follow, Heads, Stream, Sum
+from whyformer.capture.blocks.residual import HEADS, Follow, Heads, Stream, Sum
 from whyformer.capture.blocks.tape import Stretch, Tape, TapedCall, ancestors, changes_in_place, descendants, stretch
-from whyformer.capture.intercept import Function, name_of
-from whyformer.capture.record import Forward, sites_of, unclaimed
+from whyformer.capture.functions import LAYOUTS, MULS, UNCHANGED, Function, name_of
+from whyformer.capture.record import Forward, sites_of
 from whyformer.capture.roles import Observe
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
@@ -105,7 +105,7 @@ def dissect(forward: Forward, intercept: Dissect) -> Anatomy:
         with intercept:
             logits = forward()
         intercept.settle()
-        record = Record(tuple(sites_of(intercept, values=True)), logits, unclaimed(intercept))
+        record = Record(tuple(sites_of(intercept, values=True)), logits, intercept.unclaimed)
     return Anatomy(record, tuple(intercept.blocks))
 
 
@@ -114,7 +114,7 @@ def _same(tape: Tape, number: int, other: int) -> bool:
     makers = {n: c for c in tape.calls for n in c.outs}
     while number != other:
         call = makers.get(number)
-        if call is None or call.name not in CASTS | LAYOUTS:
+        if call is None or call.name not in UNCHANGED | LAYOUTS:
             return False
         number = call.inputs[0]
     return True
@@ -152,7 +152,7 @@ def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None
     def origin(number: int) -> int | None:
         while number not in sources:
             call = makers.get(number)
-            if call is None or call.name not in CASTS | LAYOUTS | MULS:
+            if call is None or call.name not in UNCHANGED | LAYOUTS | MULS:
                 return None
             number = call.inputs[0]
         found = tape.values[number]
@@ -201,7 +201,7 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
         for n, s in follow.states.items()
         if isinstance(s, Stream)
         and (s.joined and len(s.divisors) == norms and (norms or not s.steps))
-        and not (makers[n].name in {*CASTS, *LAYOUTS, "mean"} or _scales(makers[n]))
+        and not (makers[n].name in {*UNCHANGED, *LAYOUTS, "mean"} or _scales(makers[n]))
     ]
     return found[-1] if found else default
 

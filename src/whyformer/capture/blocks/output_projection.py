@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.block import Places
-from whyformer.capture.blocks.residual import ADDS, CASTS, JOINS, LAYOUTS, Follow, Heads, State, Stream
+from whyformer.capture.blocks.residual import Follow, Heads, State, Stream
 from whyformer.capture.blocks.tape import Ref, TapedCall
+from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, UNCHANGED
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
 
@@ -35,7 +36,7 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
     """
     values, where = follow.tape.values, sites[0].path or "the model itself"
     found = _matrix(call, values, follow.states)
-    if found is None and call.name in CASTS | LAYOUTS | JOINS:
+    if found is None and call.name in UNCHANGED | LAYOUTS | JOINS:
         return None
     mixed_BQM = _mixed(sites)
     if found is not None:

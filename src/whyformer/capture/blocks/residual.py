@@ -18,23 +18,10 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.tape import Ref, Tape, TapedCall
+from whyformer.capture.functions import ADDS, DIVS, JOINS, LAYOUTS, MULS, NORMS, SUBS, UNCHANGED
 
 CENTER = "center"
 Step = str | Tensor  # CENTER, or gains over the width
-
-CASTS = frozenset(
-    "to type type_as float half bfloat16 double contiguous clone detach dropout dropout_ alias requires_grad_".split()
-)
-LAYOUTS = frozenset(
-    "view reshape flatten unflatten transpose swapaxes swapdims permute movedim moveaxis unsqueeze squeeze view_as "
-    "reshape_as mT T t".split()
-)
-JOINS = frozenset({"cat", "concat", "concatenate", "hstack"})
-ADDS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
-SUBS = frozenset({"sub", "sub_", "__sub__", "__isub__", "subtract"})
-MULS = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"})
-DIVS = frozenset({"div", "div_", "__truediv__", "__itruediv__", "divide", "true_divide"})
-NORMS = frozenset({"layer_norm", "rms_norm"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +97,10 @@ class Follow:
 
     def _result(self, call: TapedCall, live: list[int]) -> State:
         state = self.states[live[0]]
-        if call.name not in SUBS | CASTS and any(_is_mean(self.states[n]) for n in live):
+        if call.name not in SUBS | UNCHANGED and any(_is_mean(self.states[n]) for n in live):
             return OPAQUE
         if isinstance(state, Heads):
-            keeps = call.name in CASTS | LAYOUTS | JOINS and all(isinstance(self.states[n], Heads) for n in live)
+            keeps = call.name in UNCHANGED | LAYOUTS | JOINS and all(isinstance(self.states[n], Heads) for n in live)
             return HEADS if keeps else OPAQUE
         if call.name in ADDS | SUBS:
             return self._sum(call)
@@ -121,7 +108,7 @@ class Follow:
             return self._product(call)
         if isinstance(state, Opaque):
             return OPAQUE
-        if call.name in CASTS:
+        if call.name in UNCHANGED:
             return state
         if call.name in LAYOUTS:
             return self._moved(call, live[0], state)

@@ -14,16 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
+from whyformer.capture.functions import DECIDES, IN_PLACE
 from whyformer.errors import NotOffered
 
 LOST = -1  # a tensor whose memory was overwritten through another view of it
 Env = dict[int, Tensor]
-# A number that leaves the tape for Python, or a shape that depends on numbers: what follows may be another program.
-DECIDES = frozenset(
-    "item tolist __bool__ __int__ __float__ __index__ numpy nonzero argwhere unique unique_consecutive masked_select "
-    "bincount histc".split()
-)
-IN_PLACE = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__imatmul__"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ embedding, whose positions are the sources. From there on each function the mode
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.decompose.rules import RULES
 from whyformer.capture.decompose.shares import FunctionCall, Shares, diagonal, settled
-from whyformer.capture.intercept import current_path, name_of, open_body
+from whyformer.capture.functions import WRITES, name_of, open_body
+from whyformer.capture.intercept import current_path
+from whyformer.capture.notes import Notes
 from whyformer.errors import NotOffered
 
 Watch = Callable[[str, Tensor, Shares], None]
-WRITES = frozenset({"__setitem__", "copy_", "index_copy_", "index_put_", "scatter_", "masked_fill_", "fill_", "zero_"})
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,15 @@ class Decompose(TorchFunctionMode):
         super().__init__()
         self.names, self.stack, self.positions, self.bias = names, stack, positions, bias
         self._entered, self._watch = entered, watch
-        self._shares: dict[int, tuple[weakref.ref[Tensor], Shares]] = {}
+        self._shares = Notes[Shares]()
         self._next_layer = 1
         self.axis = 1  # which axis of the hidden state counts the positions
         self.stream: Shares | None = None  # the last hidden state, in the shape of the embedding
         self._stream_shape: tuple[int, ...] = ()
 
-    def of(self, tensor: Any) -> Shares | None:
-        entry = self._shares.get(id(tensor))
-        return entry[1] if entry is not None and entry[0]() is tensor else None
-
     def settled(self, tensor: Tensor) -> Shares:
         """Shares of a result, with all biases shared out."""
-        shares = self.of(tensor)
+        shares = self._shares.get(tensor)
         if shares is None:
             raise NotOffered(
                 "decompx lost its way: the logits of this model are not connected to its first layer by functions that "
@@ -109,7 +105,7 @@ class Decompose(TorchFunctionMode):
             self._enter(self._entered, args, kwargs)
         if not self._shares:
             return func(*args, **kwargs)
-        call = FunctionCall.of(name, func, args, kwargs, self.of)
+        call = FunctionCall.of(name, func, args, kwargs, self._shares.get)
         if not call.shares:
             return func(*args, **kwargs)
         if name in WRITES:
@@ -144,11 +140,10 @@ class Decompose(TorchFunctionMode):
     def _put(self, tensor: Any, shares: Any) -> None:
         if not isinstance(tensor, Tensor):
             return
-        key = id(tensor)
         if shares is None:
-            self._shares.pop(key, None)
+            self._shares.drop(tensor)
             return
-        self._shares[key] = (weakref.ref(tensor, lambda _: self._shares.pop(key, None)), shares)
+        self._shares.put(tensor, shares)
         if tuple(tensor.shape) == self._stream_shape and not shares.lost:
             self.stream = shares
         if self._watch is not None:
@@ -169,7 +164,7 @@ class Decompose(TorchFunctionMode):
     def _enter(self, entered: Callable[[int, Shares], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The first hidden state that is used inside the next layer."""
         candidates = [t for t in _tensors(args, kwargs) if tuple(t.shape) == self._stream_shape]
-        shares = next((s for t in candidates if (s := self.of(t)) is not None), None)
+        shares = next((s for t in candidates if (s := self._shares.get(t)) is not None), None)
         if shares is not None and self._inside(self.stack.layers[self._next_layer]):
             entered(self._next_layer, shares)
             self._next_layer += 1

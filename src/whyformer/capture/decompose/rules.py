@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,80 +20,27 @@ from whyformer.capture.decompose.shares import (
     expanded,
     per_source,
 )
-from whyformer.capture.functions import attention_weights, repeat_heads
+from whyformer.capture.functions import (
+    ACTIVATIONS,
+    ADDS,
+    DIVS,
+    DROPOUTS,
+    LAYOUTS,
+    LISTED,
+    MATMULS,
+    MULS,
+    PIECES,
+    RARE_DROPOUTS,
+    REPEATS,
+    REVERSED_SUBS,
+    SAME,
+    SDPA,
+    SUBS,
+    attention_weights,
+    repeat_heads,
+)
 
-# How shares pass through what is not linear, made so with the values the model really has.
-
-
-def activation(call: FunctionCall) -> Shares:
-    """f(z) = (f(z)/z)·z: every share is multiplied by the slope from the origin (zero-origin rule)."""
-    ((leaf, shares),) = list(call.shares.items())[:1]
-    value, out = call.leaves[leaf].to(call.dtype), call.out.to(call.dtype)
-    slope = torch.where(value == 0, 0.0, out / torch.where(value == 0, 1.0, value))
-    if shares.lost or len(call.shares) > 1:
-        return Shares(call.sources, call.shape, None, gate=True, lost=shares.lost or f"{call.name}()")
-    whole = call.settle(shares)
-    return Shares(
-        shares.sources,
-        call.shape,
-        lambda first, end: whole.part(first, end) * slope,
-        stage=whole.stage,
-        gate=True,
-    )
-
-
-def layer_norm(call: FunctionCall) -> Shares:
-    """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias."""
-    x, shape, weight, bias, eps = call.arguments("input", "normalized_shape", "weight", "bias", "eps")
-    dims = tuple(range(-len(shape), 0))
-    value = x.to(call.dtype)
-    scale = (value.var(dims, unbiased=False, keepdim=True) + (1e-5 if eps is None else eps)).rsqrt()
-    return _normed(call, x, lambda v: v - v.mean(dims, keepdim=True), scale, weight, bias)
-
-
-def rms_norm(call: FunctionCall) -> Shares:
-    x, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")
-    dims = tuple(range(-len(shape), 0))
-    value = x.to(call.dtype)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
-    scale = (value.square().mean(dims, keepdim=True) + eps).rsqrt()
-    return _normed(call, x, lambda v: v, scale, weight, None)
-
-
-def _normed(
-    call: FunctionCall,
-    x: Tensor,
-    center: Callable[[Tensor], Tensor],
-    scale: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Shares:
-    shares = call.of_operand(x)
-    if shares is None or shares.lost:
-        return call.lost(shares.lost if shares is not None else "")
-    factor = scale if weight is None else scale * weight.to(scale.dtype)
-    shape = call.shape
-    offset = None if shares.offset is None else center(shares.offset) * factor
-    if bias is not None:
-        offset = (bias.to(scale.dtype) + (0 if offset is None else offset)).expand(shape)
-    stage = OWN if shares.stage == OWN else ""
-    found = Shares(
-        shares.sources, shape, lambda first, end: center(shares.part(first, end)) * factor, offset, stage=stage
-    )
-    return call.settle(found)
-
-
-def unrelated(call: FunctionCall) -> None:
-    """A new tensor that only has the shape or dtype of a hidden state."""
-    return
-
-
-def weighs(call: FunctionCall) -> Outcome:
-    """What only weighs or selects (attention, a deviation, a maximum): may multiply or divide, never be added."""
-    return call.all_lost(f"the result of {call.name}(), used as if it were a hidden state")
-
-
-# How shares pass through what is linear: views, sums, scalings. Every share goes through it alike.
+# What is linear: every share goes through it alike.
 
 
 def linear_in_all(call: FunctionCall) -> Outcome:
@@ -139,7 +86,7 @@ def linear_in_all(call: FunctionCall) -> Outcome:
 
 def _data_leaves(call: FunctionCall) -> list[int]:
     """Which operands a function of several is linear in; of the others only tensors with shares are data."""
-    if call.name in {"cat", "concat", "concatenate", "stack", "hstack", "vstack"}:
+    if call.name in LISTED:
         return [i for i, leaf in enumerate(call.leaves) if isinstance(leaf, Tensor)]
     if call.name == "masked_fill":
         return [0, 2]
@@ -164,9 +111,9 @@ def add(call: FunctionCall) -> Shares:
     those that came with an attention (b_V·W_O + b_O) over the sum, as the authors do.
     """
     left, right, alpha = call.arguments("input", "other", "alpha")
-    if call.name in {"__rsub__", "rsub"}:
+    if call.name in REVERSED_SUBS:
         left, right = right, left
-    minus = call.name in {"sub", "subtract", "__sub__", "__rsub__", "rsub", "sub_", "__isub__"}
+    minus = call.name in SUBS | REVERSED_SUBS
     factor = (1 if alpha is None else alpha) * (-1 if minus else 1)
     a, b = (call.of_operand(side) for side in (left, right))
     shape = call.shape
@@ -261,7 +208,7 @@ def _scaled(call: FunctionCall, shares: Shares, factor: Any, gate: bool = False)
     )
 
 
-# How shares pass through matrix products: projections, and attention with its weights as constants.
+# Matrix products: projections, and attention with its weights as constants.
 
 
 def linear(call: FunctionCall) -> Shares:
@@ -331,8 +278,7 @@ def mixed(weights: Tensor, values: Tensor) -> Tensor:
 
 
 def sdpa(call: FunctionCall) -> Shares:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    query, key, value, mask, _, causal, scale, gqa = call.arguments(*names)
+    query, key, value, mask, _, causal, scale, gqa = call.arguments(*SDPA)
     shares = call.of_operand(value)
     if shares is None or shares.lost:
         return call.lost(shares.lost if shares is not None else "an attention whose values are no hidden states")
@@ -365,42 +311,105 @@ def linear_in_one(call: FunctionCall) -> Outcome:
     return found
 
 
-# Which function of torch is answered by which rule, while a model is being decomposed.
+# What is not linear, made so with the values the model really has.
 
 
-def _names(rule: Rule, *names: str) -> dict[str, Rule]:
-    return {name: rule for line in names for name in line.split()}
+def activation(call: FunctionCall) -> Shares:
+    """f(z) = (f(z)/z)·z: every share is multiplied by the slope from the origin (zero-origin rule)."""
+    ((leaf, shares),) = list(call.shares.items())[:1]
+    value, out = call.leaves[leaf].to(call.dtype), call.out.to(call.dtype)
+    slope = torch.where(value == 0, 0.0, out / torch.where(value == 0, 1.0, value))
+    if shares.lost or len(call.shares) > 1:
+        return Shares(call.sources, call.shape, None, gate=True, lost=shares.lost or f"{call.name}()")
+    whole = call.settle(shares)
+    return Shares(
+        shares.sources,
+        call.shape,
+        lambda first, end: whole.part(first, end) * slope,
+        stage=whole.stage,
+        gate=True,
+    )
+
+
+def layer_norm(call: FunctionCall) -> Shares:
+    """γ·(x_s - mean x_s)/σ with the deviation σ of the whole x; β is a bias."""
+    x, shape, weight, bias, eps = call.arguments("input", "normalized_shape", "weight", "bias", "eps")
+    dims = tuple(range(-len(shape), 0))
+    value = x.to(call.dtype)
+    scale = (value.var(dims, unbiased=False, keepdim=True) + (1e-5 if eps is None else eps)).rsqrt()
+    return _normed(call, x, lambda v: v - v.mean(dims, keepdim=True), scale, weight, bias)
+
+
+def rms_norm(call: FunctionCall) -> Shares:
+    x, shape, weight, eps = call.arguments("input", "normalized_shape", "weight", "eps")
+    dims = tuple(range(-len(shape), 0))
+    value = x.to(call.dtype)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    scale = (value.square().mean(dims, keepdim=True) + eps).rsqrt()
+    return _normed(call, x, lambda v: v, scale, weight, None)
+
+
+def _normed(
+    call: FunctionCall,
+    x: Tensor,
+    center: Callable[[Tensor], Tensor],
+    scale: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> Shares:
+    shares = call.of_operand(x)
+    if shares is None or shares.lost:
+        return call.lost(shares.lost if shares is not None else "")
+    factor = scale if weight is None else scale * weight.to(scale.dtype)
+    shape = call.shape
+    offset = None if shares.offset is None else center(shares.offset) * factor
+    if bias is not None:
+        offset = (bias.to(scale.dtype) + (0 if offset is None else offset)).expand(shape)
+    stage = OWN if shares.stage == OWN else ""
+    found = Shares(
+        shares.sources, shape, lambda first, end: center(shares.part(first, end)) * factor, offset, stage=stage
+    )
+    return call.settle(found)
+
+
+def unrelated(call: FunctionCall) -> None:
+    """A new tensor that only has the shape or dtype of a hidden state."""
+    return
+
+
+def weighs(call: FunctionCall) -> Outcome:
+    """What only weighs or selects (attention, a deviation, a maximum): may multiply or divide, never be added."""
+    return call.all_lost(f"the result of {call.name}(), used as if it were a hidden state")
+
+
+def _names(rule: Rule, *names: Iterable[str]) -> dict[str, Rule]:
+    return {name: rule for group in names for name in (group.split() if isinstance(group, str) else group)}
 
 
 RULES: dict[str, Rule] = {
     **_names(
         linear_in_all,
-        "view reshape flatten unflatten unsqueeze squeeze view_as reshape_as transpose swapaxes swapdims permute T mT",
-        "t movedim moveaxis __getitem__ narrow select split chunk unbind tensor_split index_select gather expand",
-        "expand_as repeat repeat_interleave tile roll flip sum mean cumsum cat concat concatenate stack hstack vstack",
-        "masked_fill where take_along_dim diagonal tril triu",
+        LAYOUTS | PIECES | REPEATS | LISTED,
+        "__getitem__ narrow select index_select gather roll flip sum mean cumsum masked_fill where take_along_dim",
+        "diagonal tril triu",
     ),
-    **_names(
-        same,
-        "to type type_as float half bfloat16 double cpu cuda contiguous clone detach alias requires_grad_ positive",
-        "dropout dropout1d dropout2d alpha_dropout feature_dropout",
-    ),
-    **_names(add, "add __add__ __radd__ __iadd__ add_ sub subtract __sub__ __rsub__ rsub __isub__ sub_"),
+    **_names(same, SAME | DROPOUTS | RARE_DROPOUTS, "cpu cuda positive"),
+    **_names(add, ADDS | SUBS | REVERSED_SUBS),
     **_names(negative, "neg negative __neg__"),
-    **_names(multiply, "mul multiply __mul__ __rmul__ __imul__ mul_"),
-    **_names(divide, "div divide true_divide __truediv__ __div__ __rtruediv__ __rdiv__ __itruediv__ div_"),
+    **_names(multiply, MULS),
+    **_names(divide, DIVS, "__div__ __rtruediv__ __rdiv__"),
     **_names(linear, "linear"),
     **_names(addmm, "addmm"),
-    **_names(matrix_product, "matmul __matmul__ bmm"),
+    **_names(matrix_product, MATMULS),
     **_names(linear_in_one, "einsum"),
     **_names(sdpa, "scaled_dot_product_attention"),
     **_names(layer_norm, "layer_norm"),
     **_names(rms_norm, "rms_norm"),
     **_names(
         activation,
-        "gelu relu relu_ relu6 silu silu_ sigmoid sigmoid_ tanh tanh_ elu elu_ celu selu selu_ leaky_relu leaky_relu_",
-        "prelu softplus softsign mish hardswish hardsigmoid hardtanh logsigmoid threshold erf clamp clamp_ clip",
-        "pow __pow__ square sqrt rsqrt exp log abs reciprocal sin cos nan_to_num nan_to_num_ normalize",
+        ACTIVATIONS,
+        "relu_ silu_ sigmoid_ tanh_ elu_ selu_ leaky_relu_ threshold clamp clamp_ clip __pow__ sqrt rsqrt exp log abs",
+        "reciprocal sin cos nan_to_num nan_to_num_ normalize",
     ),
     **_names(
         weighs,

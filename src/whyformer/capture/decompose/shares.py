@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from whyformer.capture.functions import Function
 from whyformer.errors import NotOffered
 
 Compute = Callable[[int, int], Tensor]  # first source, end → (sources, *shape)
@@ -23,6 +24,9 @@ BUDGET = 2**24  # numbers a chunk of shares may have: 64 MiB in float32
 BIAS_RULES = ("absdot", "norm", "equal", "abssim")
 HALF = frozenset({torch.float16, torch.bfloat16})
 OWN, MIXED = "own", "mixed"  # stages: each position still is its own only source; just out of an attention
+STRANGER = "a sum or join with something that is neither a hidden state nor a parameter: it came around the layers"
+Outcome: TypeAlias = "Shares | Sequence[Shares | None] | None"
+Rule = Callable[["FunctionCall"], Outcome]
 
 
 class Shares:
@@ -160,18 +164,9 @@ def _claim(part: Tensor, offset: Tensor, rule: str) -> Tensor:
     return torch.where(norm == 0, 0.0, dot / torch.where(norm == 0, 1.0, norm))  # ‖b‖ cancels
 
 
-# One function call of a model that is being decomposed, as its rule sees it.
-
-
-Outcome: TypeAlias = "Shares | Sequence[Shares | None] | None"
-Rule = Callable[["FunctionCall"], Outcome]
-Function = Callable[..., Any]
-STRANGER = "a sum or join with something that is neither a hidden state nor a parameter: it came around the layers"
-
-
 @dataclass
 class FunctionCall:
-    """One function call of the model: operands as leaves, and the shares of those that have some."""
+    """One call of the model as its rule sees it: operands as leaves, and the shares of those that have some."""
 
     name: str
     func: Function

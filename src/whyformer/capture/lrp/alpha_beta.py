@@ -1,4 +1,8 @@
-"""Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance."""
+"""Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
+
+Four autograd functions whose backward shares out the relevance of a result; on top of them one rule per torch function;
+and the mode that applies the rules.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import LINEAR, attention_weights, repeat_heads
+from whyformer.capture.functions import (
+    ATTENTION,
+    CASTS,
+    CLAMPS,
+    LINEAR,
+    MATMULS,
+    REDUCTIONS,
+    REVERSED_SUBS,
+    Function,
+    attention_weights,
+    out_of_place,
+    plain_name,
+    repeat_heads,
+    sdpa_operands,
+)
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.lrp.changed_gradients import CONSTANT
-from whyformer.capture.lrp.elementwise import ACTIVATIONS, Elementwise, carrying, out_of_place, plain_name
+from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.site import OpenSite
 from whyformer.errors import AmbiguousLayout
 
-# How one operation shares out the relevance R of its result: autograd functions whose backward is that share.
-
-
 TINY = 1e-9
+OPAQUE = ATTENTION | {"__get__"}
 Totals = Callable[[Tensor], Tensor]  # sums per input, shaped to broadcast against what was summed
+Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 
 
 def divided(relevance: Tensor, z: Tensor) -> Tensor:
@@ -116,13 +133,6 @@ def split(a: Tensor, b: Tensor, totals: Totals) -> Tensor:
     NOTE[DIFF] the authors' sums run over the whole tensor, batch included; ``totals`` sums each input by itself.
     """
     return _Split.apply(a, b, totals)  # type: ignore[no-untyped-call, no-any-return]
-
-
-# The alpha-beta rules, one per torch function: (mode, function, arguments) → result.
-
-
-Function = Callable[..., Any]
-Rule = Callable[["AlphaBeta", Function, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def passes(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -244,16 +254,14 @@ def _sum(rules: AlphaBeta, left: Tensor, right: Tensor) -> Tensor:
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(ACTIVATIONS, passes),
-    **dict.fromkeys(
-        "softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize neg negative".split(), passes
-    ),
-    **dict.fromkeys("clamp clamp_min clamp_max clip nan_to_num rsub __rsub__".split(), passes),
+    **dict.fromkeys(BENDS | CLAMPS | REVERSED_SUBS, passes),
+    **dict.fromkeys("softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize".split(), passes),
+    **dict.fromkeys("neg negative nan_to_num".split(), passes),
     **dict.fromkeys(CONSTANT, nothing),
-    **dict.fromkeys("to type type_as float double half bfloat16".split(), cast),
-    **dict.fromkeys("sum mean cumsum avg_pool1d avg_pool2d adaptive_avg_pool1d adaptive_avg_pool2d".split(), reduction),
+    **dict.fromkeys(CASTS, cast),
+    **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
-    **dict.fromkeys("matmul __matmul__ bmm mm".split(), product),
+    **dict.fromkeys(MATMULS | {"mm"}, product),
     "addmm": addmm,
     "baddbmm": baddbmm,
     "einsum": einsum,
@@ -263,12 +271,6 @@ RULES: dict[str, Rule] = {
     "add": addition,
     "sub": addition,
 }
-
-
-# Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
-
-
-OPAQUE = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "mark_attention", "__get__"})
 
 
 class AlphaBeta(Intercept):
@@ -290,20 +292,18 @@ class AlphaBeta(Intercept):
         self.positions, self.dtype = positions, dtype
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
-        self._handlers["scaled_dot_product_attention"] = "_written_out"
 
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change: the base class keeps the site."""
 
-    def _written_out(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Attention in one call, taken apart so that each of its steps meets its rule."""
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        call: dict[str, Any] = dict.fromkeys(names) | dict(zip(names, args, strict=False)) | kwargs
+        call = sdpa_operands(args, kwargs)
         query, key, value = call["query"], call["key"], call["value"]
         with self:
             if call["enable_gqa"]:
                 key, value = repeat_heads(query, key), repeat_heads(query, value)
-            weights = attention_weights(query, key, call["attn_mask"], bool(call["is_causal"]), call["scale"])
+            weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
             return torch.matmul(weights, value)
 
     def __torch_function__(
@@ -339,19 +339,17 @@ class AlphaBeta(Intercept):
 
         return call
 
-    # Precision
-
     def lifted(self, values: Any) -> list[Any]:
         """Floats in this pass's precision, lists and tuples opened."""
-        found: list[Any] = []
+        lifted: list[Any] = []
         for value in values:
             if isinstance(value, Tensor) and value.is_floating_point():
-                found.append(value.to(self.dtype))
+                lifted.append(value.to(self.dtype))
             elif isinstance(value, (list, tuple)) and carrying((value,)):
-                found.append(type(value)(self.lifted(value)))
+                lifted.append(type(value)(self.lifted(value)))
             else:
-                found.append(value)
-        return found
+                lifted.append(value)
+        return lifted
 
     def lifted_named(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         named = dict(zip(kwargs, self.lifted(kwargs.values()), strict=True))
@@ -362,8 +360,6 @@ class AlphaBeta(Intercept):
         """The result, without history."""
         with torch.no_grad():
             return func(*self.lifted(args), **self.lifted_named(kwargs))
-
-    # Per input
 
     def totals(self, shape: torch.Size) -> Totals:
         """Sums over everything but the input's own axis, for a result of this shape."""

@@ -10,17 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.functions import LINEAR
-from whyformer.capture.intercept import open_body
-from whyformer.capture.lrp.elementwise import ACTIVATIONS, Elementwise, carrying, out_of_place, plain_name
+from whyformer.capture.functions import (
+    LINEAR,
+    MEASURES,
+    PRODUCTS,
+    Function,
+    open_body,
+    out_of_place,
+    plain_name,
+    sdpa_operands,
+)
+from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 
-# The rules of AttnLRP and CP-LRP, one per torch function: (mode, function, arguments) → result.
-
-
-Function = Callable[..., Any]
-Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]
+Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 TINY = 1e-10
-CONSTANT = frozenset("rsqrt sqrt reciprocal __rdiv__ norm linalg_vector_norm std var std_mean var_mean".split())
+CONSTANT = MEASURES | {"__rdiv__"}
 
 
 class _Scaled(torch.autograd.Function):
@@ -154,14 +158,15 @@ def softmax(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs:
 
 def attention(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """softmax(QKᵀ)V in one call: the rules of its two products, taken together, on torch's own kernel."""
-    call = dict(zip(("query", "key", "value"), args, strict=False)) | kwargs
-    query, key, value = call.pop("query"), call.pop("key"), call.pop("value")
+    call = sdpa_operands(args, kwargs)
+    query, key, value = call["query"], call["key"], call["value"]
     if rules.attention_is_constant:
         query, key = query.detach(), key.detach()
     pair = 1 / max(1, len(carrying((query, key))))
     outer = 0.5 if carrying((query, key)) and carrying((value,)) else 1.0
     query, key, value = scaled(query, pair * outer), scaled(key, pair * outer), scaled(value, outer)
-    return func(query, key, value, *args[3:], **call)
+    others = {k: v for k, v in kwargs.items() if k not in {"query", "key", "value"}}
+    return func(query, key, value, *args[3:], **others)
 
 
 def see_through(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -185,9 +190,9 @@ def normalize(rules: GradientRules, func: Function, args: tuple[Any, ...], kwarg
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(ACTIVATIONS, activation),
+    **dict.fromkeys(BENDS, activation),
     **dict.fromkeys(CONSTANT, constant),
-    **dict.fromkeys("matmul __matmul__ __rmatmul__ bmm mm baddbmm einsum".split(), product),
+    **dict.fromkeys(PRODUCTS | {"mm", "__rmatmul__"}, product),
     "mul": elementwise_product,
     "div": quotient,
     "layer_norm": layer_norm,
@@ -199,9 +204,6 @@ RULES: dict[str, Rule] = {
     "multi_head_attention_forward": see_through,
     "glu": glu,
 }
-
-
-# Relevance by changed gradients: AttnLRP and CP-LRP as rules that touch only the backward pass.
 
 
 class GradientRules(TorchFunctionMode):

@@ -7,34 +7,21 @@ mark: a product of two tensors with the same mark is a piece of an activation, a
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
-# Curved: f(x) is not proportional to x. These are also the functions that the rules know as activations.
-ACTIVATIONS = frozenset(
-    "relu relu6 gelu silu mish elu celu selu leaky_relu prelu rrelu hardtanh hardswish hardsigmoid softplus softsign "
-    "tanh tanhshrink hardshrink softshrink sigmoid logsigmoid erf special_erf special_expit pow square".split()
+from whyformer.capture.functions import ACTIVATIONS, CASTS, CLAMPS, DROPOUTS, RARE_ACTIVATIONS, RARE_DROPOUTS
+from whyformer.capture.notes import Notes
+
+# Curved: f(x) is not proportional to x. Of these the rules know BENDS as activations.
+BENDS = ACTIVATIONS | RARE_ACTIVATIONS
+CURVED = BENDS | CLAMPS | frozenset("exp expm1 log log1p abs reciprocal __rdiv__".split())
+STRAIGHT = (CASTS | DROPOUTS | RARE_DROPOUTS) | frozenset(
+    "add sub rsub __rsub__ mul div neg negative positive contiguous clone".split()
 )
-CURVED = ACTIVATIONS | frozenset("exp expm1 log log1p abs clamp clamp_min clamp_max clip reciprocal __rdiv__".split())
-STRAIGHT = frozenset(
-    "add sub rsub __rsub__ mul div neg negative positive to type type_as float double half bfloat16 contiguous clone "
-    "dropout dropout1d dropout2d alpha_dropout feature_dropout".split()
-)
-_SPELLINGS = {
-    "multiply": "mul",
-    "divide": "div",
-    "true_divide": "div",
-    "subtract": "sub",
-    "swish": "silu",
-    "special_softmax": "softmax",
-    "__pow__": "pow",
-    "float_power": "pow",
-}
 
 
 def carrying(values: Any) -> list[Tensor]:
@@ -42,27 +29,14 @@ def carrying(values: Any) -> list[Tensor]:
 
     Parameters are frozen and the input is a leaf, so these are the ones that require a gradient.
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
             if value.requires_grad:
-                found.append(value)
+                tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found.extend(carrying(value))
-    return found
-
-
-def plain_name(name: str) -> tuple[str, bool]:
-    """One name per function, and whether it writes into its first operand: ``mul_`` → ("mul", True)."""
-    in_place = name.endswith("_") and not name.endswith("__")
-    name = name[:-1] if in_place else name
-    return _SPELLINGS.get(name, name), in_place
-
-
-def out_of_place(name: str) -> Callable[..., Any]:
-    """The function that gives back what ``name_`` would write: ``relu`` of ``relu_``."""
-    found: Callable[..., Any] = getattr(Tensor, name, None) or getattr(F, name)
-    return found
+            tensors.extend(carrying(value))
+    return tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +48,29 @@ class Origin:
 
 
 class Elementwise:
-    """Marks by tensor identity; a mark dies with its tensor."""
+    """The origin of every tensor that a rule has met."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, tuple[weakref.ref[Tensor], Origin]] = {}
+        self._origins = Notes[Origin]()
 
     def of(self, tensor: Tensor) -> Origin:
-        entry = self._marks.get(id(tensor))
-        if entry is not None and entry[0]() is tensor:
-            return entry[1]
-        return self._put(tensor, Origin(object()))
-
-    def _put(self, tensor: Tensor, mark: Origin) -> Origin:
-        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
-        return mark
+        """Where it comes from: from itself, if nothing is known."""
+        origin = self._origins.get(tensor)
+        if origin is None:
+            origin = Origin(object())
+            self._origins.put(tensor, origin)
+        return origin
 
     def follow(self, name: str, operands: Sequence[Tensor], out: Tensor) -> None:
         """``out`` is ``name`` of these operands, constants left out."""
         if name not in CURVED and name not in STRAIGHT:
             return
-        marks = [self.of(t) for t in operands]
-        if not marks:
+        origins = [self.of(t) for t in operands]
+        if not origins:
             return
-        if any(m.origin is not marks[0].origin for m in marks):
-            self._put(out, Origin(object()))  # out may be an operand, written in place
+        if any(o.origin is not origins[0].origin for o in origins):
+            self._origins.put(out, Origin(object()))  # out may be an operand, written in place
             return
-        several = len(marks) > 1 and name in {"mul", "div"}
-        self._put(out, Origin(marks[0].origin, several or name in CURVED or any(m.curved for m in marks)))
+        several = len(origins) > 1 and name in {"mul", "div"}
+        curved = several or name in CURVED or any(o.curved for o in origins)
+        self._origins.put(out, Origin(origins[0].origin, curved))
