@@ -123,7 +123,8 @@ def spelled(function: Callable[P, R]) -> Callable[P, R]:
         known = inspect.signature(function).parameters
         for name in named:
             if name not in known:
-                raise _unknown(function, name, _hint(name, known))
+                owner = type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
+                raise _unknown(function, name, _hint(name, known), owner)
         return function(*args, **named)
 
     return checked
@@ -144,11 +145,11 @@ def refuse_misspelled(function: Callable[..., Any], options: Iterable[str], exis
             raise _unknown(function, name, hint)
 
 
-def _unknown(function: Callable[..., Any], name: str, hint: str) -> UnknownName:
+def _unknown(function: Callable[..., Any], name: str, hint: str, owner: str = "") -> UnknownName:
     known = [
         k for k, p in inspect.signature(function).parameters.items() if k != "self" and p.kind is not p.VAR_KEYWORD
     ]
-    return UnknownName(f"parameter of {function.__qualname__.removesuffix('.__init__')}", name, known, hint)
+    return UnknownName(f"parameter of {owner or function.__qualname__}", name, known, hint)
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

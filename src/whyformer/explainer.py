@@ -17,7 +17,7 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled, spelled
+from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.memory import Peak
 from whyformer.registry import Method, default_method, get_method, list_methods
@@ -41,10 +41,6 @@ class Explainer(LoadedModel):
     attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
-
-    @spelled
-    def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
-        super().__init__(model, processor, attention_at)
 
     def explain(
         self,
@@ -70,7 +66,7 @@ class Explainer(LoadedModel):
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
         chosen = [get_method(name or default_method(source.modality.kind)) for name in names]
-        settings = _settings(chosen, options)
+        settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with self.borrowed():
@@ -89,7 +85,11 @@ class Explainer(LoadedModel):
                 for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
                     for name, explanations in by_method.items():
                         results[name] += explanations
-        shaped = {name: _shaped(each, session.batch.groups, session.single) for name, each in results.items()}
+        shaped: dict[str, Any] = dict(results)
+        if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
+            shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
+        if session.single:
+            shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
@@ -170,18 +170,12 @@ def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> 
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
 
 
-def _shaped(explanations: list[Explanation], groups: tuple[int, ...], single: bool) -> Any:
-    """One per input; a list of them where an input gives several (detections, generated tokens)."""
-    if not groups:
-        return explanations[0] if single else explanations
-    each = [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
-    return each[0] if single else each
+def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:
+    return [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
 
 
 def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Options per method. With several methods an option goes to those that have it, and one must."""
-    if len(chosen) == 1:
-        return {chosen[0].name: chosen[0].checked(options)}
+    """Options of several methods: each goes to those that have it, and one must."""
     for name, value in options.items():
         if not any(name in m.options for m in chosen):
             chosen[0].checked({name: value})
@@ -239,6 +233,9 @@ def explanations(
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length)]
     notes += [PROBABILITIES] if run.gives_probabilities else []
     options = options | attribution.used
+    # Which rows feed the head may differ from text to text; those of the study were of another.
+    readout = run.study.readout
+    each_reads = not run.multi_stream and readout is not None and readout.kind == "rows" and run.modality.lengths_vary
     same: dict[str, Any] = {
         "scalar": run.scalar,
         "method": m.name,
@@ -258,7 +255,7 @@ def explanations(
         scores = scores_BN[row, keep_N]
         if not np.isfinite(scores).all():
             raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
-        if len(units) != len(scores):
+        if len(units.labels) != len(scores):
             raise NotOverUnits(
                 f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: which is which is "
                 "not known. Give inputs without padding, one by one."
@@ -270,7 +267,7 @@ def explanations(
             Explanation(
                 scores=scores,
                 units=units,
-                target=_with_label(run, target),
+                target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
                 prediction=Target(predictions[row], run.output.name(predictions[row]), position=target.position),
                 base=None if base is None else base[row],
@@ -278,7 +275,7 @@ def explanations(
                 layers=_cropped(layers, row, keep_N),
                 detail=None if attribution.detail is None else attribution.detail[row],
                 cost=costs[row],
-                readout=_readout(run, row, keep_N),
+                readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks={name: numbers[row] for name, numbers in checks.items()},
                 warnings=(*warnings, *notes, *_doubts(run, row, scores)),
                 **same,
@@ -297,14 +294,9 @@ def _with_label(run: Run, target: Target) -> Target:
 
 
 def _readout(run: Run, row: int, keep_N: Array) -> str:
-    readout = run.study.readout
-    if run.multi_stream:
-        rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in run.study.readouts.items()}
-        return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
-    if readout is not None and readout.kind == "rows" and run.modality.lengths_vary:
-        rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])  # those of the study were of another text
-        return str(replace(readout, rows=tuple(int(i) for i in rows)))
-    return "" if readout is None else str(readout)
+    assert run.study.readout is not None
+    rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])
+    return str(replace(run.study.readout, rows=tuple(int(i) for i in rows)))
 
 
 def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:

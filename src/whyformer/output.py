@@ -72,7 +72,11 @@ class Output:
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
-        if logits.ndim != 2 or self._is_per_token(logits, batch):
+        # One number per token (ELECTRA's discriminator): as many as there are tokens, and neither as many as classes
+        # nor as inputs (CLIP compares every pair of them).
+        ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
+        per_token = ids is not None and classes is not None and batch is self.batch and logits.shape[1] == ids.shape[1]
+        if logits.ndim != 2 or (per_token and logits.shape[1] not in {classes, batch.size}):
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
                 "with an output per token, patch or step, explain one of them: wrap it in a module of yours whose "
@@ -84,13 +88,6 @@ class Output:
     def _lacks_head(output: Any) -> bool:
         """As transformers returns what its models without a head say."""
         return hasattr(output, "last_hidden_state") and getattr(output, "logits", None) is None
-
-    def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
-        """One number per token (ELECTRA's discriminator): as many as there are tokens, and not as many as classes."""
-        ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
-        if ids is None or classes is None or batch is not self.batch:
-            return False
-        return logits.shape[1] == ids.shape[1] and logits.shape[1] not in {classes, batch.size}  # or every pair (CLIP)
 
     def _language_model(self, batch: Batch) -> Tensor:
         positions = torch.tensor(self._last_positions(batch))

@@ -9,14 +9,9 @@ from typing import Any
 
 def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
     """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
-    wanted = sys.stderr.isatty() if progress is None else progress
-
-    def track(steps: Sequence[Any], label: str) -> Any:
-        if not wanted or len(steps) < 2:
-            return steps
-        return _bar(steps, label)
-
-    return track
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return lambda steps, label: steps
+    return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label)
 
 
 def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:

@@ -143,10 +143,10 @@ def list_methods() -> dict[str, Method]:
 def get_method(name: str) -> Method:
     if not isinstance(name, str):
         raise BadInput(f"method is a {type(name).__name__}; pass a name such as 'generic_attention', or a list.")
-    known = list_methods()
-    if name not in known:
-        raise UnknownName("method", name, known)
-    return known[name]
+    _load()
+    if name not in _METHODS:
+        raise UnknownName("method", name, list_methods())
+    return _METHODS[name]
 
 
 def metric(

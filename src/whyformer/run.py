@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
-from whyformer.capture.intercept import module_names
+from whyformer.capture.intercept import OffPlan, module_names
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
@@ -62,6 +62,7 @@ class Run:
         self.modality, self.batch, self.study = modality, batch, study
         # Several streams of tokens: methods that know the rules for them read maps by stream.
         self.multi_stream: bool = study.multi_stream
+        self.front = study.front  # how many positions that the model adds come before the input's; None: all of them
         self.windowed = study.windows is not None  # attention inside windows (Swin), whose places are known
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
         self.track = track or (lambda steps, label: steps)
@@ -124,12 +125,14 @@ class Run:
         """Positions the model's attention runs over; those of several streams are laid end to end."""
         if self.multi_stream:
             return sum(self.stream_sizes.values())
-        return self.study.length(self.modality, self.batch)
-
-    @property
-    def front(self) -> int | None:
-        """How many of the positions that the model adds itself come before the input's; None: all of them."""
-        return self.study.front
+        study = self.study
+        if not study.sites:
+            return self.modality.length(self.batch) if study.grid is None else study.grid[0] * study.grid[1]
+        if study.windows is not None:
+            return study.windows.sizes[0]
+        if self.modality.lengths_vary:
+            return self.modality.length(self.batch) + study.extra
+        return study.sites[0].keys
 
     @property
     def explained(self) -> range:
@@ -158,7 +161,7 @@ class Run:
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
-            return rows_of_each(self.modality, self.batch, self.study)
+            return rows_of_each(self.modality, self.batch, self.study, self.length)
         return self.study.readout.weights(self.keep_BN)
 
     @cached_property
@@ -219,22 +222,28 @@ class Run:
 
         multi_stream: the method knows what to do with several streams.
         """
-        require_readable(self.study, multi_stream)
+        if not self.study.plain:
+            require_readable(self.study, multi_stream)
         known = self._records.get(True) or (None if grad else self._records.get(False))
         if known is not None and not (values and known.sites[0].value_BHKD is None):
             return known
-        self.forwards_B += 1
-        role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
-        role.rows_attend = self.batch.reference_rows > 0
-        forward = partial(self.output.logits, self.batch)
-        if isinstance(role, Recorder):
-            maps = record(forward, role, self.scalars, values)
-            self.backwards_B += 1
-        else:
-            maps = observe(forward, role, values)
+        forward, maps = partial(self.output.logits, self.batch), None
+        while maps is None:
+            role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
+            role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
+            self.forwards_B += 1
+            try:
+                if isinstance(role, Recorder):
+                    maps = record(forward, role, self.scalars, values)
+                    self.backwards_B += 1
+                else:
+                    maps = observe(forward, role, values)
+            except OffPlan:
+                self.study.__dict__["planned"] = 0  # a cached property: the model is followed from now on
         if self._logits is None:
             self._see(maps.logits)
-        require_sites(maps)
+        if not maps.sites or maps.unclaimed:
+            require_sites(maps)
         self._records[grad] = with_streams(maps, self.study)
         return self._records[grad]
 

@@ -17,7 +17,7 @@ from whyformer.borrow import borrowed, unwrapped
 from whyformer.capture.intercept import mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, spelled
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
@@ -42,8 +42,10 @@ class LoadedModel:
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
 
-    def __init__(self, model: Any, processor: Any = None, attention_at: Mapping[str, str] | None = None) -> None:
-        model, processor = unpacked(model, processor)
+    @spelled
+    def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
+        if not isinstance(model, nn.Module):
+            model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
         self.processor = processor
         self.attention_at = dict(attention_at or {})
@@ -71,7 +73,7 @@ class LoadedModel:
 
     def source(self, inputs: Any) -> Source:
         """The inputs and their kind, nothing encoded that can wait."""
-        if not isinstance(self.processor, Table):
+        if hasattr(inputs, "dtype") and not isinstance(self.processor, Table):
             inputs = listed(inputs)
         return choose_modality(self.model, self.processor, inputs).source(inputs)
 
@@ -92,7 +94,7 @@ def passing_through(
     model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
 ) -> Iterator[Session]:
     """A session of any number of inputs, each part encoded when it is run."""
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
     with loaded.session(inputs, at_once=False, **how) as session:
         session.separate_compared()
         yield session
@@ -125,7 +127,8 @@ class Session:
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
-        self.target, self.scalar, self.seed = target, source.modality.scalar(scalar), seed
+        self.target, self.seed = target, seed
+        self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
         self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()

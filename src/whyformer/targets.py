@@ -73,28 +73,22 @@ def refuse_twice(scalar: str) -> None:
 
 def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
     """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
-    independent = any(t.independent for t in targets)
-    values = _single(logits_BC, [t.index for t in targets], scalar, independent)
     if any(t.versus is not None for t in targets):
-        others = [t.index if t.versus is None else t.versus for t in targets]
-        against = _single(logits_BC, others, scalar, independent)
+        values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
+        others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
         contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
-        values = torch.where(contrast, values - against, values)
-    return values
-
-
-def _single(logits_BC: Tensor, indices: list[int], scalar: str, independent: bool) -> Tensor:
-    index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
+        return torch.where(contrast, values - scalar_of(logits_BC, others, scalar), values)
+    index_B1 = torch.tensor([t.index for t in targets], device=logits_BC.device)[:, None]
     chosen = logits_BC.gather(1, index_B1)[:, 0]
-    alone = independent or logits_BC.shape[1] == 1
+    alone = any(t.independent for t in targets) or logits_BC.shape[1] == 1
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
     if alone:
         return chosen.sigmoid()
     if scalar == "probability":
         return logits_BC.softmax(1).gather(1, index_B1)[:, 0]
-    others = logits_BC.scatter(1, index_B1, -torch.inf)
-    return chosen - others.logsumexp(1)
+    rest = logits_BC.scatter(1, index_B1, -torch.inf)
+    return chosen - rest.logsumexp(1)
 
 
 def resolve_targets(

@@ -176,7 +176,17 @@ def attention_weights(
 ) -> Tensor:
     """softmax(q·kᵀ·scale + mask) over the keys, in at least float32, returned in the query's dtype."""
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = _scaled_products(query, key, scale)
+    # q·kᵀ·scale in at least float32, in memory that may be written to.
+    if query.dtype in (torch.float16, torch.bfloat16):
+        scores = torch.matmul(query, key.transpose(-2, -1)).float().mul_(scale)
+    elif torch.is_grad_enabled() or query.device.type != "cpu" or query.ndim != 4 or query.shape[:2] != key.shape[:2]:
+        scores = torch.matmul(query, key.transpose(-2, -1)).mul_(scale)
+    else:
+        # Heads are a transposed view in most models. One input at a time they are multiplied where they lie; all at
+        # once, torch would copy queries and keys first, and the scale would take a pass over N × N numbers of its own.
+        scores = query.new_empty(*query.shape[:-1], key.shape[-2])
+        for out, q, k in zip(scores, query, key, strict=True):
+            torch.baddbmm(out, q, k.transpose(-2, -1), beta=0, alpha=scale, out=out)
     if is_causal:
         future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores.masked_fill_(future, -math.inf)
@@ -193,21 +203,6 @@ def attention_weights(
     # A query that may look nowhere attends to nothing, as in torch's own kernels, instead of giving NaN.
     weights = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0)
     return weights.to(query.dtype)
-
-
-def _scaled_products(query: Tensor, key: Tensor, scale: float) -> Tensor:
-    """q·kᵀ·scale in at least float32, in memory that may be written to."""
-    if query.dtype in (torch.float16, torch.bfloat16):
-        return torch.matmul(query, key.transpose(-2, -1)).float().mul_(scale)
-    plain = query.device.type == "cpu" and query.ndim == 4 and query.shape[:2] == key.shape[:2]
-    if torch.is_grad_enabled() or not plain:
-        return torch.matmul(query, key.transpose(-2, -1)).mul_(scale)
-    # Heads are a transposed view in most models. One input at a time they are multiplied where they lie; all at once,
-    # torch would copy queries and keys first, and the scale would take a pass over N × N numbers of its own.
-    scores = query.new_empty(*query.shape[:-1], key.shape[-2])
-    for out, q, k in zip(scores, query, key, strict=True):
-        torch.baddbmm(out, q, k.transpose(-2, -1), beta=0, alpha=scale, out=out)
-    return scores
 
 
 def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:

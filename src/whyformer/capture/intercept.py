@@ -11,6 +11,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,6 +46,18 @@ HANDLERS = {
     "einsum": "_einsum",
     "mark_attention": "_marked_by_user",
 }
+# Of a model whose attentions are all torch's own, over all positions (see Intercept.planned).
+PLANNED = {
+    "scaled_dot_product_attention": "_sdpa",
+    "multi_head_attention_forward": "_see_through",
+    "softmax": "_leave_plan",
+    "special_softmax": "_leave_plan",
+    "mark_attention": "_leave_plan",
+}
+
+
+class OffPlan(Exception):
+    """The model did something else than when it was studied: it has to be followed again."""
 
 
 @dataclass(slots=True)
@@ -113,6 +126,9 @@ class Intercept(TorchFunctionMode):
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
     keeps_values = True  # False: a site's values go once they have been used
     rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
+    # How many attentions there will be, all of them torch's own, with several heads and over all positions: then axes
+    # speak for themselves, and nothing is followed. 0: nothing is known.
+    planned = 0
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -122,12 +138,16 @@ class Intercept(TorchFunctionMode):
         self.softmaxes: list[SoftmaxCall] = []
         self.sites: list[OpenSite] = []
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
-        self._trail = Trail()
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
     @abstractmethod
     def at_site(self, site: OpenSite) -> None:
         """Called once per attention, before the value product; may replace ``site.attention`` and ``site.value``."""
+
+    @cached_property
+    def _trail(self) -> Trail:
+        """Made when something is first followed."""
+        return Trail()
 
     @property
     def unclaimed(self) -> tuple[str, ...]:
@@ -137,6 +157,11 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self.planned:
+            handler = PLANNED.get(getattr(func, "__name__", ""))
+            if handler is None:
+                return func(*args, **(kwargs or {}))
+            return getattr(self, handler)(func, args, kwargs or {})
         kwargs, name = kwargs or {}, name_of(func)
         if name is None:
             return func(*args, **kwargs)
@@ -161,22 +186,33 @@ class Intercept(TorchFunctionMode):
             key, value = repeat_heads(query, key), repeat_heads(query, value)
         with torch.set_grad_enabled(self.explicit and torch.is_grad_enabled()):
             weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
-        q, k = self._trail.at(query), self._trail.at(key)
         n, m = weights.ndim, value.ndim
         contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
+        documented = weights.ndim == 4 and weights.shape[0] == self.batch
+        layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
+        if self.planned:
+            if layout is None or layout.heads == 1 or weights.shape[2] != weights.shape[3]:
+                raise OffPlan
+            site = self._open(weights, value, contraction, (), (None, None), layout)
+            self.at_site(site)
+            out = torch.matmul(site.attention, site.value) if fused is None else fused
+            self._close(site, out)
+            return out
+        q, k = self._trail.at(query), self._trail.at(key)
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
         if self._since_site is not None and self._depends(query, key):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
-        documented = weights.ndim == 4 and weights.shape[0] == self.batch
-        layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else fused
         self._close(site, out)
         self._trail.put(out, Note((*axes[:-1], (Atom(out.shape[-1]),))))
         return out
+
+    def _leave_plan(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise OffPlan
 
     def _see_through(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """nn.MultiheadAttention hides its body from function modes (pytorch#131947): run the same body with us on."""

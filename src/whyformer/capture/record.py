@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept
+from whyformer.capture.intercept import Intercept, OffPlan
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
@@ -29,7 +29,7 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
     with torch.enable_grad():
         with intercept:
             logits = forward()
-        if not intercept.sites:
+        if not intercept.sites and not intercept.planned:
             return Record((), logits.detach(), intercept.unclaimed)
         total = scalar(logits).sum()
         if not total.requires_grad:
@@ -50,6 +50,8 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
+    if intercept.planned and len(intercept.sites) != intercept.planned:
+        raise OffPlan
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
         site = Site(

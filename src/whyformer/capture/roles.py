@@ -40,6 +40,7 @@ class Recorder(Intercept):
         """
         maps = [site.attention for site in self.sites]
         replay = type(self)(self.batch, self.names, self.batch_axes)
+        replay.planned = self.planned
         with replay:
             # autograd.grad would hand itself to the mode, and run its body with the mode off
             grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)

@@ -302,7 +302,7 @@ class Modality(ABC):
 
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
         """The user's own tensors → a batch, with names checked against the model."""
-        named = self._named(tensors)
+        named = named_tensors(tensors, self.parameters)
         # transformers models take **kwargs for flags; their tensors are all spelled out
         flags = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
         accepts_any = flags and getattr(self.model, "main_input_name", None) not in self.parameters
@@ -320,16 +320,6 @@ class Modality(ABC):
             raise BadInput("the batch is empty.")
         moved = {k: self.move(v) for k, v in batched.items()}
         return Batch(moved, constants=constants)
-
-    def _named(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> dict[str, Any]:
-        if isinstance(tensors, Tensor):
-            tensors = (tensors,)
-        if isinstance(tensors, Mapping):
-            return dict(tensors)
-        names = list(self.parameters)
-        if len(tensors) > len(names):
-            raise BadInput(f"{len(tensors)} tensors for a model that takes {len(names)}: {', '.join(names)}.")
-        return dict(zip(names, tensors, strict=False))
 
     def move(self, tensor: Tensor) -> Tensor:
         """To the model's device, floats in the model's dtype."""
@@ -393,6 +383,19 @@ def require_shown(name: str, keep_BN: Tensor) -> None:
             f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
             "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."
         )
+
+
+def named_tensors(
+    tensors: Mapping[str, Any] | Sequence[Any] | Tensor, parameters: Mapping[str, inspect.Parameter]
+) -> dict[str, Any]:
+    """The user's own tensors by the names of the model's arguments."""
+    if isinstance(tensors, Mapping):
+        return dict(tensors)
+    if isinstance(tensors, Tensor):
+        tensors = (tensors,)
+    if len(tensors) > len(parameters):
+        raise BadInput(f"{len(tensors)} tensors for a model that takes {len(parameters)}: {', '.join(parameters)}.")
+    return dict(zip(parameters, tensors, strict=False))
 
 
 def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import Modality, signature_of
-from whyformer.inputs.batch import Batch, are_tensors, encoded, is_single, listed
+from whyformer.inputs.base import Modality, named_tensors, signature_of
+from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_text import ImageTextInput
-from whyformer.inputs.image_tokens import are_packed
+from whyformer.inputs.image_tokens import SIZES, are_packed
 from whyformer.inputs.seq2seq import Seq2SeqInput
 from whyformer.inputs.similarity import SimilarityInput, compares_texts
 from whyformer.inputs.table import TableInput
@@ -84,25 +84,24 @@ def _looks_like_image(inputs: Any) -> bool:
 
 
 def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
-    if are_packed(inputs):
+    if isinstance(inputs, Mapping) and SIZES in inputs and are_packed(inputs):
         return ImageTextInput(model, processor)
-    plain = TensorInput(model, processor)
-    batch = plain.adopt(inputs)
-    several = _several(model, processor, set(batch.tensors))
+    named = named_tensors(inputs, signature_of(model))
+    tensors = {k: v for k, v in named.items() if isinstance(v, Tensor) and v.ndim > 0}
+    several = _several(model, processor, set(tensors))
     if several is not None:
         return several
-    name = _ids(batch) or ("input_ids" if "input_ids" in batch.tensors else None)
-    if name is not None:
-        return TextInput(model, processor, main=name)
-    images = [k for k, v in batch.tensors.items() if v.is_floating_point() and (v.ndim == 4 or _lacks_batch(k, v))]
+    floats = [k for k, v in tensors.items() if v.is_floating_point()]
+    # Token ids: the first two-axis integer tensor, unless floats beside it make it a table.
+    ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
+    if "input_ids" in tensors or (ids and not floats):
+        return TextInput(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+    # One image alone, without a batch axis, is refused by ImageInput, which says what is missing.
+    images = [k for k in floats if tensors[k].ndim == 4 or (k == "pixel_values" and tensors[k].ndim == 3)]
     if images:
         return ImageInput(model, processor, main=images[0])
-    return TensorInput(model, processor, example=batch)
-
-
-def _lacks_batch(name: str, tensor: Tensor) -> bool:
-    """One image alone, which ImageInput then refuses with what is missing."""
-    return name == "pixel_values" and tensor.ndim == 3
+    plain = TensorInput(model, processor)
+    return TensorInput(model, processor, example=plain.adopt(inputs))
 
 
 def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | None:
@@ -125,17 +124,6 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
     if sources and sources[0] != "input_ids":
         return AudioInput(model, processor, main=sources[0])
     return None
-
-
-def _ids(batch: Batch) -> str | None:
-    """Token ids: the first two-axis integer tensor, unless floats beside it make it a table."""
-    if "input_ids" in batch.tensors:
-        return "input_ids"
-    integers = [
-        k for k, v in batch.tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k
-    ]
-    floats = [k for k, v in batch.tensors.items() if v.is_floating_point()]
-    return integers[0] if integers and not floats else None
 
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:

@@ -65,7 +65,11 @@ class TextInput(Modality):
         )
 
     def one_by_one(self, batch: Batch) -> bool:
-        return not self.multi_input and not self.compares and minds_padding(self, batch)
+        if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
+            return False
+        if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
+            return names_no_padding(self.model)
+        return minds_padding(self, batch)
 
     def alone(self, one: Batch) -> Batch:
         return bare(one)
@@ -154,7 +158,8 @@ class TextInput(Modality):
                     keep = ~tensor.bool()
                 elif name.endswith("mask"):
                     keep = tensor.bool()
-                    require_shown(name, keep)
+                    if name != "attention_mask":
+                        require_shown(name, keep)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in ids.tolist())
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
@@ -178,7 +183,7 @@ class TextInput(Modality):
 
     def labels(self, ids: Sequence[int]) -> list[str]:
         if self.processor is None:
-            return super().labels(ids)
+            return [str(i) for i in ids]
         tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 
@@ -426,10 +431,7 @@ def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
 
 def minds_padding(modality: Modality, batch: Batch) -> bool:
     """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
-    if batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
-        return False
-    if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
-        return names_no_padding(modality.model)
+    assert batch.keep_BN is not None
     facts = known_about(modality.model)
     key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
     if key not in facts:

@@ -22,16 +22,13 @@ def assemble(
     added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
     before = extra if before is None else before
     front, back = added[:before], added[before:]
-
-    def pad(values: Sequence[Any] | None, filler: Any) -> tuple[Any, ...] | None:
-        return None if values is None else (*[filler] * len(front), *values, *[filler] * len(back))
-
+    for name, filler in (("word", -1), ("spans", (0, 0))):
+        if rest.get(name) is not None:
+            rest[name] = (*[filler] * len(front), *rest[name], *[filler] * len(back))
     return Units(
         labels=(*front, *labels, *back),
-        special=pad(special, True) or (),
+        special=(*[True] * len(front), *special, *[True] * len(back)),
         stream=(stream,) * (len(labels) + extra),
-        word=pad(rest.pop("word", None), -1),
-        spans=pad(rest.pop("spans", None), (0, 0)),
         **rest,
     )
 

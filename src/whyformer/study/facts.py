@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
-from whyformer.inputs.base import Batch, Modality
 from whyformer.study.leak import Leak
 from whyformer.study.readout import Readout, SiteFacts
 from whyformer.study.schedule import Schedule
@@ -33,6 +32,7 @@ class Study:
     readouts: dict[str, Readout] = field(default_factory=dict)  # per stream, for several
     windows: Windows | None = None  # where the tokens stand, for attention inside windows
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
+    fused: bool = False  # every map came out of torch's own attention function
 
     def refused(self, error: CaptureError, **known: Any) -> Study:
         """The same, with what stands against reading attention; frames of the pass would keep the model alive."""
@@ -43,6 +43,28 @@ class Study:
     def multi_stream(self) -> bool:
         """Several streams of tokens, whose maps were put in order."""
         return bool(self.readouts)
+
+    @cached_property
+    def rule(self) -> str:
+        """Which rows feed the head, in words."""
+        if self.multi_stream:
+            rules = {s: "found for each input" if r.kind == "rows" else str(r) for s, r in self.readouts.items()}
+            return "; ".join(f"{stream}: {rule}" for stream, rule in rules.items())
+        return "" if self.readout is None else str(self.readout)
+
+    @cached_property
+    def plain(self) -> bool:
+        """Self-attention over one sequence, nothing passing around it: any method may read it."""
+        return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
+
+    @cached_property
+    def planned(self) -> int:
+        """How many attentions a pass will have, where they can be told without following anything; else 0."""
+        plain = all(
+            s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
+            for s in self.sites
+        )
+        return len(self.sites) if self.fused and plain and not self.unclaimed else 0
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:
@@ -56,15 +78,6 @@ class Study:
             all(s.kind == "self" and s.windows == 1 for s in self.sites)
             and len({(s.keys, s.streams) for s in self.sites}) == 1
         )
-
-    def length(self, modality: Modality, batch: Batch) -> int:
-        if not self.sites:
-            return modality.length(batch) if self.grid is None else self.grid[0] * self.grid[1]
-        if self.windows is not None:
-            return self.windows.sizes[0]
-        if modality.lengths_vary:
-            return modality.length(batch) + self.extra
-        return self.sites[0].keys
 
 
 def with_streams(record: Record, study: Study) -> Record:

@@ -23,7 +23,14 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     if not modality.padding_in_doubt:
         return batch
     if not modality.embeds or any("mask" in name for name in batch.tensors):
-        return _right_way_round(modality, batch)
+        main = batch.tensors.get(modality.main)
+        doubtful = [  # what attention_mask and padding masks mean is agreed upon
+            name
+            for name, mask in batch.tensors.items()
+            if name.endswith("mask") and name != "attention_mask" and "padding" not in name
+            if main is not None and mask.shape == main.shape[:2]
+        ]
+        return _right_way_round(modality, batch, doubtful) if doubtful else batch
     candidates = _padding_runs(modality, batch.tensors[modality.main])
     rows = candidates.any(1).nonzero()[:, 0].tolist()
     if not rows:
@@ -38,21 +45,11 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
 
 
-def _right_way_round(modality: Modality, batch: Batch) -> Batch:
+def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> Batch:
     """A home-made mask may mean "hide" by True, as torch's own do: then nobody attends to what was taken for real."""
-    if modality.main not in batch.tensors:
-        return batch
-    shape = batch.tensors[modality.main].shape[:2]
-    doubtful = [
-        name
-        for name, mask in batch.tensors.items()
-        if name.endswith("mask") and name != "attention_mask" and "padding" not in name and mask.shape == shape
-    ]
-    if not doubtful:
-        return batch
     keep_BN = batch.keep_BN
     if keep_BN is None and not modality.embeds:
-        keep_BN = modality.keep(batch, shape[1], None)
+        keep_BN = modality.keep(batch, batch.tensors[modality.main].shape[1], None)
     if keep_BN is None:
         return batch
     rows = (keep_BN.any(1) & ~keep_BN.all(1)).nonzero()[:, 0].tolist()  # where it hides something, but not all

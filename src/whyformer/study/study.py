@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -160,7 +159,9 @@ def study_one(modality: Modality, one: Batch) -> Study:
         for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
     )
     grid = found.grid if sites else modality.cells(one)
-    study = Study(sites, None, grid, Leak(), found.unclaimed, 0, length, run.count, schedule=schedule)
+    study = Study(
+        sites, None, grid, Leak(), found.unclaimed, 0, length, run.count, schedule=schedule, fused=not found.softmaxes
+    )
     if first_BHKD is None:
         return study
     if not study.one_stream:
@@ -250,11 +251,10 @@ def _several_layers(found: Lineage) -> tuple[str, ...]:
     return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
 
 
-def rows_of_each(modality: Modality, batch: Batch, study: Study) -> Tensor:
+def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
     names = module_names(modality.model)
-    keep = modality.keep(batch, study.length(modality, batch), study.front)
-    weights = torch.zeros(keep.shape, device=keep.device)
+    weights = torch.zeros(batch.size, length, device=next(iter(batch.tensors.values())).device)
     for row in range(batch.size):
         one = batch.select([row])
         output = Output(modality, one)
@@ -292,7 +292,9 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
-    key = _signature(modality, batch)
+    shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
+    depth = len(modules_of(modality.model))
+    key = (type(modality).__name__, modality.main, shapes, modality.form(batch), depth)
     if key in facts:
         return facts[key], False
     row = _longest(batch)
@@ -303,11 +305,6 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True
-
-
-def _signature(modality: Modality, batch: Batch) -> tuple[Any, ...]:
-    shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
-    return (type(modality).__name__, modality.main, shapes, modality.form(batch), len(modules_of(modality.model)))
 
 
 def _longest(batch: Batch) -> int:
