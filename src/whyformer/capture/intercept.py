@@ -162,8 +162,8 @@ class Intercept(TorchFunctionMode):
         with torch.set_grad_enabled(self.explicit and torch.is_grad_enabled()):
             weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
         q, k = self._trail.at(query), self._trail.at(key)
-        contraction = matmul_contraction(weights.ndim, value.ndim, (weights.ndim - 1, True))
-        assert contraction is not None
+        n, m = weights.ndim, value.ndim
+        contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
         if self._since_site is not None and self._depends(query, key):
@@ -252,7 +252,7 @@ class Intercept(TorchFunctionMode):
             a, b = self._trail.at(left), self._trail.at(right)
             pair = (a.source, b.source) if a.source or b.source else None
             axes = (*a.axes[:-1], b.axes[-1]) if out.ndim == left.ndim == right.ndim else fresh(out.shape)
-            sizes_fit = all(math.prod(a.size for a in axis) == n for axis, n in zip(axes, out.shape, strict=True))
+            sizes_fit = all(math.prod(atom.size for atom in axis) == n for axis, n in zip(axes, out.shape, strict=True))
             source = Source.of(left) if right.ndim == 2 else None  # x @ weight: a projection
             self._trail.put(out, Note(axes if sizes_fit else fresh(out.shape), source=source, query_key=pair))
         return out

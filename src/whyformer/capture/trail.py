@@ -168,18 +168,15 @@ def _without_sink(note: Note, weights: Tensor, out: Tensor) -> Note | None:
 
 
 def _permuted(name: str, args: tuple[Any, ...], axes: Axes, out: Tensor) -> Axes:
-    order = list(range(len(axes)))
-    rest = args[1:]
+    moved, rest, count = list(axes), args[1:], len(axes)
     if name in {"mT", "T", "t"}:
-        order[-2:] = order[:-3:-1]
+        moved[-2:] = moved[:-3:-1]
     elif name == "permute":
         dims = rest[0] if len(rest) == 1 and isinstance(rest[0], (tuple, list)) else rest
-        order = [int(d) % len(axes) for d in dims]
-    elif name in {"movedim", "moveaxis"}:
+        moved = [axes[d % count] for d in dims]
+    elif name in {"movedim", "moveaxis"} or len(rest) != 2:  # or keywords: rare enough to forget what was known
         return fresh(out.shape)
-    elif len(rest) == 2:
-        a, b = (int(d) % len(axes) for d in rest)
-        order[a], order[b] = order[b], order[a]
-    else:  # keyword arguments: rare enough to forget what was known
-        return fresh(out.shape)
-    return tuple(axes[i] for i in order)
+    else:
+        a, b = rest[0] % count, rest[1] % count
+        moved[a], moved[b] = moved[b], moved[a]
+    return tuple(moved)

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from whyformer.capture.functions import CHOICES, POSITIONWISE
 from whyformer.capture.intercept import current_path
+from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
 
-Forward = Callable[[], Tensor]
 Changed = Callable[[float], Tensor]  # by how much: 1 is a strong change, less a gentle one
 ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
 GENTLE = (2**-5, 2**-10)

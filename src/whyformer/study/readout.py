@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import Intercept
+from whyformer.capture.record import Forward
 from whyformer.capture.roles import Intervene, Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-
-Forward = Callable[[], Tensor]
 
 
 @dataclass(frozen=True)
