@@ -111,7 +111,7 @@ def table_views(row: int = 1) -> list[Any]:
         from whyformer.explainer import Explainer
         from whyformer.tables.global_explanation import explain_global
         from whyformer.views import side_by_side
-        from whyformer.views.table import view_of_columns
+        from whyformer.views.table import global_view
 
         model, table = load_adult()
     except ImportError:  # the library of the model is an extra: the rest of the demo does without
@@ -123,7 +123,7 @@ def table_views(row: int = 1) -> list[Any]:
     everything = explain_global(explainer, rows, method="integrated_gradients", target=">50K", progress=False)
     return [
         replace(one, caption=f"{CENSUS} {one.caption}"),
-        replace(view_of_columns(everything), title="The same model, over forty rows"),
+        replace(global_view(everything), title="The same model, over forty rows"),
     ]
 
 

@@ -10,10 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on, ramp
+from whyformer.views.color import (
+    DIVERGING,
+    HEAT,
+    SEQUENTIAL,
+    bar_colour,
+    colour,
+    head_colour,
+    hexadecimal,
+    ink_on,
+    ramp,
+)
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
-from whyformer.views.figure.sheet_charts import draw_lines, draw_table
+from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table
 from whyformer.views.figure.sheet_matrix import draw_matrix
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
 from whyformer.views.text import characters_of, wrapped
@@ -31,6 +41,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Scatter,
     Table,
     Terms,
     TokenRun,
@@ -40,6 +51,7 @@ from whyformer.views.view import (
 )
 
 MARGIN, GAP = 0.3, 0.35
+UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 PIXELS = 384  # of a picture's longer side
 ROW = 0.2  # height of a bar's line
 
@@ -64,7 +76,7 @@ def save_figure(page: Page, path: Path) -> None:
 
     with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
-        figure(page).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure(page).savefig(path, metadata=UNDATED.get(path.suffix))
 
 
 def _width(view: View) -> float:
@@ -149,7 +161,7 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Ranking):
         return _rows(sheet, x, y, width, mark.parts(), mark.scale, quoted=True)
     if isinstance(mark, Bars):
-        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale)
+        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale, reference=mark.reference)
     if isinstance(mark, Picture):
         return _image(
             sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size), mark.frames
@@ -162,6 +174,8 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
         return draw_table(sheet, x, y, width, mark)
     if isinstance(mark, Lines):
         return draw_lines(sheet, x, y, width, mark)
+    if isinstance(mark, Scatter):
+        return draw_scatter(sheet, x, y, width, mark)
     y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     return _keys(sheet, x, y, width, mark)
 
@@ -192,6 +206,7 @@ def _rows(
     lines: Sequence[tuple[int, Bar] | str],
     scale: Scale,
     quoted: bool = False,
+    reference: float | None = None,
 ) -> float:
     size = 8.5
     step = letter(size, mono=True)
@@ -200,7 +215,8 @@ def _rows(
     labels = [_label(line, quoted, longest) for line in lines]
     scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
     number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
-    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1))
+    notes = max((cells(line[1].note) for line in lines if not isinstance(line, str)), default=0) * letter(8)
+    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
     top = y
     for line, label, score in zip(lines, labels, scores, strict=True):
         quiet = isinstance(line, str) or line[1].special
@@ -214,9 +230,13 @@ def _rows(
         if not isinstance(line, str):
             sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
             _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
+            sheet.text(track_at + track + 0.1, y + ROW * 0.7, line[1].note, size=8, color=GREY)
         y += ROW
     if scale.signed:
         sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
+    if reference is not None:
+        at = [_place(track_at, track, scale, reference)] * 2
+        sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
     return y
 
 
@@ -230,18 +250,24 @@ def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
     length = scale.length(bar.colour)
     reach = max(abs(scale.low), abs(scale.high))
-    fill = (
-        "#8a929b" if bar.special else hexadecimal(colour(scale, scale.high * 0.8 if length >= 0 else scale.low * 0.8))
-    )
+    fill = bar_colour(bar, scale)
     full = width / 2 if scale.signed else width
     start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
     beyond = abs(bar.colour) > reach * 1.0001
     style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
     if bar.low is not None and bar.high is not None:
-        middle = x + (width / 2 if scale.signed else 0)
-        left, right = (max(x, middle + scale.length(limit) * full) for limit in (bar.low, bar.high))
+        left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
         sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
+    if bar.dots:
+        at = [_place(x, width, scale, value) for value in bar.dots]
+        sheet.axes.scatter(at, [y + height / 2] * len(at), s=5, color="black", alpha=0.25, linewidths=0)
+
+
+def _place(x: float, width: float, scale: Scale, value: float) -> float:
+    """Where a value lies on a track."""
+    middle, full = (x + width / 2, width / 2) if scale.signed else (x, width)
+    return max(x, middle + scale.length(value) * full)
 
 
 def _image(
