@@ -51,9 +51,6 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     turned = slanted if longest > UPRIGHT else {"ha": "center"}
     for i, label in enumerate(column_labels):
         at = left + (i + 0.5) * cell
-        turned: dict[str, Any] = (
-            {"rotation": 55, "rotation_mode": "anchor", "va": "center"} if longest > UPRIGHT else {"ha": "center"}
-        )
         sheet.text(at, top - 0.05, label, size=size, **turned)
     # The names of the axes can be longer than the axes.
     half_across, half_down = (len(axis) * letter(SIZE) / 2 for axis in (mark.column_axis, mark.row_axis))
