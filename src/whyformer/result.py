@@ -174,7 +174,7 @@ def _read(path: Path) -> dict[str, Any]:
     if path.suffix != ".npz":
         plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return plain
-    with np.load(path) as file:
+    with path.open("rb") as opened, np.load(opened) as file:
         data: dict[str, Any] = json.loads(str(file[HEADER]))
         for entry in file.files:
             name, _, key = entry.partition(":")

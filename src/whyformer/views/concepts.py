@@ -23,7 +23,7 @@ def scores_view(result: Any, title: str = "") -> View:
         Fact("concept vectors", f"{vectors} for each bar"),
         Fact("not by chance", ", ".join(row.name for row in result.rows if row.significant) or "none of them"),
     )
-    caption = "Lines are 95 % limits, dots single concept vectors; ★ cannot be explained by chance."
+    caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
     return View(title or result.title, tuple(panels), facts, tuple(result.warnings), caption)
 
 

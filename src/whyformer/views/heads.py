@@ -62,16 +62,17 @@ def pruning_view(curve: Any, beside: Sequence[Any] = ()) -> View:
             for k, v, a, b in zip(curve.kept, curve.values, curve.low, curve.high, strict=True)
         )
         panels.append(Panel((Table(("heads kept", curve.metric, "95 % limits"), rows),)))
-    facts = [Fact("area" if c is curve else f"area, {c.name}", number(c.area)) for c in curves]
+    areas = [f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves]
     title = curve.title if not beside else f"{curve.model}: {curve.metric} against heads kept"
     caption = "Area: the mean height over the share of heads kept. Bands are 95 % limits over the inputs."
-    return View(title, tuple(panels), tuple(facts), curve.warnings, caption, columns=1 if beside else 2)
+    facts = (Fact("area", "; ".join(areas)),)
+    return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
 
 
 def gates_view(result: Any) -> View:
     """What training left open, and how it went."""
     scale = Scale(0.0, 1.0, meaning="gate: 0 is closed, 1 is open")
-    panels = [Panel((head_map(result.gates, scale),), "gates")]
+    panels = [Panel((head_map(result.gates, scale),), "gates", wide=True)]
     for name, values in result.history.items():
         steps = np.arange(len(values))
         drawn = Lines(steps, (Line(name, np.asarray(values)),), "step", name, whole_x=True)
@@ -136,7 +137,7 @@ def roles_view(result: Any) -> View:
     x_axis, y_axis = "share of argmaxes at the best fixed offset", "attention on separators and the first position"
     shown = sorted(rows, key=lambda row: not row["role"])
     panels = (Panel((Scatter(tuple(groups), x_axis, y_axis),)), Panel((rows_table(shown),), wide=True))
-    facts = (Fact("inputs", str(result.inputs)), Fact("chance of a rare token", f"{result.rare_chance:.2f}"))
+    facts = (Fact("chance of a rare token", f"{result.rare_chance:.2f}"),)
     left_out = f" The first {MOST_ROWS} of {len(rows)} heads are listed." if len(rows) > MOST_ROWS else ""
     caption = "A point is a head. Roles are named by thresholds: positional from 0.9, others from 0.5." + left_out
     return View(f"head roles, {result.inputs} inputs", panels, facts, caption=caption)

@@ -76,7 +76,9 @@ def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: int | None = Non
     where = "all layers" if layer is None else f"layer {layer}"
     mark = Scatter(groups, "attention weight α, mean over queries", "‖f(x)‖", log_x=True)
     caption = "A point is one token in one head. Lower right: looked at, but not taken from."
-    return View(f"{where}: rank correlation {rank:+.2f}", (Panel((mark,)),), caption=caption)
+    return View(
+        f"Attention weights against norms, {where}: rank correlation {rank:+.2f}", (Panel((mark,)),), caption=caption
+    )
 
 
 def level_maps(explanations: Sequence[Explanation], layer: int | None = None) -> View:

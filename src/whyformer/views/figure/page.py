@@ -23,7 +23,7 @@ from whyformer.views.color import (
 )
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
-from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table
+from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
 from whyformer.views.figure.sheet_matrix import draw_matrix
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
 from whyformer.views.text import characters_of, wrapped
@@ -85,9 +85,11 @@ def _width(view: View) -> float:
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
     if len(marks) == 1 and isinstance(marks[0], Matrix):
         return 8.0 if max(marks[0].values.shape) > 16 else 6.5
-    if any(isinstance(m, Table) for m in marks):
-        return 11.0
-    return {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+    plain = {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+    tables = [
+        table_width(m) * (1 if p.wide else view.columns) for p in view.panels for m in p.marks if isinstance(m, Table)
+    ]
+    return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
 
 
 def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
@@ -107,9 +109,10 @@ def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) 
 
 def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
     y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
+    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in view.facts)])
     for fact in view.facts:
         sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
-        y = sheet.paragraph(MARGIN + 0.95, y, width - 0.95, fact.value)
+        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
     y += 0.15
     for row in rows_of(view.panels, view.columns):
         columns = 1 if row[0].wide else view.columns

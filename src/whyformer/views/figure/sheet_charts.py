@@ -13,24 +13,20 @@ from whyformer.views.html.charts import SHADE
 from whyformer.views.view import Lines, Scatter, Table
 
 ROW, SIZE = 0.21, 8.0
-CROWD = 60  # points of one kind, beyond which they are small
+CROWD = 200  # points, beyond which they are small
 DASHES: dict[str, Any] = {"": "-", "5 3": (0, (4, 2)), "2 3": (0, (1.5, 2)), "7 3 2 3": (0, (5, 2, 1.5, 2))}
 
 
 def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: Table) -> float:
     """Returns where the table ends; columns shrink where the sheet is too narrow."""
-    step = letter(SIZE)
-    wide = [
-        max([cells(mark.columns[c]), *(cells(row[c]) for row in mark.rows)]) * step + 0.2
-        for c in range(len(mark.columns))
-    ]
+    wide = _column_widths(mark)
     scale = min(1.0, width / sum(wide))
     size, wide = SIZE * scale, [w * scale for w in wide]
     ends = x + np.cumsum(wide)
     for c, heading in enumerate(mark.columns):
         _cell(sheet, x, ends, wide, c, y, heading, size, color=GREY)
     y += ROW
-    sheet.box(x, y, float(sum(wide)), 0.006, GREY)
+    sheet.axes.plot([x, x + float(sum(wide))], [y, y], color=GREY, linewidth=0.7)
     for r, row in enumerate(mark.rows):
         quiet = r in mark.quiet
         for c, text in enumerate(row):
@@ -42,6 +38,18 @@ def draw_table(sheet: Sheet, x: float, y: float, width: float, mark: Table) -> f
             _cell(sheet, x, ends, wide, c, y, text, size, color=ink, style="italic" if quiet else "normal")
         y += ROW
     return y
+
+
+def table_width(mark: Table) -> float:
+    """Inches that a table takes where there is room for it."""
+    return sum(_column_widths(mark))
+
+
+def _column_widths(mark: Table) -> list[float]:
+    return [
+        max([cells(mark.columns[c]), *(cells(row[c]) for row in mark.rows)]) * letter(SIZE) + 0.2
+        for c in range(len(mark.columns))
+    ]
 
 
 def _cell(
@@ -61,15 +69,16 @@ def draw_lines(sheet: Sheet, x: float, y: float, width: float, mark: Lines) -> f
             sheet.axes.fill_between(xs, plane.up(line.low), plane.up(line.high), alpha=0.15, color=stroke, linewidth=0)
             look |= {"marker": "o", "markersize": 3}
         sheet.axes.plot(xs, plane.up(line.values), **look)
-    plane.keys([line.name for line in mark.lines], styles(mark.lines), lines=True)
+    if len(mark.lines) > 1:  # a single one is named by the heading
+        plane.keys([line.name for line in mark.lines], styles(mark.lines), lines=True)
     return plane.end
 
 
 def draw_scatter(sheet: Sheet, x: float, y: float, width: float, mark: Scatter) -> float:
     """Points in a frame, kinds below."""
     plane = _Plane(sheet, x, y + 0.1, width, mark)
+    size = 9 if sum(len(group.x) for group in mark.groups) > CROWD else 26
     for group, (ink, _) in zip(mark.groups, styles(mark.groups), strict=True):
-        size = 9 if len(group.x) > CROWD else 26
         look: dict[str, Any] = {"s": size, "alpha": 0.6, "color": ink, "linewidths": 0}
         sheet.axes.scatter(plane.across(group.x), plane.up(group.y), **look)
     plane.keys([group.name for group in mark.groups], styles(mark.groups))
@@ -85,7 +94,8 @@ class _Plane:
         self.x_axis, self.y_axis = axes_of(mark)
         self.end = y + self.height + 0.4
         for value in self.y_axis.ticks():
-            sheet.box(self.left, float(self.up(value)), self.wide, 0.004, LINE)
+            ends, level = [self.left, self.left + self.wide], [float(self.up(value))] * 2
+            sheet.axes.plot(ends, level, color=LINE, linewidth=0.6, zorder=0.5)
             sheet.text(self.left - 0.06, float(self.up(value)) + 0.03, f"{value:.4g}", size=7, ha="right", color=GREY)
         below = y + self.height
         for value in self.x_axis.ticks():

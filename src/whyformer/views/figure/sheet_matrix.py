@@ -31,7 +31,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     labelled = max(rows, columns) <= MOST_LABELS
     row_labels = [_short(label) for label in mark.row_labels] if labelled else []
     column_labels = [_short(label) for label in mark.column_labels] if labelled else []
-    left = x + 0.25 + max((len(label) for label in row_labels), default=0) * letter(SIZE)
+    left = x + (0.32 if mark.row_axis else 0.25) + max((len(label) for label in row_labels), default=0) * letter(SIZE)
     longest = max((len(label) for label in column_labels), default=0)
     overhang = longest * letter(SIZE) if longest > UPRIGHT else 0.08
     cell = min(NUMBERED if mark.numbers else LARGEST_CELL, (x + width - left - overhang * 0.6) / columns)

@@ -67,7 +67,7 @@ def lines_svg(mark: Lines) -> str:
         stroke_line = f'<line x2="22" y1="4" y2="4" {look}/>'
         swatch = f'<svg viewBox="0 0 22 8" style="display:inline-block;width:22px;height:8px">{stroke_line}</svg>'
         keys += f'<span class="wf-key">{swatch} {name}</span> '
-    return _plane(parts, keys, "curves")
+    return _plane(parts, keys if len(mark.lines) > 1 else "", "curves")  # a single one is named by the heading
 
 
 def scatter_svg(mark: Scatter) -> str:
@@ -126,7 +126,9 @@ def _circle(point: str, fill: str, radius: float, tip: str = "") -> str:
 
 def _plane(parts: list[str], keys: str, name: str) -> str:
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}"'
-    return f'<svg class="wf-wide" {size} role="img" aria-label="{name}">{"".join(parts)}</svg><p>{keys}</p>'
+    return f'<svg class="wf-wide" {size} role="img" aria-label="{name}">{"".join(parts)}</svg>' + (
+        f"<p>{keys}</p>" if keys else ""
+    )
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
