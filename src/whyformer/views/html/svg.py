@@ -157,6 +157,7 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
         f"{mark.values[r, c]:.4f}</title></rect>"
         for r in range(mark.values.shape[0])
         for c in range(mark.values.shape[1])
+        if not np.isnan(mark.values[r, c])
     ]
 
 
