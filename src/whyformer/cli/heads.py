@@ -34,9 +34,7 @@ def heads(
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", dir_okay=False, metavar="FILE", help="Write a picture (.html, .png, .svg, .pdf), .json or .npz."
-        ),
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
     ] = None,
     json: Json = False,
 ) -> None:

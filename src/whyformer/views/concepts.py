@@ -92,7 +92,7 @@ def maximized_view(result: Any) -> View:
     liked: Mark
     if result.image is not None:
         title = f"reaches {result.value:.3g}, checkerboard {result.checkerboard:.2f}"
-        liked = Picture(result.image)
+        liked = Picture(result.image, interpolation="nearest")
     else:
         title = f"these tokens reach {result.value:.3g}"
         liked = TokenRun((Piece(" ".join(result.tokens)),), Scale(0.0, 1.0))

@@ -151,8 +151,8 @@ def painted(heat: Heat, size: tuple[int, int]) -> Array:
     return bytes_of(under * (1 - alpha) + over * alpha)
 
 
-def picture(image: Array, size: tuple[int, int]) -> Array:
-    return bytes_of(resized(image.astype(np.float32), size, "bilinear"))
+def picture(mark: Picture, size: tuple[int, int]) -> Array:
+    return bytes_of(resized(mark.image.astype(np.float32), size, mark.interpolation))
 
 
 def _grey(pixels: Array) -> Array:

@@ -131,6 +131,7 @@ class Picture:
 
     image: Array
     frames: tuple[Frame, ...] = ()
+    interpolation: str = "bilinear"  # "nearest" shows the pixels
 
 
 @dataclass(frozen=True, eq=False)

@@ -166,9 +166,7 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Bars):
         return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale, reference=mark.reference)
     if isinstance(mark, Picture):
-        return _image(
-            sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size), mark.frames
-        )
+        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
     if isinstance(mark, Heat):
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
     if isinstance(mark, Matrix):

@@ -27,7 +27,7 @@ NAME = 16  # height of the name at a box
 
 def picture_svg(mark: Picture) -> str:
     size = canvas_size(mark, LONGEST)
-    return _framed(size, _image(picture(mark.image, size), size) + _boxes(mark.frames, size), "the image")
+    return _framed(size, _image(picture(mark, size), size) + _boxes(mark.frames, size), "the image")
 
 
 def heat_svg(mark: Heat) -> str:

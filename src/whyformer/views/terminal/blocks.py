@@ -26,7 +26,7 @@ NUMBER = 6  # columns of a cell with its number in it
 def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
     if not coloured:
         return Text(f"(the image, {mark.image.shape[0]} × {mark.image.shape[1]} pixels)")
-    return _half_blocks(framed(picture(mark.image, _fitting(canvas_size(mark), width)), mark.frames))
+    return _half_blocks(framed(picture(mark, _fitting(canvas_size(mark), width)), mark.frames))
 
 
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
