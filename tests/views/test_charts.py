@@ -83,11 +83,10 @@ def test_ticks_are_round_numbers() -> None:
 
 
 def pruned() -> Lines:
-    kept, other = np.array([100.0, 50.0, 0.0]), np.array([100.0, 0.0])
-    first = Line(
-        "gradient", np.array([0.9, 0.8, 0.5]), False, np.array([0.8, 0.7, 0.4]), np.array([1.0, 0.9, 0.6]), kept
-    )
-    return Lines(kept, (first, Line("chance", np.array([0.9, 0.3]), x=other)), "heads kept, %", "accuracy")
+    places, other = np.array([100.0, 50.0, 0.0]), np.array([100.0, 0.0])
+    values = np.array([0.9, 0.8, 0.5])
+    first = Line("gradient", values, low=values - 0.1, high=values + 0.1, x=places)
+    return Lines(places, (first, Line("chance", np.array([0.9, 0.3]), x=other)), "heads kept, %", "accuracy")
 
 
 def test_an_axis_runs_the_way_of_its_curve() -> None:

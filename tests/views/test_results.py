@@ -66,8 +66,7 @@ def test_doors_are_those_of_every_result(kind: type[Result]) -> None:
     assert dataclasses.is_dataclass(kind)
     for door in DOORS:
         assert callable(getattr(kind, door)), door
-        own = door in vars(kind)
-        assert own == (door == "to_frame"), f"{kind.__name__}.{door}: one implementation for all"
+        assert (door in vars(kind)) == (door == "to_frame"), f"{kind.__name__}.{door}: one implementation for all"
     assert "path" not in inspect.signature(kind.plot).parameters
 
 
@@ -168,8 +167,8 @@ def test_kinds_have_different_names() -> None:
 
 
 def test_options_that_are_no_plain_data_are_put_into_words(tmp_path: Path) -> None:
-    given = {"baseline": np.zeros(2), "device": Cost, "steps": np.int64(3), "share": float("nan"), "at": (1, 2)}
-    again = wf.load(samples.text(options=given).save(tmp_path / "x.json"))
+    options = {"baseline": np.zeros(2), "device": Cost, "steps": np.int64(3), "share": float("nan"), "at": (1, 2)}
+    again = wf.load(samples.text(options=options).save(tmp_path / "x.json"))
     words = {"baseline": "array([0., 0.])", "device": repr(Cost), "steps": 3, "share": None, "at": [1, 2]}
     assert again.options == words
 
@@ -197,6 +196,12 @@ def test_what_a_picture_can_be_told_every_door_takes(tmp_path: Path, capsys: pyt
     assert samples.image().to_html(samples.picture()) == samples.image().to_html(image=samples.picture())
     with pytest.raises(TypeError, match="colour"):
         samples.text().plot(colour="red")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not wf.Explanation])
+def test_plot_takes_no_path(kind: type[Result]) -> None:
+    with pytest.raises((TypeError, IndexError)):
+        ALL[kind]().plot("x.png")
 
 
 @pytest.mark.parametrize("path", sorted(OLD.iterdir()) if OLD.is_dir() else [], ids=lambda p: p.name)

@@ -85,7 +85,7 @@ def _stripes() -> Any:
         given = shipped_concepts(0, sets=12, size=10)
     pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
     found = tcav(given.pop("model"), given.pop("layer"), **given, relative=pairs, pooling="mean", progress=False)
-    return replace(scores_view(found, "Do zebras need stripes? (TCAV)"), caption=STRIPES)
+    return replace(scores_view(found, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)
 
 
 # The part of the demo with a table: one row of census data, and all of them together.

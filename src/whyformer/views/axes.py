@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.views.color import GREY
 from whyformer.views.view import Line, Lines, Points, Scatter
 
 Array = np.ndarray[Any, Any]
 # Okabe and Ito's colours without yellow, which white paper swallows; then Tol's muted ones.
 INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#332288", "#882255")
-QUIET = "#8a929b"
 DASHES = ("", "5 3", "2 3", "7 3 2 3")  # colours repeat with another dash
 ROOM = 0.05  # beyond the outermost values, as a share of their distance
 
@@ -101,7 +101,7 @@ def styles(named: Sequence[Line | Points]) -> list[tuple[str, str]]:
     pairs, loud, quiet = [], 0, 0
     for one in named:
         if one.quiet:
-            pairs.append((QUIET, DASHES[1 + quiet % 3]))
+            pairs.append((GREY, DASHES[1 + quiet % 3]))
             quiet += 1
         else:
             pairs.append((INKS[loud % len(INKS)], DASHES[loud // len(INKS) % len(DASHES)]))

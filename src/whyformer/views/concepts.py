@@ -12,7 +12,7 @@ from whyformer.views.view import Bar, Bars, Fact, Line, Lines, Mark, Panel, Pict
 SHARES = Scale(0.0, 1.0, meaning="share of inputs")
 
 
-def scores_view(result: Any, title: str = "") -> View:
+def scores_view(result: Any, *, title: str = "") -> View:
     """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
     panels = [Panel((_bars(result),), f"share of inputs whose logit of {result.target!r} rises along the concept")]
     panels.append(Panel((_table(result),), wide=True))

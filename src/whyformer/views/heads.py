@@ -50,7 +50,7 @@ def _settings(kind: str, options: dict[str, Any]) -> str:
     return ", ".join([kind, *(f"{k}={v}" for k, v in options.items() if v is not None)])
 
 
-def pruning_view(curve: Any, beside: Sequence[Any] = ()) -> View:
+def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
     """Metric against the share of heads kept; the whole model on the left, bands are 95 % limits."""
     curves = (curve, *beside)
     lines = [Line(c.name, c.values, False, c.low, c.high, 100 * c.kept / c.heads) for c in curves]

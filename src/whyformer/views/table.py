@@ -94,8 +94,8 @@ def row_attention_view(result: Any) -> View:
     bars = Bars(tuple(Bar(label, share, label == result.labels[0]) for label, share in ranked[:MOST_ROWS]), scale)
     per_layer = result.weights_LHR.mean(1)
     layers = tuple(str(layer) for layer in range(len(per_layer)))
-    own = scale_of([per_layer], meaning="attention, mean over heads")
-    across = Matrix(per_layer, own, layers, tuple(result.labels), "layer", "row that is looked at")
+    shade = scale_of([per_layer], meaning="attention, mean over heads")
+    across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "row that is looked at")
     left_out = (
         f" {len(ranked) - MOST_ROWS} rows that got less are not shown as bars." if len(ranked) > MOST_ROWS else ""
     )
@@ -104,7 +104,7 @@ def row_attention_view(result: Any) -> View:
         (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True)),
         (Fact("reference", result.reference), Fact("layers", ", ".join(result.paths))),
         caption=f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}",
-        legend=own,
+        legend=shade,
     )
 
 
