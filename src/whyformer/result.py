@@ -57,6 +57,7 @@ class Result(ABC):
     """
 
     what: ClassVar[str]
+    last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -102,7 +103,10 @@ class Result(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: arrays as nested lists, null for NaN."""
-        return _header(self) | _fields(self)
+        plain = _header(self) | _fields(self)
+        for name in self.last:
+            plain[name] = plain.pop(name)
+        return plain
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:

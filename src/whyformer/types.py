@@ -125,6 +125,7 @@ class Explanation(Result):
     """
 
     what: ClassVar[str] = EXPLANATION
+    last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
 
     scores: Float32
     units: Units
