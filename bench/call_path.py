@@ -3,8 +3,8 @@
     python -m bench.call_path [--method generic_attention]
 
 Explains the tiny BERT of the tests, once cold and once warm, and prints how many distinct functions of whyformer ran
-(those with a name: no lambdas or comprehensions), in how many files, how many of its frames stood on top of each other at
-most, and how many of them stood between the caller and the model.
+(those with a name: no lambdas or comprehensions), in how many files, how many of its frames stood on top of each
+other at most, and how many of them stood between the caller and the model.
 """
 
 from __future__ import annotations

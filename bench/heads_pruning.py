@@ -81,7 +81,7 @@ def main() -> None:
     row("accuracy", gates.values)
     print(f"\n{time.perf_counter() - started:.0f} s; {machine()}")
     if arguments.plot:
-        whole.plot(arguments.plot, beside=[*list(curves.values())[1:], gates])
+        whole.save(arguments.plot, beside=[*list(curves.values())[1:], gates])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +15,6 @@ from whyformer import registry
 from whyformer.demo import load_adult
 from whyformer.demo.census import adult_rows
 from whyformer.errors import BadInput
-from whyformer.result import OTHERS
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz"])
@@ -44,16 +41,6 @@ def test_an_explanation_survives_saving(tmp_path: Path, suffix: str) -> None:
     ):
         assert getattr(found, name) == getattr(saved, name), name
     assert found.layers.shape == (2, 7, 7)
-
-
-@pytest.mark.parametrize("what", sorted(OTHERS))
-def test_a_file_of_another_result_says_who_reads_it(tmp_path: Path, what: str) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(json.dumps({"format": 1, "what": what}), encoding="utf-8")
-    module, _, name = OTHERS[what].rpartition(".")
-    assert callable(getattr(importlib.import_module(module), name).load)
-    with pytest.raises(BadInput, match=rf"{what}.*{name}\.load"):
-        wf.load(path)
 
 
 def test_a_row_of_a_table_as_a_frame_has_its_values() -> None:

@@ -1,11 +1,16 @@
-"""Opening pictures: RGB, upright, with errors that say what is wrong."""
+"""Pictures: opened as RGB, upright, with errors that say what is wrong; and resized."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from whyformer.errors import BadInput, MissingExtra
+import numpy as np
+
+from whyformer.errors import BadInput, MissingExtra, UnknownName
+
+Array = np.ndarray[Any, Any]
+INTERPOLATIONS = ("bilinear", "nearest")
 
 
 def open_image(raw: Any) -> Any:
@@ -52,3 +57,32 @@ def _instead(raw: Any) -> str:
     if kind == "f":
         return " Of numbers from 0 to 1 make one with PIL.Image.fromarray((array * 255).round().astype('uint8'))."
     return " Make one of the array with PIL.Image.fromarray(array), height × width × 3 of type uint8."
+
+
+def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:
+    """(R, C) or (R, C, channels) → (height, width, …)."""
+    if interpolation not in INTERPOLATIONS:
+        raise UnknownName("interpolation", interpolation, INTERPOLATIONS)
+    if size is None:
+        return values_RC
+    if len(size) != 2 or min(size) < 1:
+        raise BadInput(f"size={size!r}: two whole numbers of at least 1, height and width.")
+    for axis in (0, 1):
+        values_RC = _resized_axis(values_RC, axis, size[axis], interpolation)
+    return values_RC
+
+
+def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> Array:
+    count = values.shape[axis]
+    # Centres of the new cells in units of the old ones; beyond the outer centres the border value holds.
+    centres = (np.arange(length) + 0.5) * count / length - 0.5
+    if interpolation == "nearest":
+        nearest: Array = np.take(values, np.clip(np.floor(centres + 0.5), 0, count - 1).astype(int), axis)
+        return nearest
+    low = np.clip(np.floor(centres), 0, count - 1).astype(int)
+    high = np.minimum(low + 1, count - 1)
+    shape = [1] * values.ndim
+    shape[axis] = length
+    part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
+    result: Array = np.take(values, low, axis) * (1 - part) + np.take(values, high, axis) * part
+    return result

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from whyformer.errors import BadInput
+from whyformer.image_file import resized
+from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import pandas as pd
 
@@ -43,6 +46,10 @@ class Units:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def is_patch(self, index: int) -> bool:
+        """Whether a unit has its place on the image."""
+        return not self.special[index] and (self.stream[index] == "image" or len(set(self.stream)) == 1)
 
     def text_of(self, members: Sequence[int]) -> str:
         """The word that these units are the pieces of: as it stands in ``text``, else its labels joined."""
@@ -111,10 +118,16 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
-    """Why the model said what it said: one score per unit, and what to know before believing them."""
+class Explanation(Result):
+    """Why the model said what it said: one score per unit, and what to know before believing them.
 
-    scores: Array
+    Its pictures take ``image``, what patches are drawn over, and ``by``: "token" or "word".
+    """
+
+    what: ClassVar[str] = EXPLANATION
+    last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
+
+    scores: Float32
     units: Units
     target: Target
     scalar: str
@@ -126,9 +139,9 @@ class Explanation:
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     base: float | None = None
-    matrix: Array | dict[tuple[str, str], Array] | None = None
-    layers: Array | None = None
-    detail: Array | None = None
+    matrix: Float32 | dict[tuple[str, str], Float32] | None = None
+    layers: Float32 | None = None
+    detail: Float32 | None = None
     cost: Cost = field(default_factory=Cost)
     checks: dict[str, float] = field(default_factory=dict)  # what the method knows of its own error
     warnings: tuple[str, ...] = ()
@@ -153,53 +166,30 @@ class Explanation:
         return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups.values()]
 
     def heatmap(self, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
-        """Scores of the patches as an image: the grid, or resized to (height, width)."""
-        from whyformer.views.image import heatmap  # views draw, types only hold
+        """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
 
-        return heatmap(self, size, interpolation)
+        Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between
+        the centres of patches, ``"nearest"`` repeats them.
+        """
+        if self.units.grid is None:
+            raise BadInput(
+                f"this explanation ({self.method}) has no patch grid: heatmap() is for images. Use "
+                ".ranked() or .show()."
+            )
+        patches = [i for i in range(len(self.units)) if self.units.is_patch(i)]
+        return resized(self.scores[patches].reshape(self.units.grid), size, interpolation)
 
     def replace(self, **changes: Any) -> Explanation:
         return dataclasses.replace(self, **changes)
 
-    # Pictures (views/): ``image`` is what patches are drawn over; ``by`` is "token" or "word".
-
-    def show(self, image: Any = None, by: str = "token") -> None:
-        """Print to the terminal."""
-        from whyformer.views.explained import view_of
-
-        view_of(self, image=image, by=by).show()
-
-    def plot(self, image: Any = None, by: str = "token") -> Any:
-        """A matplotlib figure."""
-        from whyformer.views.explained import view_of
-
-        return view_of(self, image=image, by=by).plot()
-
-    def to_html(self, image: Any = None, by: str = "token") -> str:
-        """One page that needs no network."""
-        from whyformer.views.explained import view_of
-
-        return view_of(self, image=image, by=by).to_html()
-
-    def _repr_html_(self) -> str:
-        from whyformer.views.explained import view_of
-
-        return view_of(self)._repr_html_()
-
-    def save(self, path: str | Path, image: Any = None, by: str = "token") -> Path:
-        """Write a picture (.html, .png, .svg) or data that ``whyformer.load`` reads back (.json, .npz)."""
-        from whyformer.views.explained import save
-
-        return save(self, path, image=image, by=by)
-
     def to_shap(self) -> Any:
         """A ``shap.Explanation``, for shap's plots."""
-        from whyformer.result import to_shap
-
         return to_shap(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per unit."""
-        from whyformer.result import to_frame
-
-        return to_frame(self)
+        """One row per unit: label, score, special, stream, and word or value where there is one."""
+        units = self.units
+        data = {"unit": units.labels, "score": self.scores, "special": units.special, "stream": units.stream}
+        data |= {} if units.word is None else {"word": units.word}
+        data |= {} if units.values is None else {"value": units.values}
+        return dataframe(data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,18 +13,14 @@ import whyformer as wf
 from tests import folders
 from tests.methods.properties import model_of
 from tests.models import CASES
+from tests.views.results import head_roles
+from tests.views.results import pruning_curve as pruning
 from whyformer.cli.main import app
 from whyformer.heads import circuits, direct_logit, head_importance, induction, layer_profile, pruning_curve, roles
-from whyformer.views.heads import grid, show_curve, show_grid, show_rows
+from whyformer.views.heads import head_map, head_scale
 
 
-def drawn(figure: Any, path: Path) -> Path:
-    assert path.stat().st_size > 5_000
-    assert figure.axes
-    return path
-
-
-def test_every_result_can_be_drawn(tmp_path: Path) -> None:
+def test_every_result_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bert, inputs = model_of("bert"), CASES["bert"].inputs()
     gpt2, tokens = model_of("gpt2"), CASES["gpt2"].inputs()
     importance = head_importance(bert, inputs)
@@ -36,41 +31,57 @@ def test_every_result_can_be_drawn(tmp_path: Path) -> None:
         "ablation": head_importance(bert, inputs, kind="ablation"),
         "curve": curve,
         "profile": layer_profile(bert, inputs),
+        "roles": roles(bert, inputs),
         "induction": induction(gpt2, length=6, sequences=2),
         "circuits": circuits(gpt2),
         "direct": direct_logit(gpt2, tokens),
     }
     for name, result in results.items():
-        drawn(result.plot(path=tmp_path / f"{name}.png"), tmp_path / f"{name}.png")
-    both = curve.plot(tmp_path / "both.png", beside=[chance])
-    assert len(both.axes[0].get_lines()) == 2
-    assert [t.get_text() for t in both.axes[0].get_legend().get_texts()] == [curve.name, chance.name]
+        assert result.plot().axes
+        assert result.save(tmp_path / f"{name}.png").stat().st_size > 5_000
+        again = wf.load(result.save(tmp_path / f"{name}.npz"))
+        assert again.to_html() == result.to_html()
     assert importance.save(tmp_path / "heads.svg").read_text().startswith("<?xml")
+    (mark,) = curve.view(beside=[chance]).panels[0].marks
+    assert [line.name for line in mark.lines] == [curve.name, chance.name]
+    np.testing.assert_array_equal(mark.lines[1].values, chance.values)
+    np.testing.assert_allclose(mark.lines[0].x, 100 * curve.kept / curve.heads)
+    results["roles"].show()
+    assert "positional" in capsys.readouterr().out
 
 
 def test_heat_maps_say_what_they_hold() -> None:
     scores = np.array([[0.5, -0.25], [1.0, np.nan]])
-    figure = grid(scores, "title", signed=True)
-    axes = figure.axes[0]
-    assert {t.get_text() for t in axes.texts} == {"0.50", "-0.25", "1.00"}
-    image = axes.get_images()[0]
-    assert image.get_clim() == (-1.0, 1.0)  # white is zero
-    assert image.get_array().mask.tolist() == [[False, False], [False, True]]
-    assert axes.get_ylabel() == "layer"
-    assert grid(np.zeros((2, 2)), "nothing").axes[0].get_images()[0].get_clim() == (0.0, 1.0)
+    scale = head_scale([scores], signed=True)
+    mark = head_map(scores, scale)
+    assert (scale.low, scale.high, scale.signed) == (-1.0, 1.0, True)  # white is zero
+    assert mark.row_labels == ("1", "0")  # the last layer is on top
+    np.testing.assert_array_equal(mark.values, scores[::-1])
+    assert (mark.row_axis, mark.column_axis, mark.numbers) == ("layer", "head", True)
+    assert not head_map(np.zeros((12, 13)), scale).numbers
+    nothing = head_scale([np.zeros((2, 2))])
+    assert (nothing.low, nothing.high) == (0.0, 1.0)
 
 
-def test_terminal_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    show_grid(np.array([[0.5, -0.25], [1.0, np.nan]]), "a title", signed=True, notes=["mind the gap"])
-    shown = capsys.readouterr().out
-    assert "a title" in shown
-    assert shown.index("1.00") < shown.index("0.50")  # the last layer is on top
-    assert "mind the gap" in shown
-    show_curve(np.array([4, 0]), 4, np.array([1.0, 0.5]), np.array([1.0, 0.4]), np.array([1.0, 0.6]), "accuracy", "t")
-    assert "4 of 4" in capsys.readouterr().out
-    show_rows([], "empty")
-    roles(model_of("bert"), CASES["bert"].inputs()).show()
-    assert "positional" in capsys.readouterr().out
+def test_roles_are_points_by_kind() -> None:
+    found = head_roles()
+    scatter, table = (panel.marks[0] for panel in found.view().panels)
+    rows = found.rows()
+    assert sum(len(group.x) for group in scatter.groups) == len(rows)
+    positional = next(group for group in scatter.groups if group.name == "positional")
+    mine = [row for row in rows if row["role"].startswith("positional")]
+    np.testing.assert_allclose(positional.x, [row["positional"] for row in mine])
+    np.testing.assert_allclose(positional.y, [row["separator"] + row["first"] for row in mine])
+    assert positional.labels[0] == "layer 0, head 0: positional -1"
+    assert scatter.groups[0].name == "no role" and scatter.groups[0].quiet
+    assert len(table.rows) == len(rows)
+
+
+def test_a_pruning_curve_lists_its_points() -> None:
+    curve = pruning()
+    table = curve.view().panels[1].marks[0]
+    assert table.rows[0][0] == "11 of 11" and table.rows[-1][0] == "0 of 11"
+    assert f"{curve.low[3]:.3f} – {curve.high[3]:.3f}" == table.rows[3][2]
 
 
 # whyformer heads
@@ -118,6 +129,11 @@ def test_texts_kinds_and_files(bert_folder: Path, tmp_path: Path) -> None:
     assert json.loads(run("--file", lines, "--model", bert_folder, "--what", "roles", "--json").stdout)[0]["layer"] == 0
     layers = json.loads(run("--file", lines, "--model", bert_folder, "--what", "layers", "--json").stdout)
     assert [row["layer"] for row in layers] == [0, 1]
+    for out in (tmp_path / "roles.html", tmp_path / "roles.npz", tmp_path / "roles.json"):
+        run("--file", lines, "--model", bert_folder, "--what", "roles", "--out", out)
+    assert "positional" in (tmp_path / "roles.html").read_text(encoding="utf-8")
+    assert wf.load(tmp_path / "roles.npz").inputs == 2
+    assert json.loads((tmp_path / "roles.json").read_text(encoding="utf-8"))[0]["layer"] == 0
     assert "entropy" in run(*texts, "--model", bert_folder, "--what", "layers").stdout
     assert "copying" in run("--model", bert_folder, "--what", "circuits").stdout
 
@@ -127,8 +143,7 @@ def test_texts_kinds_and_files(bert_folder: Path, tmp_path: Path) -> None:
     [
         (("--what", "colours"), 1, "unknown value of --what"),
         (("--kind", "gradeint"), 1, "Did you mean 'gradient'"),
-        (("--out", "heads.xls"), 2, "use .png"),
-        (("--what", "roles", "--out", "roles.png"), 2, "use .json"),
+        (("--out", "heads.xls"), 2, "use .html, .png"),
         (("--out", "nowhere/heads.png"), 2, "no folder"),
         (("--what", "induction"), 1, "looks ahead"),
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import whyformer as wf
@@ -14,7 +13,7 @@ from tests.references.blocks import blocks_of
 from whyformer.errors import BadInput
 from whyformer.methods.value_norms import weighed
 from whyformer.types import Units
-from whyformer.views.norms import plot_levels, plot_weights_against_norms, token_types, weights_by_type
+from whyformer.views.norms import level_maps, norms_scatter, token_types, weights_by_type
 
 LEVELS = ("attn", "attn_res", "attn_res_ln")
 
@@ -34,7 +33,7 @@ def test_weights_and_norms_are_the_models() -> None:
 def test_a_last_layer_with_one_row_is_drawn_too(tmp_path: Path) -> None:
     found = weighed(wf.Explainer(model_of("rtdl_ft_transformer")), CASES["rtdl_ft_transformer"].inputs())
     assert [a.shape for a in found[0].attention] == [(4, 8, 8), (4, 1, 8)]
-    plot_weights_against_norms(found, path=tmp_path / "weights.png")
+    assert norms_scatter(found).save(tmp_path / "weights.png").stat().st_size > 10_000
 
 
 def test_token_types() -> None:
@@ -51,26 +50,29 @@ def test_points_are_one_per_layer_head_and_token(tmp_path: Path) -> None:
     (weights, lengths) = weights_by_type(found[:1], layer=1)["other"]
     close(weights, found[0].attention[1].mean(1).ravel())
     close(lengths, found[0].norms[1].ravel())
-    figure = plot_weights_against_norms(found, path=tmp_path / "weights.png")
-    (axes,) = figure.axes
-    assert "rank correlation" in axes.get_title(loc="left")
-    assert (tmp_path / "weights.png").stat().st_size > 10_000
+    view = norms_scatter(found)
+    (mark,) = view.panels[0].marks
+    assert "rank correlation" in view.title
+    assert {group.name: len(group.x) for group in mark.groups} == {kind: len(x) for kind, (x, _) in points.items()}
+    assert len(mark.groups[0].x) == max(len(x) for x, _ in points.values()), "the crowd is drawn first, below"
+    assert mark.log_x
+    assert view.save(tmp_path / "weights.html").stat().st_size > 5_000
     with pytest.raises(BadInput, match="nothing to draw"):
-        plot_weights_against_norms([])
+        norms_scatter([])
 
 
 def test_levels_stand_side_by_side_on_one_scale(tmp_path: Path) -> None:
     found = [explained("bert", method="value_norms", level=level, keep_layers=True)[0] for level in LEVELS]
-    figure = plot_levels(found, layer=0, path=tmp_path / "levels.png")
-    maps = [axes for axes in figure.axes if axes.images]
-    assert [axes.get_title() for axes in maps] == list(LEVELS)
-    assert len({axes.images[0].get_clim() for axes in maps}) == 1
-    for axes, one in zip(maps, found, strict=True):
+    view = level_maps(found, layer=0)
+    assert [panel.title for panel in view.panels] == list(LEVELS)
+    assert len({panel.marks[0].scale for panel in view.panels}) == 1
+    for panel, one in zip(view.panels, found, strict=True):
         assert one.layers is not None
-        shares = one.layers[0] / one.layers[0].sum(-1, keepdims=True)
-        close(np.asarray(axes.images[0].get_array()), shares)
-    assert plot_levels(found).axes  # the whole model
+        close(panel.marks[0].values, one.layers[0] / one.layers[0].sum(-1, keepdims=True))
+        assert panel.marks[0].column_labels == one.units.labels
+    assert view.save(tmp_path / "levels.png").stat().st_size > 10_000
+    assert level_maps(found).title.startswith("whole model")
     with pytest.raises(BadInput, match="keep_layers"):
-        plot_levels(explained("bert", method="value_norms"), layer=0)
+        level_maps(explained("bert", method="value_norms"), layer=0)
     with pytest.raises(BadInput, match="numbered 0 to 1"):
-        plot_levels(found, layer=5)
+        level_maps(found, layer=5)

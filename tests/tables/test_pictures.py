@@ -12,7 +12,7 @@ import whyformer as wf
 from tests.tables.models import LAYOUTS, NUMBERS, rows, table
 from whyformer import views
 from whyformer.errors import BadInput
-from whyformer.views.table import view_of_columns
+from whyformer.views import view_of
 from whyformer.views.terminal.page import text
 from whyformer.views.view import Bars, Matrix
 
@@ -45,7 +45,7 @@ def test_methods_side_by_side() -> None:
 
 def test_limits_are_drawn() -> None:
     overall = wf.explain_global(LAYOUTS["rtdl"].build(), rows(20), processor=table(), method="occlusion", target=1)
-    view = view_of_columns(overall)
+    view = view_of(overall)
     bars = [m for p in view.panels for m in p.marks if isinstance(m, Bars)]
     assert len(bars) == 2  # mean size and mean, for signed scores
     first = bars[0].bars[0]
@@ -81,6 +81,6 @@ def test_maps_between_columns(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no map"):
         views.table_map(wf.explain(model, ROW, processor=table(), method="occlusion"))
     overall = wf.explain_global(model, rows(30), processor=table(), method="raw_attention", layers=0)
-    kinds = [m for p in view_of_columns(overall).panels for m in p.marks if isinstance(m, Matrix)]
+    kinds = [m for p in view_of(overall).panels for m in p.marks if isinstance(m, Matrix)]
     assert [m.values.shape for m in kinds] == [(6, 6), (24, 5)]
     assert kinds[1].column_labels == tuple(name for name, _ in overall.ranked())

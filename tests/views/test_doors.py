@@ -12,7 +12,7 @@ from whyformer.errors import UnknownName
 from whyformer.views.facts import cost, explained, options
 
 
-@pytest.mark.parametrize("ending", ["html", "png", "svg", "json", "npz"])
+@pytest.mark.parametrize("ending", ["html", "png", "svg", "pdf", "json", "npz"])
 def test_save_by_ending(tmp_path: Path, ending: str) -> None:
     path = samples.text().save(tmp_path / f"x.{ending}")
     assert path.stat().st_size > 100
@@ -27,9 +27,9 @@ def test_saved_data_draws_the_same_picture(tmp_path: Path, ending: str) -> None:
 
 
 def test_unknown_endings_are_refused_with_those_that_work(tmp_path: Path) -> None:
-    with pytest.raises(UnknownName, match=r"\.html, \.png, \.svg, \.json, \.npz"):
+    with pytest.raises(UnknownName, match=r"\.html, \.png, \.svg, \.pdf, \.json, \.npz"):
         samples.text().save(tmp_path / "x.gif")
-    with pytest.raises(UnknownName, match=r"\.html, \.png, \.svg"):
+    with pytest.raises(UnknownName, match=r"\.html, \.png, \.svg, \.pdf"):
         wf.views.view_of(samples.text()).save(tmp_path / "x.json")
 
 

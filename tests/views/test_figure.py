@@ -46,7 +46,7 @@ def test_every_mark_is_drawn_on_one_page(tmp_path: Path) -> None:
     assert saved.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("ending", ["png", "svg"])
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_same_view_same_file(tmp_path: Path, ending: str) -> None:
     view: View = side_by_side([samples.image(), samples.image("grad_sam")], image=samples.picture())
     first, second = (view.save(tmp_path / f"{i}.{ending}").read_bytes() for i in range(2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from whyformer.engines.perturbation.game import Part, digest, weights_digest
-from whyformer.errors import NotOffered
-from whyformer.result import from_plain, to_plain
+from whyformer.result import read_piece, write_piece
 from whyformer.version import __version__
 
 
@@ -31,19 +29,10 @@ class Cache:
             return make()
         path = self.folder / f"{digest(self._about, *map(_told, key))}.check.json"
         if path.is_file():
-            return _read(kind, path)
+            return read_piece(kind, path)
         made = make()
-        partly = path.with_suffix(".part")
-        partly.write_text(json.dumps(to_plain(made), ensure_ascii=False), encoding="utf-8")
-        partly.replace(path)
+        write_piece(made, path)
         return made
-
-
-def _read(kind: Any, path: Path) -> Any:
-    try:
-        return from_plain(kind, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({error}): delete it.") from error
 
 
 def _told(value: Any) -> Part:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from whyformer.errors import BadInput, UnknownName
-from whyformer.result import from_plain, to_plain
+from whyformer.errors import UnknownName
+from whyformer.result import Keyed, Result, dataframe
 from whyformer.types import Explanation
+from whyformer.views.checks import checkup_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Finding: what a check says, in words and numbers.
 
@@ -38,19 +42,23 @@ class Finding:
 # CheckUp: everything that the checks found, to be read, drawn, saved and attached to explanations.
 
 
-FORMAT = 1
-PICTURES = (".html", ".png", ".svg")
+def _kinds() -> Mapping[str, Any]:
+    from whyformer.checks.check import RESULTS  # a check makes findings, so its module stands above this one
+
+    return RESULTS
 
 
 @dataclass(frozen=True, eq=False)
-class CheckUp:
+class CheckUp(Result):
     """Findings in plain words, and the numbers behind them by check."""
+
+    what: ClassVar[str] = "check-up"
 
     model: str
     method: str
     inputs: int
     findings: tuple[Finding, ...]
-    results: dict[str, Any] = field(default_factory=dict)  # by check: its frozen result
+    results: Annotated[dict[str, Any], Keyed(_kinds)] = field(default_factory=dict)  # by check: its frozen result
     seed: int = 0
     seconds: float = 0.0
 
@@ -75,58 +83,12 @@ class CheckUp:
         new = [f"check-up: {text}" for text in said]
         return explanation.replace(warnings=(*explanation.warnings, *(n for n in new if n not in explanation.warnings)))
 
-    # Pictures
+    def to_frame(self) -> pd.DataFrame:
+        """One row per finding."""
+        return dataframe(
+            [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in self.findings],
+            columns=["level", "check", "title", "text"],
+        )
 
-    def _page(self) -> Any:
-        from whyformer.views.checks import checkup_page
 
-        return checkup_page(self)
-
-    def show(self) -> None:
-        """Print to the terminal."""
-        self._page().show()
-
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        return self._page().plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        html: str = self._page().to_html()
-        return html
-
-    def _repr_html_(self) -> str:
-        html: str = self._page()._repr_html_()
-        return html
-
-    # Files
-
-    def to_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_plain(self)
-        return {"format": FORMAT, "what": "check-up", **plain}
-
-    def save(self, path: str | Path) -> Path:
-        """Write a picture (.html, .png, .svg), or .json that ``CheckUp.load`` reads back."""
-        path = Path(path)
-        if path.suffix in PICTURES:
-            saved: Path = self._page().save(path)
-            return saved
-        if path.suffix != ".json":
-            raise UnknownName("file type", path.suffix or str(path), (*PICTURES, ".json"))
-        path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> CheckUp:
-        """Read what ``save`` wrote; no model is needed."""
-        from whyformer.checks.check import RESULTS
-
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "check-up"):
-                raise ValueError("it holds something else")
-            data["findings"] = from_plain(tuple[Finding, ...], data["findings"])
-            data["results"] = {name: from_plain(RESULTS[name], part) for name, part in data["results"].items()}
-            return cls(**data)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"{str(path)!r} is no saved check-up ({error}).") from error
+view_of.register(CheckUp, checkup_page)

@@ -12,7 +12,7 @@ import typer
 
 from whyformer.errors import BadInput
 
-PICTURES = (".html", ".png", ".svg")
+PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
 REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 

@@ -18,9 +18,7 @@ Results = list[list["Explanation"]]  # per input, one per method
 
 def as_json(results: Results) -> str:
     """A list with one object per input and method, as ``Explanation.save("x.json")`` writes it."""
-    from whyformer.result import to_dict
-
-    return json.dumps([to_dict(e) for row in results for e in row], ensure_ascii=False, indent=1)
+    return json.dumps([e.to_dict() for row in results for e in row], ensure_ascii=False, indent=1)
 
 
 def views_of(

@@ -92,7 +92,6 @@ def overall_picture(
 ) -> None:
     from whyformer.cli._output import say_written
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
-    from whyformer.tables.result import plain_data
 
     if len(methods) > 1:
         raise typer.BadParameter("--overall takes one method at a time", param_hint="--method")
@@ -100,7 +99,7 @@ def overall_picture(
     rows = rows_of(path, table, how["batch_size"] or BATCH_SIZE)
     found = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)
     if json:
-        typer.echo(json_text.dumps(plain_data(found), ensure_ascii=False, default=str))
+        typer.echo(json_text.dumps(found.to_dict(), ensure_ascii=False))
     else:
         found.show()
     if out is not None:

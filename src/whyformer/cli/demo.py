@@ -85,7 +85,7 @@ def _stripes() -> Any:
         given = shipped_concepts(0, sets=12, size=10)
     pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
     found = tcav(given.pop("model"), **given, relative=pairs, pooling="mean", progress=False)
-    return replace(scores_view(found, "Do zebras need stripes? (TCAV)"), caption=STRIPES)
+    return replace(scores_view(found, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)
 
 
 # The part of the demo with a table: one row of census data, and all of them together.
@@ -111,7 +111,7 @@ def table_views(row: int = 1) -> list[Any]:
         from whyformer.explainer import Explainer
         from whyformer.tables.global_explanation import explain_global
         from whyformer.views import side_by_side
-        from whyformer.views.table import view_of_columns
+        from whyformer.views.table import global_view
 
         model, table = load_adult()
     except ImportError:  # the library of the model is an extra: the rest of the demo does without
@@ -123,7 +123,7 @@ def table_views(row: int = 1) -> list[Any]:
     everything = explain_global(explainer, rows, method="integrated_gradients", target=">50K", progress=False)
     return [
         replace(one, caption=f"{CENSUS} {one.caption}"),
-        replace(view_of_columns(everything), title="The same model, over forty rows"),
+        replace(global_view(everything), title="The same model, over forty rows"),
     ]
 
 

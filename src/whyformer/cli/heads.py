@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from whyformer.cli._input import check_out, inputs_from
+from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from
 from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
 from whyformer.cli._output import say_written
 
 WHAT = ("importance", "roles", "layers", "induction", "circuits")
-PICTURES = (".png", ".svg", ".pdf")
 
 
 def heads(
@@ -35,7 +34,7 @@ def heads(
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -55,8 +54,7 @@ def heads(
     from whyformer.errors import one_of
 
     one_of("--what", what, WHAT)
-    endings = (".json",) if what == "roles" else (*PICTURES, ".json")
-    check_out(out, endings, f" with --what {what}")
+    check_out(out, (*PICTURES, *DATA), f" with --what {what}")
     from whyformer.cli._model import load_any, load_text
 
     loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
@@ -67,7 +65,7 @@ def heads(
     if json:
         typer.echo(json_text.dumps(_plain(what, result), ensure_ascii=False, indent=1))
     else:
-        _print(what, result)
+        result.show()
     if out is not None:
         _write(what, result, out)
         say_written([out])
@@ -92,22 +90,6 @@ def _result(
     return heads.head_importance(model, inputs, **common, **{**options, "target": target})
 
 
-def _print(what: str, result: Any) -> None:
-    from whyformer.views.heads import show_grid, show_rows
-
-    if what in {"importance", "roles"}:
-        result.show()
-    elif what == "layers":
-        show_rows(_plain(what, result), f"{result.model}: what its layers do, {result.inputs} inputs")
-    elif what == "induction":
-        show_grid(result.previous_token, "previous-token heads")
-        show_grid(result.duplicate_token, "duplicate-token heads")
-        show_grid(result.induction, "induction heads")
-    else:
-        show_grid(result.copying, "copying (OV circuit)", signed=True)
-        show_grid(result.matching, "matching (QK circuit)", signed=True)
-
-
 def _plain(what: str, result: Any) -> Any:
     if what == "importance":
         return result.to_dict()
@@ -120,7 +102,7 @@ def _plain(what: str, result: Any) -> Any:
 
 
 def _write(what: str, result: Any, out: Path) -> None:
-    if out.suffix == ".json":
+    if out.suffix == ".json" and what != "importance":  # the table alone, without the weights behind it
         out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
     else:
-        result.plot(path=out)
+        result.save(out)

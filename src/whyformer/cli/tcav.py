@@ -12,7 +12,7 @@ from whyformer.cli._options import BatchSize, Json, Seed
 from whyformer.cli._output import deliver_result
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-OUTPUTS = (".json", ".png", ".svg", ".pdf")
+OUTPUTS = (".json", ".npz", ".html", ".png", ".svg", ".pdf")
 SHIPPED_POOLING = "mean"  # what its textures are spread over; models of one's own have the default of wf.tcav
 
 
@@ -52,7 +52,7 @@ def tcav(
     seed: Seed = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a picture (.png, .svg, .pdf) or .json."),
+        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
     ] = None,
     json: Json = False,
 ) -> None:

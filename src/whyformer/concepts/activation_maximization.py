@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,13 +15,19 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.patch_grid import grid_artefact
-from whyformer.errors import BadInput, NotOffered, UnknownName, one_of
+from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
 from whyformer.progress import tracker
+from whyformer.result import Result, UInt8, dataframe
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
+from whyformer.views.concepts import maximized_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # An image that can be optimised: as pixels or as waves, shaken a little before the model sees it.
 
@@ -89,13 +94,15 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Maximized:
+class Maximized(Result):
     """A picture, or tokens."""
+
+    what: ClassVar[str] = "activation maximization"
 
     unit: str
     value: float  # of the unit, for the image as shown, or for the tokens as listed
     history: tuple[float, ...]  # of the unit, step by step (of the changed image; of the soft embeddings)
-    image: Array | None = None  # (height, width, 3) bytes
+    image: UInt8 | None = None  # (height, width, 3) bytes
     tokens: tuple[str, ...] = ()
     checkerboard: float = float("nan")  # difference across patch borders ÷ inside patches; 1: no grid to be seen
     start: float = float("nan")  # the unit's value before the first step
@@ -103,19 +110,12 @@ class Maximized:
     warnings: tuple[str, ...] = ()
     model: str = ""
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """The result beside the course of the objective; written to ``path`` if given. Returns the figure."""
-        from whyformer.views.concepts import maximized_picture
+    def to_frame(self) -> pd.DataFrame:
+        """One row per step."""
+        return dataframe({"step": range(len(self.history)), "activation": self.history})
 
-        return maximized_picture(self, path)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the picture of ``plot`` (.png, .svg, .pdf)."""
-        path = Path(path)
-        if path.suffix not in {".png", ".svg", ".pdf"}:
-            raise UnknownName("file type", path.suffix or str(path), (".png", ".svg", ".pdf"))
-        self.plot(path)
-        return path
+view_of.register(Maximized, maximized_view)
 
 
 # What is maximised: a class, a neuron, a neuron at one token, or the mean of a layer.

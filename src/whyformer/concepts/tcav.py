@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +16,9 @@ from whyformer.concepts.reader import POOLINGS, Reader
 from whyformer.errors import BadInput, MissingExtra, UnknownName, one_of
 from whyformer.explainer import Explainer
 from whyformer.progress import tracker
+from whyformer.result import Result, dataframe
+from whyformer.views.concepts import scores_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,9 +90,6 @@ def _fitted(x_ND: Array, y_N: Array, classifier: str, seed: int) -> tuple[Array,
 # TCAVResult: how often each concept raises the score of a class, and whether to believe it.
 
 
-FORMAT = 1
-
-
 @dataclass(frozen=True)
 class ConceptScore:
     """One concept against random inputs, or against another concept."""
@@ -115,8 +113,10 @@ class ConceptScore:
 
 
 @dataclass(frozen=True)
-class TCAVResult:
+class TCAVResult(Result):
     """One row per concept, and the scores of random concepts that they are compared with."""
+
+    what: ClassVar[str] = "tcav"
 
     rows: tuple[ConceptScore, ...]
     random: tuple[float, ...]  # random-vs-random scores
@@ -140,63 +140,10 @@ class TCAVResult:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per concept."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
-        return pd.DataFrame([dataclasses.asdict(row) for row in self.rows])
-
-    def show(self) -> None:
-        """Print the table to the terminal."""
-        from whyformer.views.concepts import show_scores
-
-        show_scores(self)
-
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Bars with limits, and stars where significant; written to ``path`` if given. Returns the figure."""
-        from whyformer.views.concepts import score_bars
-
-        return score_bars(self, path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON has no NaN, so what is unknown is null."""
-        rows = [
-            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in dataclasses.asdict(row).items()}
-            for row in self.rows
-        ]
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        size = None if math.isnan(self.random_magnitude) else self.random_magnitude
-        return {"format": FORMAT, "what": "tcav", **data, "rows": rows, "random_magnitude": size}
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json (reload with ``TCAVResult.load``), or a picture (.png, .svg, .pdf)."""
-        path = Path(path)
-        if path.suffix in {".png", ".svg", ".pdf"}:
-            self.plot(path)
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
-        else:
-            raise UnknownName("file type", path.suffix or str(path), (".json", ".png", ".svg", ".pdf"))
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> TCAVResult:
-        """Read what ``save`` wrote; no model is needed."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "tcav"):
-                raise ValueError("it holds something else")
-            data["rows"] = tuple(_row(row) for row in data["rows"])
-            data["random"], data["warnings"] = tuple(data["random"]), tuple(data["warnings"])
-            data["random_magnitude"] = math.nan if data.get("random_magnitude") is None else data["random_magnitude"]
-            return cls(**data)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"{str(path)!r} is no saved TCAV result ({error}).") from error
+        return dataframe([dataclasses.asdict(row) for row in self.rows])
 
 
-def _row(data: dict[str, Any]) -> ConceptScore:
-    known: dict[str, Any] = {k: math.nan if v is None else v for k, v in data.items()}
-    return ConceptScore(**{**known, "scores": tuple(known["scores"])})
+view_of.register(TCAVResult, scores_view)
 
 
 # Could these scores come from random concepts? Welch's test, corrected for asking several times.

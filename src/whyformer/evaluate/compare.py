@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.ranking import FRACTIONS
-from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, spelled
+from whyformer.errors import BadInput, NotOffered, UnknownName, spelled
 from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
@@ -22,6 +20,9 @@ from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
 from whyformer.registry import Metric, get_metric
+from whyformer.result import Result, dataframe
+from whyformer.views.compare import comparison_page
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 
 Array = np.ndarray[Any, Any]
-
-FORMAT = 1
-PICTURES = (".html", ".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,10 @@ class ComparedMethod:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Result):
     """Which explanation to trust here: measured on these inputs, with this replacement."""
+
+    what: ClassVar[str] = "comparison"
 
     rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
     metrics: tuple[str, ...]
@@ -110,10 +110,6 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per method: each metric with its limits, rank and cost."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
         records = []
         for row in self.rows:
             record: dict[str, Any] = {"method": row.name, "rank": row.rank, "baseline": row.baseline}
@@ -123,92 +119,10 @@ class Comparison:
                 record |= {name: known.mean, f"{name}_low": known.low, f"{name}_high": known.high}
             costs = ("forwards", "backwards", "seconds", "peak_bytes")
             records.append(record | {k: getattr(row, k) for k in costs})
-        return pd.DataFrame(records)
-
-    def show(self) -> None:
-        """Print to the terminal."""
-        from whyformer.views.compare import comparison_page
-
-        comparison_page(self).show()
-
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        from whyformer.views.compare import comparison_page
-
-        return comparison_page(self).plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        from whyformer.views.compare import comparison_page
-
-        return comparison_page(self).to_html()
-
-    def _repr_html_(self) -> str:
-        from whyformer.views.compare import comparison_page
-
-        return comparison_page(self)._repr_html_()
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json (reload with ``Comparison.load``), or a picture (.html, .png, .svg)."""
-        path = Path(path)
-        if path.suffix in PICTURES:
-            from whyformer.views.compare import comparison_page
-
-            return comparison_page(self).save(path)
-        if path.suffix != ".json":
-            raise UnknownName("file type", path.suffix or str(path), (".json", *PICTURES))
-        path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
-        return path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON has no NaN, so what is unknown is null."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        data["rows"] = [dataclasses.asdict(row) for row in self.rows]
-        return {"format": FORMAT, "what": "comparison", **without_nan(data)}
-
-    @classmethod
-    def load(cls, path: str | Path) -> Comparison:
-        """Read what ``save`` wrote; no model is needed."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "comparison"):
-                raise ValueError("it holds something else")
-            data["rows"] = tuple(_row(row) for row in data["rows"])
-            for name in ("metrics", "agreeing", "fractions", "warnings"):
-                data[name] = tuple(data[name])
-            for name in ("agreement", "curves", "values"):
-                data[name] = with_nan(data[name])
-            return cls(**data)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"{str(path)!r} is no saved comparison ({error}).") from error
+        return dataframe(records)
 
 
-def _row(data: dict[str, Any]) -> ComparedMethod:
-    scores = {name: MetricScore(**with_nan(score)) for name, score in data.pop("scores").items()}
-    numbers = ("rank", "forwards", "backwards", "seconds")
-    return ComparedMethod(**{**data, **{k: with_nan(data[k]) for k in numbers}}, scores=scores)
-
-
-def without_nan(value: Any) -> Any:
-    """Plain lists, dicts and numbers, null for NaN."""
-    if isinstance(value, dict):
-        return {k: without_nan(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_nan(v) for v in value]
-    if isinstance(value, (float, np.floating)):
-        return None if math.isnan(value) else float(value)
-    if isinstance(value, np.integer):
-        return int(value)
-    return value if value is None or isinstance(value, (str, int, bool)) else repr(value)
-
-
-def with_nan(value: Any) -> Any:
-    """The other way round, for numbers that may be unknown."""
-    if isinstance(value, dict):
-        return {k: with_nan(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [with_nan(v) for v in value]
-    return math.nan if value is None else value
+view_of.register(Comparison, comparison_page)
 
 
 # compare: run methods on the same inputs, judge them by the same metrics, and say which to trust here.

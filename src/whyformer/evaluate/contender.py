@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,20 +12,19 @@ from typing import Any
 import numpy as np
 
 from whyformer.engines.perturbation.game import digest
-from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.perturbed import Perturbed
 from whyformer.inputs.choose import are_tensors
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
-
-Array = np.ndarray[Any, Any]
+from whyformer.result import Float32, read_piece, write_piece
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
     """What a method said of one input."""
 
-    scores: Array
+    scores: Float32
     value: float
     base: float | None
     scalar: str
@@ -80,10 +78,10 @@ def filled(entry: Contender, perturbed: Perturbed, scalar: str, memory: bool = T
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": perturbed.seed, "progress": False}
     explain: Any = partial(perturbed.explainer.explain, **how, **entry.options)
     if path is not None and path.is_file():
-        known = _read(entry, path)
+        known = dataclasses.replace(read_piece(Contender, path), options=entry.options)
         if memory and known.peak_bytes is None:
             known = dataclasses.replace(known, peak_bytes=_peak(explain, perturbed))
-            _write(known, path)
+            write_piece(dataclasses.replace(known, options={}), path)
         return known
     peak = _peak(explain, perturbed) if memory else None  # first: what is loaded only once does not count as time
     try:
@@ -102,7 +100,7 @@ def filled(entry: Contender, perturbed: Perturbed, scalar: str, memory: bool = T
         peak_bytes=peak,
     )
     if path is not None:
-        _write(done, path)
+        write_piece(dataclasses.replace(done, options={}), path)  # options are in the name of the file
     return done
 
 
@@ -142,22 +140,3 @@ def _path(entry: Contender, perturbed: Perturbed, scalar: str) -> Path | None:
     options = repr(sorted(entry.options.items()))
     name = digest(perturbed.weights, entry.method, options, perturbed.seed, scalar, targets, *tensors)
     return perturbed.folder / f"{name}.scores.json"
-
-
-def _write(entry: Contender, path: Path) -> None:
-    data = dataclasses.asdict(entry) | {"options": {}}
-    for one in data["scored"]:
-        one["scores"] = one["scores"].tolist()
-    partly = path.with_suffix(".part")
-    partly.write_text(json.dumps(data), encoding="utf-8")
-    partly.replace(path)
-
-
-def _read(entry: Contender, path: Path) -> Contender:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        scored = tuple(Scored(**{**one, "scores": np.array(one["scores"], np.float32)}) for one in data["scored"])
-        costs = {k: data[k] for k in ("forwards", "backwards", "seconds", "peak_bytes")}
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({error}): delete it.") from error
-    return dataclasses.replace(entry, scored=scored, **costs)

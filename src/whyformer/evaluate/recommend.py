@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, WhyformerError, one_of, spelled
+from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, one_of, spelled
 from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
-from whyformer.evaluate.compare import PICTURES, with_nan, without_nan
 from whyformer.evaluate.contender import filled, wanted
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
@@ -25,7 +23,10 @@ from whyformer.evaluate.trial import Trial
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
 from whyformer.registry import CLASSES
+from whyformer.result import Result, dataframe
 from whyformer.run import Run
+from whyformer.views.recommend import recommendation_page
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 # Recommendation: how to explain this model, chosen on some inputs and tested on others.
 
 
-FORMAT = 1
 ANY = "any cost"
 SCOPES = ("dataset", "label", "instance")
 
@@ -74,8 +74,10 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class Recommendation:
+class Recommendation(Result):
     """Which explanation to use, per class of cost, and how it did where it was not chosen."""
+
+    what: ClassVar[str] = "recommendation"
 
     scope: str
     choices: tuple[Choice, ...]
@@ -142,75 +144,16 @@ class Recommendation:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per choice, with the outcome of its class of cost."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise MissingExtra("pandas", "tabular", "to_frame()") from None
         known = {o.cost_class: o for o in self.outcomes}
         rows = []
         for choice in self.choices:
             outcome = known.get(choice.cost_class)
             aopc = {} if outcome is None else {"aopc": outcome.mean, "aopc_low": outcome.low, "aopc_high": outcome.high}
             rows.append(dataclasses.asdict(choice) | aopc)
-        return pd.DataFrame(rows)
-
-    def show(self) -> None:
-        """Print to the terminal."""
-        self._page().show()
-
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        return self._page().plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        return str(self._page().to_html())
-
-    def _repr_html_(self) -> str:
-        return str(self._page()._repr_html_())
-
-    def _page(self) -> Any:
-        from whyformer.views.recommend import recommendation_page
-
-        return recommendation_page(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write .json (reload with ``Recommendation.load``), or a picture (.html, .png, .svg)."""
-        path = Path(path)
-        if path.suffix in PICTURES:
-            self._page().save(path)
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
-        else:
-            raise UnknownName("file type", path.suffix or str(path), (".json", *PICTURES))
-        return path
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data; JSON has no NaN, so what is unknown is null."""
-        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        data["choices"] = [dataclasses.asdict(c) for c in self.choices]
-        data["outcomes"] = [dataclasses.asdict(o) for o in self.outcomes]
-        return {"format": FORMAT, "what": "recommendation", **without_nan(data)}
-
-    @classmethod
-    def load(cls, path: str | Path) -> Recommendation:
-        """Read what ``save`` wrote; no model is needed."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if (data.pop("format", None), data.pop("what", None)) != (FORMAT, "recommendation"):
-                raise ValueError("it holds something else")
-            data["choices"] = tuple(Choice(**c) for c in data["choices"])
-            data["outcomes"] = tuple(_outcome(with_nan(o)) for o in data["outcomes"])
-            data["leaders"] = tuple((name, score) for name, score in data["leaders"])
-            data["grid"] = tuple(tuple(row) for row in with_nan(data["grid"]))
-            data["warnings"] = tuple(data["warnings"])
-            return cls(**data)
-        except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadInput(f"{str(path)!r} is no saved recommendation ({error}).") from error
+        return dataframe(rows)
 
 
-def _outcome(data: dict[str, Any]) -> Outcome:
-    return Outcome(**{**data, **{k: tuple(data[k]) for k in ("over_random", "over_attention")}})
+view_of.register(Recommendation, recommendation_page)
 
 
 # How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search.

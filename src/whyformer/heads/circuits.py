@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,13 +18,19 @@ from whyformer.capture.projections import HeadWeights, ProjectionFinder, SiteWei
 from whyformer.errors import NotOffered
 from whyformer.heads.induction import repeated_tokens
 from whyformer.output import Output
+from whyformer.result import Float32, Result, dataframe
 from whyformer.session import passing_through
+from whyformer.views.heads import circuits_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Circuits:
+class Circuits(Result):
     """Weights per layer, (H, in, D) for q, k, v and (H, D, out) for o, and summaries (L, H) of them.
 
     ``copying``: Σλ/Σ|λ| over the eigenvalues of the OV circuit, 1 where what is attended to is raised, -1 where it is
@@ -33,12 +39,14 @@ class Circuits:
     Gains of the norms in between are not folded in, biases are left out.
     """
 
-    query: list[Array]
-    key: list[Array]
-    value: list[Array]
-    output: list[Array]
-    copying: Array
-    matching: Array
+    what: ClassVar[str] = "circuits"
+
+    query: list[Float32]
+    key: list[Float32]
+    value: list[Float32]
+    output: list[Float32]
+    copying: Float32
+    matching: Float32
     paths: tuple[str, ...]
     rotary: bool  # W_QK then holds for positions that are the same; others are rotated against each other
     vocabulary: bool  # whether the summaries run from tokens to logits
@@ -53,12 +61,15 @@ class Circuits:
         found: Array = self.value[layer][head] @ self.output[layer][head]
         return found
 
-    def plot(self, path: Any = None) -> Any:
-        """Copying and matching, side by side."""
-        from whyformer.views.heads import grids
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head: the summaries of its circuits."""
+        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.copying))]
+        names = ("copying", "matching")
+        rows = [{"layer": i, "head": j} | {name: float(getattr(self, name)[i, j]) for name in names} for i, j in heads]
+        return dataframe(rows)
 
-        maps = [("copying (OV)", self.copying), ("matching (QK)", self.matching)]
-        return grids(maps, "circuits" + (", QK at offset 0" if self.rotary else ""), signed=True, path=path)
+
+view_of.register(Circuits, circuits_view)
 
 
 def circuits(

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,20 +23,31 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import mask_gradient, open_gates
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
 from whyformer.types import Cost, Target
+from whyformer.views.heads import direct_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class DirectShares:
-    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): they add up to it, input by input."""
+class DirectShares(Result):
+    """``shares`` (B, L, H) and ``rest`` (B,) of the logit ``value`` (B,): they add up to it, input by input.
 
-    shares: Array
-    rest: Array  # embedding, MLPs, biases
-    value: Array
+    Its pictures take ``index``, the input that is drawn.
+    """
+
+    what: ClassVar[str] = "direct shares"
+
+    shares: Float32
+    rest: Float32  # embedding, MLPs, biases
+    value: Float32
     targets: tuple[Target, ...]
     paths: tuple[str, ...]
     cost: Cost = field(default_factory=Cost)
@@ -50,13 +60,15 @@ class DirectShares:
         ]
         return sorted(found, key=lambda f: -f[2])
 
-    def plot(self, index: int = 0, path: str | Path | None = None) -> Any:
-        """Heat map of one input's shares."""
-        from whyformer.views.heads import grid
+    def to_frame(self) -> pd.DataFrame:
+        """One row per input and head."""
+        known = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.shares))]
+        return dataframe(
+            [{"input": n, "layer": i, "head": j, "share": float(self.shares[n, i, j])} for n, i, j in known]
+        )
 
-        whole = f"{self.targets[index]} = {self.value[index]:.2f}, rest {self.rest[index]:.2f}"
-        title = f"{self.model}: shares of the logit {whole}"
-        return grid(self.shares[index], title, signed=True, path=path)
+
+view_of.register(DirectShares, direct_view)
 
 
 def direct_logit(

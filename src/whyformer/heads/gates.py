@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,9 +21,15 @@ from whyformer.errors import BadInput
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates
 from whyformer.heads.pruning import PruningCurve, measured
 from whyformer.intervals import interval
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
 from whyformer.types import Cost
+from whyformer.views.heads import gates_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
@@ -47,12 +53,14 @@ def open_probability(log_a: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class LearnedGates:
+class LearnedGates(Result):
     """What training left of the heads. ``scores`` (log a) order them: use it as ``order=`` of a pruning curve."""
 
-    gates: Array  # (L, H), exactly 0 where a head was closed
-    scores: Array  # (L, H) log a
-    open: Array  # (L, H) probability of being open
+    what: ClassVar[str] = "learned gates"
+
+    gates: Float32  # (L, H), exactly 0 where a head was closed
+    scores: Float32  # (L, H) log a
+    open: Float32  # (L, H) probability of being open
     history: dict[str, list[float]]  # loss and expected number of open heads, step by step
     penalty: float
     heads: int
@@ -63,6 +71,16 @@ class LearnedGates:
     @property
     def kept(self) -> int:
         return int((np.nan_to_num(self.gates) > 0).sum())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head."""
+        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.gates))]
+        names = {"gate": self.gates, "score": self.scores, "open": self.open}
+        rows = [{"layer": i, "head": j} | {name: float(table[i, j]) for name, table in names.items()} for i, j in heads]
+        return dataframe(rows)
+
+
+view_of.register(LearnedGates, gates_view)
 
 
 def learn_gates(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,8 +17,14 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import table
 from whyformer.inputs.text import TextInput
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.views.heads import induction_view
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = np.ndarray[Any, Any]
 
@@ -39,26 +45,27 @@ def induction_score(attention_BHQK: Tensor, period: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class InductionScores:
+class InductionScores(Result):
     """Mean attention (L, H) of each kind on repeated random tokens, between 0 and 1."""
 
-    previous_token: Array
-    duplicate_token: Array
-    induction: Array
+    what: ClassVar[str] = "induction scores"
+
+    previous_token: Float32
+    duplicate_token: Float32
+    induction: Float32
     paths: tuple[str, ...]
     length: int
     sequences: int
 
-    def plot(self, path: Any = None) -> Any:
-        """The three heat maps side by side, on one scale."""
-        from whyformer.views.heads import grids
+    def to_frame(self) -> pd.DataFrame:
+        """One row per head."""
+        names = ("previous_token", "duplicate_token", "induction")
+        heads = [tuple(map(int, at)) for at in np.argwhere(~np.isnan(self.induction))]
+        rows = [{"layer": i, "head": j} | {name: float(getattr(self, name)[i, j]) for name in names} for i, j in heads]
+        return dataframe(rows)
 
-        maps = [
-            ("previous token", self.previous_token),
-            ("duplicate token", self.duplicate_token),
-            ("induction", self.induction),
-        ]
-        return grids(maps, f"{self.sequences} × {self.length} random tokens, read twice", path=path)
+
+view_of.register(InductionScores, induction_view)
 
 
 def induction(

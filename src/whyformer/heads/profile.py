@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,10 +16,12 @@ from whyformer.heads.importance_kinds import relevance_rows
 from whyformer.heads.roles import distances, places
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio
-from whyformer.result import dataframe
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
 from whyformer.types import Cost
+from whyformer.views.heads import profile_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +57,12 @@ UNITS = ("share of all layers", "nats", "tokens or patches", "share from other p
 
 
 @dataclass(frozen=True, eq=False)
-class LayerProfile:
+class LayerProfile(Result):
     """Per layer, the mean over inputs of each curve with its 95 % limits; ``samples`` (S, 4, L) holds every input."""
 
-    samples: Array
+    what: ClassVar[str] = "layer profile"
+
+    samples: Float32
     paths: tuple[str, ...]
     inputs: int
     cost: Cost = field(default_factory=Cost)
@@ -71,13 +74,14 @@ class LayerProfile:
         mean: Array = self.samples[:, CURVES.index(name)].mean(0)
         return mean
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """The four curves in one figure."""
-        from whyformer.views.heads import panels
-
+    def curves(self) -> list[tuple[str, str, Array, Array, Array]]:
+        """Name, unit, mean and 95 % limits of each curve."""
         low, high = interval(self.samples)
-        lines = [(n, u, self.curve(n), low[i], high[i]) for i, (n, u) in enumerate(zip(CURVES, UNITS, strict=True))]
-        return panels(lines, f"{self.model}: what its layers do, {self.inputs} inputs", path=path)
+        return [(n, u, self.curve(n), low[i], high[i]) for i, (n, u) in enumerate(zip(CURVES, UNITS, strict=True))]
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: what its layers do, {self.inputs} inputs"
 
     def to_frame(self) -> pd.DataFrame:
         """One row per layer."""
@@ -89,6 +93,9 @@ class LayerProfile:
             {"layer": layer, **{name: float(curve[layer]) for name, curve in curves.items()}, "path": path}
             for layer, path in enumerate(self.paths)
         ]
+
+
+view_of.register(LayerProfile, profile_view)
 
 
 def layer_profile(

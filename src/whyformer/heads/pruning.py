@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +14,12 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.heads.importance import HeadImportance
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
 from whyformer.intervals import interval
-from whyformer.result import dataframe
+from whyformer.result import Float64, Int64, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
 from whyformer.types import Cost
+from whyformer.views.heads import pruning_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,14 +32,19 @@ METRICS = ("accuracy", "loss", "agreement")
 
 
 @dataclass(frozen=True, eq=False)
-class PruningCurve:
-    """A metric against the number of heads kept, from all of them to none, with 95 % limits over the inputs."""
+class PruningCurve(Result):
+    """A metric against the number of heads kept, from all of them to none, with 95 % limits over the inputs.
 
-    kept: Array  # (P,)
-    values: Array  # (P,)
-    low: Array
-    high: Array
-    samples: Array  # (S, P) one row per input
+    Its pictures take ``beside``, other curves to draw with it.
+    """
+
+    what: ClassVar[str] = "pruning curve"
+
+    kept: Int64  # (P,)
+    values: Float64  # (P,)
+    low: Float64
+    high: Float64
+    samples: Float64  # (S, P) one row per input
     metric: str
     order: tuple[tuple[int, int], ...]  # (layer, head), the first taken away first; () for learned gates
     name: str  # what made the order
@@ -57,22 +63,12 @@ class PruningCurve:
     def title(self) -> str:
         return f"{self.model}: {self.metric} against heads kept ({self.name})"
 
-    def plot(self, path: str | Path | None = None, beside: Sequence[PruningCurve] = ()) -> Any:
-        """The curve with its limits, others beside it; returns the matplotlib figure."""
-        from whyformer.views.heads import curves
-
-        lines = [(c.name, c.kept / c.heads, c.values, c.low, c.high) for c in (self, *beside)]
-        title = self.title if not beside else f"{self.model}: {self.metric} against heads kept"
-        return curves(lines, title, self.metric, path=path)
-
-    def show(self) -> None:
-        from whyformer.views.heads import show_curve
-
-        show_curve(self.kept, self.heads, self.values, self.low, self.high, self.metric, self.title)
-
     def to_frame(self) -> pd.DataFrame:
         """One row per point."""
         return dataframe({"kept": self.kept, self.metric: self.values, "low": self.low, "high": self.high})
+
+
+view_of.register(PruningCurve, pruning_view)
 
 
 def pruning_curve(

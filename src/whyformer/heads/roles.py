@@ -6,16 +6,18 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.result import dataframe
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
 from whyformer.types import Site
+from whyformer.views.heads import roles_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,14 +62,16 @@ RARE, RARE_LIFT = 0.5, 2.0  # ours: most argmaxes, and twice what chance gives
 
 
 @dataclass(frozen=True, eq=False)
-class HeadRoles:
+class HeadRoles(Result):
     """Shares (L, H) behind each role; NaN where a layer has fewer heads, or where a role needs text."""
 
-    positional: Array  # share of argmaxes at the best fixed offset
+    what: ClassVar[str] = "head roles"
+
+    positional: Float32  # share of argmaxes at the best fixed offset
     offset: list[list[Offset]]  # that offset: tokens to the right, or (rows down, columns right) on a grid
-    separator: Array  # attention on separators: special tokens but the first position, and punctuation
-    first: Array  # attention on the first position (an attention sink, where it is large)
-    rare: Array  # share of argmaxes on the rarest token of the input
+    separator: Float32  # attention on separators: special tokens but the first position, and punctuation
+    first: Float32  # attention on the first position (an attention sink, where it is large)
+    rare: Float32  # share of argmaxes on the rarest token of the input
     rare_chance: float  # what a head that looks anywhere would get
     paths: tuple[str, ...]
     inputs: int
@@ -112,10 +116,8 @@ class HeadRoles:
             if not np.isnan(self.positional[i, j])
         ]
 
-    def show(self) -> None:
-        from whyformer.views.heads import show_rows
 
-        show_rows(self.rows(), f"head roles, {self.inputs} inputs, chance of a rare token {self.rare_chance:.2f}")
+view_of.register(HeadRoles, roles_view)
 
 
 def roles(

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, one_of
 from whyformer.inputs.text import TextInput
-from whyformer.result import dataframe
+from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.views.heads import syntactic_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,10 +98,12 @@ Arcs = list[tuple[str, str, int, int]]  # relation, direction, from word, to wor
 
 
 @dataclass(frozen=True, eq=False)
-class SyntacticHeads:
+class SyntacticHeads(Result):
     """Hits per relation and direction: ``share[relation, direction]`` is (L, H), to be read against ``baseline``."""
 
-    share: dict[tuple[str, str], Array]
+    what: ClassVar[str] = "syntactic heads"
+
+    share: dict[tuple[str, str], Float32]
     baseline: dict[tuple[str, str], float]  # hits of the best fixed offset
     offset: dict[tuple[str, str], int]  # that offset, in words
     arcs: dict[tuple[str, str], int]  # how many arcs there were
@@ -119,6 +123,9 @@ class SyntacticHeads:
         """The best head of each relation and direction."""
         names = ["relation", "direction", "layer", "head", "share", "baseline", "arcs"]
         return dataframe(self.best(), columns=names)
+
+
+view_of.register(SyntacticHeads, syntactic_view)
 
 
 def syntactic(

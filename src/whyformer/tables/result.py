@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName
-from whyformer.result import dataframe, in_folder
+from whyformer.result import Float64, Result, dataframe
+from whyformer.views.table import global_view, permutation_view
+from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
-FORMAT = 1
-HEADER = "__header__"
-Kind = TypeVar("Kind", bound="ColumnResult")
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnResult:
-    """What every result about columns can do: be drawn, saved and read back."""
-
-    what: ClassVar[str]  # it is, in words
-    arrays: ClassVar[tuple[str, ...]]  # the fields that hold arrays
-
-    def show(self) -> None:
-        """Print to the terminal."""
-        _view(self).show()
-
-    def plot(self) -> Any:
-        """A matplotlib figure."""
-        return _view(self).plot()
-
-    def to_html(self) -> str:
-        """One page that needs no network."""
-        return str(_view(self).to_html())
-
-    def _repr_html_(self) -> str:
-        return str(_view(self)._repr_html_())
-
-    def save(self, path: str | Path) -> Path:
-        """Write a picture (.html, .png, .svg), or .json or .npz, which ``load`` reads back."""
-        return _save(self, Path(path))
-
-    @classmethod
-    def load(cls: type[Kind], path: str | Path) -> Kind:
-        """Read what ``save`` wrote; no model is needed."""
-        return cls(**_loaded(cls, Path(path)))
-
-
-@dataclass(frozen=True, eq=False)
-class GlobalExplanation(ColumnResult):
+class GlobalExplanation(Result):
     """Scores of many rows, averaged per column, with 95 % limits of the mean.
 
     Columns that no unit stands for (a TabTransformer's numbers) are in ``unseen``, not among the scores. ``mean_size``
@@ -63,14 +26,16 @@ class GlobalExplanation(ColumnResult):
     evenly, with the values that stood there, for pictures.
     """
 
+    what: ClassVar[str] = "global explanation"
+
     labels: tuple[str, ...]
     special: tuple[bool, ...]
-    mean: Array
-    low: Array
-    high: Array
-    mean_size: Array
-    size_low: Array
-    size_high: Array
+    mean: Float64
+    low: Float64
+    high: Float64
+    mean_size: Float64
+    size_low: Float64
+    size_high: Float64
     rows: int
     method: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -78,17 +43,12 @@ class GlobalExplanation(ColumnResult):
     scalar: str = "logit"
     signed: bool = False
     unseen: tuple[str, ...] = ()
-    matrix: Array | None = None  # the mean map (position × position), where the method has one
-    samples: Array | None = None  # (S, U)
+    matrix: Float64 | None = None  # the mean map (position × position), where the method has one
+    samples: Float64 | None = None  # (S, U)
     sample_values: tuple[tuple[str, ...], ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     model: str = ""
-
-    what: ClassVar[str] = "global explanation"
-    arrays: ClassVar[tuple[str, ...]] = (
-        "mean", "low", "high", "mean_size", "size_low", "size_high", "matrix", "samples",
-    )  # fmt: skip
 
     @property
     def importance(self) -> Array:
@@ -114,24 +74,23 @@ class GlobalExplanation(ColumnResult):
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturePermutation(ColumnResult):
+class FeaturePermutation(Result):
     """How much a metric falls when a column is shuffled: the mean over repeats, with 95 % limits over them."""
 
+    what: ClassVar[str] = "feature permutation"
+
     labels: tuple[str, ...]
-    drops: Array  # (columns or groups, repeats): metric on the table, less the metric with the column shuffled
+    drops: Float64  # (columns or groups, repeats): metric on the table, less the metric with the column shuffled
     score: float  # the metric on the table itself
     metric: str
     rows: int
-    mean: Array
-    low: Array  # NaN for a single repeat, which shows no spread
-    high: Array
+    mean: Float64
+    low: Float64  # NaN for a single repeat, which shows no spread
+    high: Float64
     seed: int = 0
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     model: str = ""
-
-    what: ClassVar[str] = "feature permutation"
-    arrays: ClassVar[tuple[str, ...]] = ("drops", "mean", "low", "high")
 
     def ranked(self) -> list[tuple[str, float]]:
         """Columns from the most to the least important; ties keep their order."""
@@ -147,67 +106,5 @@ class FeaturePermutation(ColumnResult):
         )
 
 
-def _view(result: ColumnResult) -> Any:
-    from whyformer.views.table import view_of_columns  # views draw, results only hold
-
-    return view_of_columns(result)
-
-
-def _save(result: ColumnResult, path: Path) -> Path:
-    if path.suffix in {".html", ".png", ".svg"}:
-        saved: Path = _view(result).save(path)
-        return saved
-    if path.suffix not in {".json", ".npz"}:
-        raise UnknownName("file type", path.suffix or str(path), (".html", ".png", ".svg", ".json", ".npz"))
-    in_folder(path)
-    data = plain_data(result)
-    if path.suffix == ".npz":
-        arrays: dict[str, Any] = {n: getattr(result, n) for n in result.arrays if data.pop(n) is not None}
-        np.savez_compressed(path, **{HEADER: np.array(_text(data)), **arrays})
-    else:
-        path.write_text(_text(data), encoding="utf-8")
-    return path
-
-
-def _text(data: dict[str, Any]) -> str:
-    return json.dumps(data, ensure_ascii=False, default=str)
-
-
-def plain_data(result: ColumnResult) -> dict[str, Any]:
-    """Plain data, arrays as nested lists."""
-    data = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
-    for name in result.arrays:
-        data[name] = None if data[name] is None else _listed(data[name])
-    return {"format": FORMAT, "what": result.what, **data}
-
-
-def _listed(array: Array) -> Any:
-    """Nested lists; JSON has no NaN."""
-    plain = array.astype(object)
-    plain[np.isnan(array)] = None
-    return plain.tolist()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if path.suffix != ".npz":
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return data
-    with np.load(path) as file:
-        return json.loads(str(file[HEADER])) | {name: file[name] for name in file.files if name != HEADER}
-
-
-def _loaded(kind: type[ColumnResult], path: Path) -> dict[str, Any]:
-    try:
-        data = _read(path)
-        if (data.pop("format", None), data.pop("what", None)) != (FORMAT, kind.what):
-            raise ValueError("it holds something else")
-        for name in kind.arrays:
-            data[name] = None if data.get(name) is None else np.array(data[name], dtype=float)
-        for name, value in data.items():
-            if isinstance(value, list):
-                data[name] = tuple(tuple(v) if isinstance(v, list) else v for v in value)
-        if "groups" in data:
-            data["groups"] = {k: tuple(v) for k, v in data["groups"].items()}
-        return data
-    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(f"{str(path)!r} is no saved {kind.what} ({error}).") from error
+view_of.register(GlobalExplanation, global_view)
+view_of.register(FeaturePermutation, permutation_view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,15 +12,21 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.output import Output
+from whyformer.result import Float32, Result, dataframe
+from whyformer.views.table import row_attention_view
+from whyformer.views.view import view_of
 
-Array = np.ndarray[Any, Any]
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
-class RowAttention:
+class RowAttention(Result):
     """Attention of one row to itself and to the reference rows, per layer and head."""
 
-    weights_LHR: Array  # rows sum to one; entry 0 is the row itself
+    what: ClassVar[str] = "row attention"
+
+    weights_LHR: Float32  # rows sum to one; entry 0 is the row itself
     labels: tuple[str, ...]
     paths: tuple[str, ...]
     reference: str
@@ -29,6 +35,13 @@ class RowAttention:
         """Rows from the most to the least looked at, averaged over layers and heads."""
         mean = self.weights_LHR.mean((0, 1))
         return [(self.labels[i], float(mean[i])) for i in np.argsort(-mean, kind="stable")]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per row that was looked at, the most looked at first."""
+        return dataframe(self.ranked(), columns=["row", "attention"])
+
+
+view_of.register(RowAttention, row_attention_view)
 
 
 def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAttention | list[RowAttention]:

@@ -1,7 +1,7 @@
 """Pictures of explanations and of attention: in the terminal, as a page, as a figure.
 
 Each function here returns a View (or Page) with ``.show()``, ``.plot()``, ``.to_html()`` and ``.save(path)``; notebooks
-draw it by themselves. ``Explanation.show()`` and its siblings are doors to ``view_of``.
+draw it by themselves. ``Result.show()`` and its siblings are doors to ``view_of``.
 """
 
 from whyformer.views.attention import attention_map as attention_map
@@ -11,10 +11,10 @@ from whyformer.views.attention import heads_over_image as heads_over_image
 from whyformer.views.attention import relevance_map as relevance_map
 from whyformer.views.explained import page as page
 from whyformer.views.explained import side_by_side as side_by_side
-from whyformer.views.explained import view_of as view_of
 from whyformer.views.table import table_map as table_map
 from whyformer.views.view import Page as Page
 from whyformer.views.view import View as View
+from whyformer.views.view import view_of as view_of
 
 __all__ = [
     "Page",

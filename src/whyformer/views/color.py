@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.views.view import Scale
+from whyformer.views.view import Bar, Scale
 
 Array = np.ndarray[Any, Any]
 RGB = tuple[int, int, int]
@@ -18,6 +18,9 @@ RGB = tuple[int, int, int]
 SEQUENTIAL = ("#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac")
 DIVERGING = ("#b35806", "#e08214", "#fdb863", "#fee0b6", "#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac")
 HEAT = ("#000004", "#320a5e", "#781c6d", "#bc3754", "#ed6925", "#fbb61a", "#fcffa4")
+MISSING = (224, 224, 224)
+GREY = "#8a929b"
+PALE = "#b8c4d0"  # bars that say nothing for sure
 # Okabe and Ito's colours first, Tol's muted ones after them.
 HEADS = (
     "#e69f00",
@@ -64,13 +67,24 @@ def bytes_of(colours: Array) -> Array:
 
 
 def colours(scale: Scale, scores: Array) -> Array:
-    """Scores → uint8 colours on a white ground."""
-    return ramp(DIVERGING if scale.signed else SEQUENTIAL, scale.positions(np.asarray(scores, float)))
+    """Scores → uint8 colours on a white ground; grey where there is no score (NaN)."""
+    scores = np.asarray(scores, float)
+    missing = np.isnan(scores)
+    drawn = ramp(DIVERGING if scale.signed else SEQUENTIAL, scale.positions(np.where(missing, 0.0, scores)))
+    drawn[missing] = MISSING
+    return drawn
 
 
 def colour(scale: Scale, score: float) -> RGB:
     red, green, blue = colours(scale, np.array(score))
     return int(red), int(green), int(blue)
+
+
+def bar_colour(bar: Bar, scale: Scale) -> str:
+    """Bars are told apart by length: all of one sign have the same strong colour, but for special and quiet ones."""
+    if bar.special or bar.quiet:
+        return GREY if bar.special else PALE
+    return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.colour) >= 0 else scale.low * 0.8))
 
 
 def ink_on(background: RGB) -> str:

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput, UnknownName
-from whyformer.result import in_folder
-from whyformer.result import save as save_data
+from whyformer.result import PICTURES, in_folder
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
-from whyformer.views.image import frames_of, heat, heatmap, to_pixels
+from whyformer.views.image import frames_of, heat, to_pixels
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
@@ -31,6 +30,7 @@ from whyformer.views.view import (
     outshining,
     scale_of,
     share,
+    view_of,
 )
 
 TEXT = ("text", "source", "target", "a", "b")
@@ -44,8 +44,9 @@ UNSIGNED = "The stronger the colour, the higher the score"
 Array = np.ndarray[Any, Any]
 
 
-def view_of(
-    explanation: Explanation, *, image: Any = None, by: str = "token", most: int | None = None, title: str = ""
+@view_of.register(Explanation)
+def explanation_view(
+    explanation: Explanation, image: Any = None, by: str = "token", *, most: int | None = None, title: str = ""
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it)."""
     _check_by(by)
@@ -156,7 +157,7 @@ def page(
     outro: Sequence[str | Terms] = (),
 ) -> Page:
     """Explanations and views below each other. ``.to_html()`` and ``.save()`` make one file of them."""
-    views = tuple(e if isinstance(e, View) else view_of(e) for e in explanations)
+    views = tuple(e if isinstance(e, View) else explanation_view(e) for e in explanations)
     return Page(title, views, tuple(lead), tuple(outro))
 
 
@@ -241,7 +242,7 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
 
 def _reached(explanation: Explanation, by: str, patches: bool) -> Array:
     if patches:
-        return heatmap(explanation)
+        return explanation.heatmap()
     own = scale_for(explanation, by)
     return np.array([own.low, own.high])
 
@@ -268,21 +269,7 @@ def _check_by(by: str) -> None:
         raise UnknownName("value of by", by, BY)
 
 
-# Writing pictures and explanations: the ending of the file name says what.
-
-
-PICTURES = (".html", ".png", ".svg")
-DATA = (".json", ".npz")
-
-
-def save(explanation: Explanation, path: str | Path, **how: Any) -> Path:
-    """.html, .png, .svg draw (``image=``, ``by=`` as in ``plot``); .json and .npz reload with ``whyformer.load``."""
-    path = in_folder(path)
-    if path.suffix in PICTURES:
-        return view_of(explanation, **how).save(path)
-    if path.suffix not in DATA:
-        raise UnknownName("file type", path.suffix or str(path), (*PICTURES, *DATA))
-    return save_data(explanation, path)
+# Writing pictures: the ending of the file name says what.
 
 
 def save_page(page: Page, path: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.types import Explanation
+from whyformer.types import Cost, Explanation
 from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.view import Fact, position_read
 
@@ -82,7 +82,11 @@ def shown(value: Any) -> str:
 
 
 def cost(explanation: Explanation) -> str:
-    spent = explanation.cost
+    return cost_of(explanation.cost)
+
+
+def cost_of(spent: Cost) -> str:
+    """1 forward + 1 backward, 12 ms"""
     parts = [
         f"{count:g} {name}{'' if count == 1 else 's'}"
         for count, name in ((spent.forwards, "forward"), (spent.backwards, "backward"))
@@ -126,6 +130,17 @@ def _percent(share: float) -> str:
 def number(value: float) -> str:
     """Four significant digits; a true minus sign is left to typesetters."""
     return f"{value:.4g}"
+
+
+def short(value: float) -> str:
+    """Two decimals, or one digit and its power of ten: what fits into a cell. Nothing for NaN."""
+    if math.isnan(value):
+        return ""
+    return (
+        f"{value:.2f}"
+        if 0.01 <= abs(value) < 100 or value == 0
+        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+    )
 
 
 def fixed(score: float, digits: int) -> str:

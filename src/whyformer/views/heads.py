@@ -1,204 +1,110 @@
-"""Pictures and tables of attention heads: heat maps of layers × heads, pruning curves, layer profiles."""
+"""Pictures of attention heads: maps of layers × heads, pruning curves, layer profiles, roles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from whyformer.errors import MissingExtra
-from whyformer.views.color import DIVERGING, SEQUENTIAL
+from whyformer.views.facts import cost_of, number
+from whyformer.views.view import Fact, Line, Lines, Matrix, Panel, Points, Scale, Scatter, Table, View
 
 Array = np.ndarray[Any, Any]
-Line = tuple[str, Array, Array, Array, Array]  # name, x, y, low, high
-Panel = tuple[str, str, Array, Array, Array]  # name, unit, y, low, high
-
-COLOURS = ("#2166ac", "#d55e00", "#009e73", "#cc79a7", "#999999", "#e69f00", "#332288", "#882255")
+MOST_NUMBERS = 144  # heads whose scores are written into the map
+MOST_ROWS = 40  # of a table
 
 
-def _figure(width: float, height: float) -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plot", "plot()") from None
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _saved(figure: Any, path: str | Path | None) -> Any:
-    if path is not None:
-        figure.savefig(path, dpi=150)
-    return figure
-
-
-def grid(scores_LH: Array, title: str, *, signed: bool = False, path: str | Path | None = None) -> Any:
-    """One heat map, layer 0 at the bottom as in the model; missing heads stay grey."""
+def head_map(scores_LH: Array, scale: Scale) -> Matrix:
+    """Layers × heads, layer 0 at the bottom as in the model; missing heads stay grey."""
     layers, heads = scores_LH.shape
-    figure = _figure(max(4.5, 0.62 * heads + 1.9), max(2.8, 0.46 * layers + 1.5))
-    axes = figure.add_subplot()
-    image = _heat(axes, scores_LH, signed, _limit(scores_LH, signed))
-    figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).ax.tick_params(labelsize=7)
-    axes.set_title(title, fontsize=9, loc="left", wrap=True)
-    return _saved(figure, path)
+    rows, columns = (tuple(str(i) for i in range(count)) for count in (layers, heads))
+    numbers = layers * heads <= MOST_NUMBERS
+    return Matrix(scores_LH[::-1], scale, rows[::-1], columns, "layer", "head", numbers=numbers)
 
 
-def grids(
-    maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = False, path: str | Path | None = None
-) -> Any:
-    """Several heat maps on one scale."""
-    layers, heads = maps[0][1].shape
-    figure = _figure(len(maps) * max(2.6, 0.5 * heads + 0.7) + 0.8, max(2.8, 0.46 * layers + 1.5))
-    limit = max(_limit(m, signed) for _, m in maps)
-    all_axes = figure.subplots(1, len(maps), squeeze=False)[0]
-    for axes, (name, scores) in zip(all_axes, maps, strict=True):
-        image = _heat(axes, scores, signed, limit, small=True)
-        axes.set_title(name, fontsize=9)
-    figure.colorbar(image, ax=list(all_axes), fraction=0.03, pad=0.01).ax.tick_params(labelsize=7)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    return _saved(figure, path)
+def head_scale(maps: Iterable[Array], signed: bool = False, meaning: str = "score") -> Scale:
+    """One scale for all maps: around zero if signed, else from zero (or what is below it) to the highest."""
+    known = np.concatenate([np.asarray(m, float)[~np.isnan(m)] for m in maps])
+    top = float((np.abs(known) if signed else known).max(initial=0.0)) or 1.0
+    return Scale(-top if signed else min(0.0, float(known.min(initial=0.0))), top, signed, meaning)
 
 
-def _limit(scores: Array, signed: bool) -> float:
-    known = scores[~np.isnan(scores)]
-    top = float(np.abs(known).max() if signed else known.max()) if known.size else 1.0
-    return top if top > 0 else 1.0
+def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = False, meaning: str = "score") -> View:
+    """Several maps on one scale."""
+    scale = head_scale([scores for _, scores in maps], signed, meaning)
+    panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
+    return View(title, panels, columns=len(maps), legend=scale)
 
 
-def _heat(axes: Any, scores_LH: Array, signed: bool, limit: float, small: bool = False) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
+def importance_view(result: Any) -> View:
+    """Heat map of a HeadImportance, and what to doubt about it."""
+    scale = head_scale([result.scores], result.signed)
+    facts = (Fact("kind", _settings(result.kind, result.options)), Fact("cost", cost_of(result.cost)))
+    caption = "Grey: no such head." if np.isnan(result.scores).any() else ""
+    panels = (Panel((head_map(result.scores, scale),)),)
+    return View(result.title, panels, facts, result.warnings, caption, legend=scale)
 
-    layers, heads = scores_LH.shape
-    low = -limit if signed else min(0.0, float(np.nanmin(scores_LH)))
-    axes.set_facecolor("0.88")
-    image = axes.imshow(
-        np.ma.masked_invalid(scores_LH),
-        cmap=LinearSegmentedColormap.from_list("heads", DIVERGING if signed else SEQUENTIAL),
-        vmin=low,
-        vmax=limit,
-        aspect="auto",
-        origin="lower",
+
+def _settings(kind: str, options: dict[str, Any]) -> str:
+    return ", ".join([kind, *(f"{k}={v}" for k, v in options.items() if v is not None)])
+
+
+def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
+    """Metric against the share of heads kept; the whole model on the left, bands are 95 % limits."""
+    curves = (curve, *beside)
+    lines = [Line(c.name, c.values, False, c.low, c.high, 100 * c.kept / c.heads) for c in curves]
+    drawn = Lines(100 * curve.kept / curve.heads, tuple(lines), "heads kept, %", curve.metric)
+    panels = [Panel((drawn,), wide=bool(beside))]
+    if not beside:
+        rows = tuple(
+            (f"{int(k)} of {curve.heads}", number(v), "" if np.isnan(a) else f"{a:.3f} – {b:.3f}")
+            for k, v, a, b in zip(curve.kept, curve.values, curve.low, curve.high, strict=True)
+        )
+        panels.append(Panel((Table(("heads kept", curve.metric, "95 % limits"), rows),)))
+    areas = [f"{c.name}: {number(c.area)}" if beside else number(c.area) for c in curves]
+    title = curve.title if not beside else f"{curve.model}: {curve.metric} against heads kept"
+    caption = "Area: the mean height over the share of heads kept. Bands are 95 % limits over the inputs."
+    facts = (Fact("area", "; ".join(areas)),)
+    return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
+
+
+def gates_view(result: Any) -> View:
+    """What training left open, and how it went."""
+    scale = Scale(0.0, 1.0, meaning="gate: 0 is closed, 1 is open")
+    panels = [Panel((head_map(result.gates, scale),), "gates", wide=True)]
+    for name, values in result.history.items():
+        steps = np.arange(len(values))
+        drawn = Lines(steps, (Line(name, np.asarray(values)),), "step", name, whole_x=True)
+        panels.append(Panel((drawn,), name))
+    facts = (
+        Fact("open", f"{result.kept} of {result.heads} heads, at a penalty of {number(result.penalty)} each"),
+        Fact("training", ", ".join(f"{k}={v}" for k, v in result.options.items())),
+        Fact("cost", cost_of(result.cost)),
     )
-    axes.set_xticks(range(heads), [str(h) for h in range(heads)], fontsize=7)
-    axes.set_yticks(range(layers), [str(layer) for layer in range(layers)], fontsize=7)
-    axes.set_xlabel("head", fontsize=8)
-    axes.set_ylabel("layer", fontsize=8)
-    if not small and layers * heads <= 144:
-        for layer in range(layers):
-            for head in range(heads):
-                value = scores_LH[layer, head]
-                if not np.isnan(value):
-                    dark = (abs(value) if signed else value - low) > 0.6 * (limit if signed else limit - low)
-                    axes.text(
-                        head, layer, _short(value), ha="center", va="center", fontsize=6.5, color="w" if dark else "k"
-                    )
-    return image
+    return View(f"{result.name}: which heads stay open", tuple(panels), facts, columns=2, legend=scale)
 
 
-def _short(value: float) -> str:
-    return f"{value:.2f}" if 0.01 <= abs(value) < 100 or value == 0 else f"{value:.0e}".replace("e-0", "e-")
+def profile_view(result: Any) -> View:
+    """One panel per curve over the layers, and the numbers."""
+    panels, unknown = [], []
+    for name, unit, values, low, high in result.curves():
+        if np.isnan(values).all():
+            unknown.append(name)
+            continue
+        line = Line(name, values, False, low, high)
+        drawn = Lines(np.arange(len(values)), (line,), "layer", unit, whole_x=True, from_zero=True)
+        panels.append(Panel((drawn,), name))
+    panels.append(Panel((rows_table(result.rows()),), wide=True))
+    doubts = (*result.warnings, *(f"{name} is not known: the blocks could not be taken apart." for name in unknown))
+    caption = "Means over the inputs; bands are 95 % limits."
+    return View(result.title, tuple(panels), (Fact("cost", cost_of(result.cost)),), doubts, caption, columns=2)
 
 
-def curves(lines: Sequence[Line], title: str, metric: str, *, path: str | Path | None = None) -> Any:
-    """Metric against the share of heads kept; whole model on the left, bands are 95 % limits."""
-    figure = _figure(6.4, 3.8)
-    axes = figure.add_subplot()
-    for colour, (name, kept, values, low, high) in zip(_colours(len(lines)), lines, strict=True):
-        axes.plot(100 * kept, values, marker="o", markersize=3, linewidth=1.4, label=name, color=colour)
-        axes.fill_between(100 * kept, low, high, alpha=0.15, color=colour, linewidth=0)
-    axes.set_xlim(102, -2)
-    axes.set_xlabel("heads kept, %", fontsize=9)
-    axes.set_ylabel(metric, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25)
-    axes.set_title(title, fontsize=9, loc="left")
-    if len(lines) > 1:
-        axes.legend(fontsize=8, frameon=False)
-    return _saved(figure, path)
-
-
-def _colours(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
-
-
-def panels(lines: Sequence[Panel], title: str, *, path: str | Path | None = None) -> Any:
-    """One small panel per curve over the layers, all with the same axis."""
-    figure = _figure(2.5 * len(lines) + 0.5, 2.9)
-    all_axes = figure.subplots(1, len(lines), squeeze=False)[0]
-    for axes, colour, (name, unit, values, low, high) in zip(all_axes, _colours(len(lines)), lines, strict=True):
-        layers = np.arange(len(values))
-        axes.plot(layers, values, marker="o", markersize=3.5, color=colour)
-        axes.fill_between(layers, low, high, alpha=0.2, color=colour, linewidth=0)
-        axes.set_title(name, fontsize=9)
-        axes.set_ylabel(unit, fontsize=7)
-        axes.set_xlabel("layer", fontsize=8)
-        axes.set_xticks(layers if len(layers) <= 12 else layers[:: len(layers) // 8])
-        axes.set_ylim(bottom=min(0.0, float(np.nanmin(values))))
-        axes.tick_params(labelsize=7)
-        axes.grid(alpha=0.25)
-    figure.suptitle(title, fontsize=10, x=0.01, ha="left")
-    return _saved(figure, path)
-
-
-# Terminal
-
-
-def show_grid(scores_LH: Array, title: str, *, signed: bool = False, notes: Iterable[str] = ()) -> None:
-    """A table of layers × heads, shaded by value; the last layer on top."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    limit = _limit(scores_LH, signed)
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    table.add_column("layer", justify="right", style="dim")
-    for head in range(scores_LH.shape[1]):
-        table.add_column(f"head {head}", justify="right")
-    for layer in reversed(range(len(scores_LH))):
-        cells = [
-            Text("" if np.isnan(v) else f" {_short(float(v))} ", style=_shade(float(v), limit))
-            for v in scores_LH[layer]
-        ]
-        table.add_row(str(layer), *cells)
-    console = Console()
-    console.print(title, style="bold", highlight=False)
-    console.print(table)
-    for note in notes:
-        console.print(f"[yellow]note:[/] {note}")
-
-
-def _shade(value: float, limit: float) -> str:
-    if np.isnan(value):
-        return ""
-    share = min(1.0, abs(value) / limit)
-    fade = round(255 * (1 - share))
-    ink = "white" if share > 0.6 else "black"
-    red, green, blue = (fade, fade, 255) if value >= 0 else (255, fade, fade)
-    return f"{ink} on rgb({red},{green},{blue})"
-
-
-def show_curve(kept: Array, heads: int, values: Array, low: Array, high: Array, metric: str, title: str) -> None:
-    """A table of the points of a pruning curve."""
-    rows = [
-        {"heads kept": f"{int(k)} of {heads}", metric: v, "95 % limits": f"{a:.3f} – {b:.3f}"}
-        for k, v, a, b in zip(kept, values, low, high, strict=True)
-    ]
-    show_rows(rows, title)
-
-
-def show_rows(rows: Sequence[dict[str, Any]], title: str) -> None:
-    """Any list of rows as a table."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    for name in rows[0] if rows else ():
-        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    console = Console()
-    console.print(title, style="bold", highlight=False)
-    console.print(table)
+def rows_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """A list of records as a table; the first ones of a long list."""
+    columns = tuple(rows[0]) if rows else ("nothing",)
+    return Table(columns, tuple(tuple(map(_cell, row.values())) for row in rows[:MOST_ROWS]))
 
 
 def _cell(value: Any) -> str:
@@ -207,3 +113,85 @@ def _cell(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(f"{v:+d}" for v in value)
     return str(value)
+
+
+def roles_view(result: Any) -> View:
+    """Where heads look: a point per head, coloured by its role, and the shares behind it."""
+    rows = result.rows()
+    kinds: dict[str, list[dict[str, Any]]] = {"no role": []}
+    for row in rows:
+        kinds.setdefault("positional" if row["role"].startswith("positional") else row["role"] or "no role", []).append(
+            row
+        )
+    groups = [
+        Points(
+            kind,
+            np.array([row["positional"] for row in members]),
+            np.array([_elsewhere(row) for row in members]),
+            kind == "no role",
+            tuple(f"layer {row['layer']}, head {row['head']}: {row['role'] or 'no role'}" for row in members),
+        )
+        for kind, members in kinds.items()
+        if members
+    ]
+    x_axis, y_axis = "share of argmaxes at the best fixed offset", "attention on separators and the first position"
+    shown = sorted(rows, key=lambda row: not row["role"])
+    panels = (Panel((Scatter(tuple(groups), x_axis, y_axis),)), Panel((rows_table(shown),), wide=True))
+    facts = (Fact("chance of a rare token", f"{result.rare_chance:.2f}"),)
+    left_out = f" The first {MOST_ROWS} of {len(rows)} heads are listed." if len(rows) > MOST_ROWS else ""
+    caption = "A point is a head. Roles are named by thresholds: positional from 0.9, others from 0.5." + left_out
+    return View(f"head roles, {result.inputs} inputs", panels, facts, caption=caption)
+
+
+def _elsewhere(row: dict[str, Any]) -> float:
+    return float(np.nansum([row["separator"], row["first"]]))
+
+
+def induction_view(result: Any) -> View:
+    """The three maps side by side, on one scale."""
+    maps = [
+        ("previous token", result.previous_token),
+        ("duplicate token", result.duplicate_token),
+        ("induction", result.induction),
+    ]
+    title = f"{result.sequences} × {result.length} random tokens, read twice"
+    return head_maps(maps, title, meaning="mean attention")
+
+
+def circuits_view(result: Any) -> View:
+    """Copying and matching, side by side."""
+    maps = [("copying (OV circuit)", result.copying), ("matching (QK circuit)", result.matching)]
+    title = "circuits" + (", QK at offset 0" if result.rotary else "")
+    return head_maps(maps, title, signed=True, meaning="Σλ / Σ|λ|")
+
+
+def direct_view(result: Any, index: int = 0) -> View:
+    """What each head writes into one input's logit."""
+    shares = result.shares[index]
+    scale = head_scale([shares], signed=True, meaning="share of the logit")
+    whole = f"{result.targets[index]} = {result.value[index]:.2f}, rest {result.rest[index]:.2f}"
+    facts = [Fact("input", f"{index + 1} of {len(result.shares)}"), Fact("cost", cost_of(result.cost))]
+    title = f"{result.model}: shares of the logit {whole}"
+    caption = "Blue raises the logit, orange lowers it. The rest is written by the embedding, the MLPs and biases."
+    return View(title, (Panel((head_map(shares, scale),)),), tuple(facts), caption=caption, legend=scale)
+
+
+def syntactic_view(result: Any) -> View:
+    """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
+    rows = [
+        {
+            "relation": relation,
+            "direction": direction,
+            "head": f"{layer}.{head}",
+            "hits": share,
+            "best offset": baseline,
+            "gain": share - baseline,
+            "arcs": arcs,
+        }
+        for relation, direction, layer, head, share, baseline, arcs in result.best()
+    ]
+    panel = Panel((rows_table(rows),), wide=True)
+    left_out = f" The first {MOST_ROWS} of {len(rows)} are listed." if len(rows) > MOST_ROWS else ""
+    caption = "Heads as layer.head. Best offset: what always looking at the same distance hits." + left_out
+    title = f"syntactic heads, {result.sentences} sentences"
+    return View(title, (panel,), doubts=result.warnings, caption=caption)

@@ -5,19 +5,15 @@ from __future__ import annotations
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName
-from whyformer.image_file import open_image
+from whyformer.errors import BadInput
+from whyformer.image_file import open_image, resized
 from whyformer.types import Explanation, Units
 from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
 from whyformer.views.view import Frame, HeadColours, Heat, Picture, Scale, scale_of
-
-if TYPE_CHECKING:
-    from whyformer.types import Explanation
-
 
 # Frames on a picture: where a detector put the object whose explanation is shown.
 
@@ -63,9 +59,6 @@ def framed(pixels: Array, frames: tuple[Frame, ...]) -> Array:
 # Pixels: reading a picture, resizing it, writing it as PNG. Numpy only, but for reading files (Pillow).
 
 
-INTERPOLATIONS = ("bilinear", "nearest")
-
-
 def to_pixels(image: Any) -> Array:
     """A PIL image, a path, or an array (H,W), (H,W,3|4) or (3,H,W) → uint8 (H, W, 3). Photos are turned upright."""
     if isinstance(image, (str, Path)) or hasattr(image, "convert"):  # PIL
@@ -88,35 +81,6 @@ def to_pixels(image: Any) -> Array:
         pixels = (pixels - low) / max(high - low, 1e-12)
         high = 1.0
     return np.rint(pixels * (255 if high <= 1 else 1)).clip(0, 255).astype(np.uint8)
-
-
-def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:
-    """(R, C) or (R, C, channels) → (height, width, …)."""
-    if interpolation not in INTERPOLATIONS:
-        raise UnknownName("interpolation", interpolation, INTERPOLATIONS)
-    if size is None:
-        return values_RC
-    if len(size) != 2 or min(size) < 1:
-        raise BadInput(f"size={size!r}: two whole numbers of at least 1, height and width.")
-    for axis in (0, 1):
-        values_RC = _resized_axis(values_RC, axis, size[axis], interpolation)
-    return values_RC
-
-
-def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> Array:
-    count = values.shape[axis]
-    # Centres of the new cells in units of the old ones; beyond the outer centres the border value holds.
-    centres = (np.arange(length) + 0.5) * count / length - 0.5
-    if interpolation == "nearest":
-        nearest: Array = np.take(values, np.clip(np.floor(centres + 0.5), 0, count - 1).astype(int), axis)
-        return nearest
-    low = np.clip(np.floor(centres), 0, count - 1).astype(int)
-    high = np.minimum(low + 1, count - 1)
-    shape = [1] * values.ndim
-    shape[axis] = length
-    part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
-    result: Array = np.take(values, low, axis) * (1 - part) + np.take(values, high, axis) * part
-    return result
 
 
 def shrunk(values: Array, longest: int) -> Array:
@@ -159,26 +123,6 @@ def unnormalized(pixels_CHW: Array, mean: Any = None, std: Any = None) -> Array:
 CANVAS = 384  # pixels of the longer side, for heat without an image
 
 
-def heatmap(explanation: Explanation, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
-    """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
-
-    Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between
-    the centres of patches, ``"nearest"`` repeats them.
-    """
-    if explanation.units.grid is None:
-        raise BadInput(
-            f"this explanation ({explanation.method}) has no patch grid: heatmap() is for images. Use "
-            ".ranked() or .show()."
-        )
-    patches = [i for i in range(len(explanation.units)) if is_patch(explanation, i)]
-    return resized(explanation.scores[patches].reshape(explanation.units.grid), size, interpolation)
-
-
-def is_patch(explanation: Explanation, index: int) -> bool:
-    units = explanation.units
-    return not units.special[index] and (units.stream[index] == "image" or len(set(units.stream)) == 1)
-
-
 def canvas_size(mark: Picture | Heat | HeadColours, longest: int = CANVAS) -> tuple[int, int]:
     """Height and width to draw at: in the proportions of the image, or of the area that the grid covers."""
     if mark.image is not None:
@@ -207,8 +151,8 @@ def painted(heat: Heat, size: tuple[int, int]) -> Array:
     return bytes_of(under * (1 - alpha) + over * alpha)
 
 
-def picture(image: Array, size: tuple[int, int]) -> Array:
-    return bytes_of(resized(image.astype(np.float32), size, "bilinear"))
+def picture(mark: Picture, size: tuple[int, int]) -> Array:
+    return bytes_of(resized(mark.image.astype(np.float32), size, mark.interpolation))
 
 
 def _grey(pixels: Array) -> Array:
@@ -249,7 +193,7 @@ def heat(
 ) -> Heat:
     """The patches' scores over the image, from the lowest to the highest patch."""
     require_fit(image, explanation.units)
-    values = heatmap(explanation) * np.float32(times)
+    values = explanation.heatmap() * np.float32(times)
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
     return Heat(values, scale, image, interpolation, explanation.units.image_size, frames_of(explanation))
 

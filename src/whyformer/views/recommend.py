@@ -72,7 +72,7 @@ def _space_view(result: Any) -> list[View]:
         panels.append(Panel((Table(("the first of all candidates", "RFT ↑"), rows),), wide=True))
     if result.grid:
         values = np.array(result.grid, dtype=float)
-        high = float(np.abs(values).max()) or 1.0
+        high = float(np.nanmax(np.abs(values))) or 1.0
         layers = ("mean", "product", *(f"layer {i}" for i in range(len(values) - 2)))
         heads = ("mean", *(f"head {i}" for i in range(values.shape[1] - 1)))
         matrix = Matrix(values, Scale(-high, high, signed=True, meaning="RFT"), layers, heads, "layers", "heads")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.types import Explanation
-from whyformer.views.explained import view_of
+from whyformer.views.explained import explanation_view
 from whyformer.views.facts import doubts, facts, number
 from whyformer.views.view import Bar, Bars, Matrix, Panel, View, scale_of
 
@@ -22,7 +22,7 @@ def similarity_view(explanation: Explanation, *, title: str = "") -> View:
     """Token × token heat map of two compared texts; the usual picture where pairs are not known (other pooling)."""
     maps = explanation.matrix if isinstance(explanation.matrix, dict) else {}
     if ("a", "b") not in maps:
-        return view_of(explanation, title=title)
+        return explanation_view(explanation, title=title)
     pairs = maps["a", "b"]
     labels = {s: _labels(explanation, s) for s in ("a", "b")}
     scale = scale_of([pairs], True)

@@ -38,12 +38,8 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
 
 
-def view_of_columns(result: Any) -> View:
-    """The picture of a GlobalExplanation or a FeaturePermutation (tables/result.py)."""
-    return _permutation(result) if result.what == "feature permutation" else _global(result)
-
-
-def _permutation(result: Any) -> View:
+def permutation_view(result: Any) -> View:
+    """The picture of a FeaturePermutation."""
     scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"fall of {result.metric}")
     order = np.argsort(-result.mean, kind="stable")
     bars = _bars(result.labels, (False,) * len(order), result.mean, result.low, result.high, order, scale)
@@ -63,7 +59,8 @@ def _permutation(result: Any) -> View:
     )
 
 
-def _global(result: Any) -> View:
+def global_view(result: Any) -> View:
+    """The picture of a GlobalExplanation."""
     plain = [i for i, special in enumerate(result.special) if not special]
     low, high = (result.size_low, result.size_high) if result.signed else (result.low, result.high)
     what = "mean size" if result.signed else "mean score"
@@ -88,6 +85,27 @@ def _global(result: Any) -> View:
     ]
     caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
+
+
+def row_attention_view(result: Any) -> View:
+    """Which rows a row looked at: on average, and layer by layer."""
+    ranked = result.ranked()
+    scale = scale_of([np.array([share for _, share in ranked])], meaning="attention")
+    bars = Bars(tuple(Bar(label, share, label == result.labels[0]) for label, share in ranked[:MOST_ROWS]), scale)
+    per_layer = result.weights_LHR.mean(1)
+    layers = tuple(str(layer) for layer in range(len(per_layer)))
+    shade = scale_of([per_layer], meaning="attention, mean over heads")
+    across = Matrix(per_layer, shade, layers, tuple(result.labels), "layer", "row that is looked at")
+    left_out = (
+        f" {len(ranked) - MOST_ROWS} rows that got less are not shown as bars." if len(ranked) > MOST_ROWS else ""
+    )
+    return View(
+        "Which rows this row looked at",
+        (Panel((bars,), "mean over layers and heads", wide=True), Panel((across,), "layer by layer", wide=True)),
+        (Fact("reference", result.reference), Fact("layers", ", ".join(result.paths))),
+        caption=f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}",
+        legend=shade,
+    )
 
 
 def _known(*limits: Array) -> list[Array]:

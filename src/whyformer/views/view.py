@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whyformer.errors import BadInput
 from whyformer.types import Explanation
 
 if TYPE_CHECKING:
@@ -75,6 +77,9 @@ class Bar:
     tint: float | None = None
     low: float | None = None  # limits of the score, drawn as a thin line
     high: float | None = None
+    dots: tuple[float, ...] = ()  # single values behind the score
+    note: str = ""  # words at the end of the bar
+    quiet: bool = False  # pale: nothing to rely on
 
     @property
     def colour(self) -> float:
@@ -83,10 +88,11 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar per unit, in the order of the input."""
+    """One bar per unit, in the order of the input; ``reference`` is a value to compare them with."""
 
     bars: tuple[Bar, ...]
     scale: Scale
+    reference: float | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,7 @@ class Picture:
 
     image: Array
     frames: tuple[Frame, ...] = ()
+    interpolation: str = "bilinear"  # "nearest" shows the pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +148,10 @@ class Heat:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other."""
+    """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other.
+
+    ``numbers`` are written into the cells where there is room. Cells that are NaN are not there, and grey.
+    """
 
     values: Array
     scale: Scale
@@ -150,6 +160,7 @@ class Matrix:
     row_axis: str = ""
     column_axis: str = ""
     small: bool = False
+    numbers: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,11 +192,14 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One curve; a ``quiet`` one is there for comparison."""
+    """One curve, between limits where they are known; a ``quiet`` one is there for comparison."""
 
     name: str
     values: Array
     quiet: bool = False
+    low: Array | None = None
+    high: Array | None = None
+    x: Array | None = None  # its own places, where they are not those of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +210,32 @@ class Lines:
     lines: tuple[Line, ...]
     x_axis: str = ""
     y_axis: str = ""
+    whole_x: bool = False  # layers and steps: no ticks between whole numbers
+    from_zero: bool = False
 
 
-Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points of one kind; a ``quiet`` kind is the crowd behind the others. ``labels``: a tip for each."""
+
+    name: str
+    x: Array
+    y: Array
+    quiet: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Points in a plane, coloured by kind; the first kinds are drawn below the others."""
+
+    groups: tuple[Points, ...]
+    x_axis: str = ""
+    y_axis: str = ""
+    log_x: bool = False
+
+
+Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines | Scatter
 
 
 @dataclass(frozen=True)
@@ -248,7 +285,7 @@ class _Drawn(ABC):
         return figure(self._page())
 
     def save(self, path: str | Path) -> Path:
-        """Write .html, .png or .svg."""
+        """Write .html, .png, .svg or .pdf."""
         from whyformer.views.explained import save_page
 
         return save_page(self._page(), Path(path))
@@ -304,6 +341,12 @@ class Page(_Drawn):
 
     def _page(self) -> Page:
         return self
+
+
+@singledispatch
+def view_of(result: Any, *how: Any, **options: Any) -> Any:
+    """The picture of a result, a View or a Page. Kinds of results register theirs: ``view_of.register(Kind, draw)``."""
+    raise BadInput(f"there is no picture of a {type(result).__name__}.")
 
 
 def captions(views: Sequence[View]) -> list[str]:

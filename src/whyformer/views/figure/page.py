@@ -10,10 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on, ramp
+from whyformer.views.color import (
+    DIVERGING,
+    HEAT,
+    SEQUENTIAL,
+    bar_colour,
+    colour,
+    head_colour,
+    hexadecimal,
+    ink_on,
+    ramp,
+)
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
-from whyformer.views.figure.sheet_charts import draw_lines, draw_table
+from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
 from whyformer.views.figure.sheet_matrix import draw_matrix
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
 from whyformer.views.text import characters_of, wrapped
@@ -31,6 +41,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Scatter,
     Table,
     Terms,
     TokenRun,
@@ -40,6 +51,7 @@ from whyformer.views.view import (
 )
 
 MARGIN, GAP = 0.3, 0.35
+UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 PIXELS = 384  # of a picture's longer side
 ROW = 0.2  # height of a bar's line
 
@@ -64,7 +76,7 @@ def save_figure(page: Page, path: Path) -> None:
 
     with matplotlib.rc_context({"svg.hashsalt": "whyformer"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
-        figure(page).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure(page).savefig(path, metadata=UNDATED.get(path.suffix))
 
 
 def _width(view: View) -> float:
@@ -73,9 +85,11 @@ def _width(view: View) -> float:
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
     if len(marks) == 1 and isinstance(marks[0], Matrix):
         return 8.0 if max(marks[0].values.shape) > 16 else 6.5
-    if any(isinstance(m, Table) for m in marks):
-        return 11.0
-    return {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+    plain = {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+    tables = [
+        table_width(m) * (1 if p.wide else view.columns) for p in view.panels for m in p.marks if isinstance(m, Table)
+    ]
+    return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
 
 
 def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
@@ -95,9 +109,10 @@ def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) 
 
 def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
     y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
+    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in view.facts)])
     for fact in view.facts:
         sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
-        y = sheet.paragraph(MARGIN + 0.95, y, width - 0.95, fact.value)
+        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
     y += 0.15
     for row in rows_of(view.panels, view.columns):
         columns = 1 if row[0].wide else view.columns
@@ -149,11 +164,9 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Ranking):
         return _rows(sheet, x, y, width, mark.parts(), mark.scale, quoted=True)
     if isinstance(mark, Bars):
-        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale)
+        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale, reference=mark.reference)
     if isinstance(mark, Picture):
-        return _image(
-            sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark.image, size), mark.frames
-        )
+        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
     if isinstance(mark, Heat):
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
     if isinstance(mark, Matrix):
@@ -162,6 +175,8 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
         return draw_table(sheet, x, y, width, mark)
     if isinstance(mark, Lines):
         return draw_lines(sheet, x, y, width, mark)
+    if isinstance(mark, Scatter):
+        return draw_scatter(sheet, x, y, width, mark)
     y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     return _keys(sheet, x, y, width, mark)
 
@@ -192,6 +207,7 @@ def _rows(
     lines: Sequence[tuple[int, Bar] | str],
     scale: Scale,
     quoted: bool = False,
+    reference: float | None = None,
 ) -> float:
     size = 8.5
     step = letter(size, mono=True)
@@ -200,7 +216,8 @@ def _rows(
     labels = [_label(line, quoted, longest) for line in lines]
     scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
     number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
-    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1))
+    notes = max((cells(line[1].note) for line in lines if not isinstance(line, str)), default=0) * letter(8)
+    track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
     top = y
     for line, label, score in zip(lines, labels, scores, strict=True):
         quiet = isinstance(line, str) or line[1].special
@@ -214,9 +231,13 @@ def _rows(
         if not isinstance(line, str):
             sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
             _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
+            sheet.text(track_at + track + 0.1, y + ROW * 0.7, line[1].note, size=8, color=GREY)
         y += ROW
     if scale.signed:
         sheet.box(track_at + track / 2, top, 0.005, y - top, GREY)
+    if reference is not None:
+        at = [_place(track_at, track, scale, reference)] * 2
+        sheet.axes.plot(at, [top, y], color=GREY, linewidth=0.8, linestyle=":")
     return y
 
 
@@ -230,18 +251,24 @@ def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
     length = scale.length(bar.colour)
     reach = max(abs(scale.low), abs(scale.high))
-    fill = (
-        "#8a929b" if bar.special else hexadecimal(colour(scale, scale.high * 0.8 if length >= 0 else scale.low * 0.8))
-    )
+    fill = bar_colour(bar, scale)
     full = width / 2 if scale.signed else width
     start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
     beyond = abs(bar.colour) > reach * 1.0001
     style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
     if bar.low is not None and bar.high is not None:
-        middle = x + (width / 2 if scale.signed else 0)
-        left, right = (max(x, middle + scale.length(limit) * full) for limit in (bar.low, bar.high))
+        left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
         sheet.box(left, y + height / 2 - 0.006, right - left, 0.012, INK)
+    if bar.dots:
+        at = [_place(x, width, scale, value) for value in bar.dots]
+        sheet.axes.scatter(at, [y + height / 2] * len(at), s=5, color="black", alpha=0.25, linewidths=0)
+
+
+def _place(x: float, width: float, scale: Scale, value: float) -> float:
+    """Where a value lies on a track."""
+    middle, full = (x + width / 2, width / 2) if scale.signed else (x, width)
+    return max(x, middle + scale.length(value) * full)
 
 
 def _image(

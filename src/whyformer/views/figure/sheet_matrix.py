@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from whyformer.views.color import colours
+from typing import Any
+
+import numpy as np
+
+from whyformer.views.color import colours, ink_on
+from whyformer.views.facts import short
 from whyformer.views.figure.sheet import GREY, LINE, Sheet, letter
 from whyformer.views.view import Matrix
 
 LONGEST_LABEL = 16
 MOST_LABELS = 48
-LARGEST_CELL = 0.32
+LARGEST_CELL, NUMBERED = 0.32, 0.46  # inches; with numbers
+READABLE = 0.3  # inches that a number needs
+UPRIGHT = 3  # letters of a column's label that need not be slanted
 SIZE = 8.0
 
 
@@ -24,18 +31,27 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     labelled = max(rows, columns) <= MOST_LABELS
     row_labels = [_short(label) for label in mark.row_labels] if labelled else []
     column_labels = [_short(label) for label in mark.column_labels] if labelled else []
-    left = x + 0.25 + max((len(label) for label in row_labels), default=0) * letter(SIZE)
-    overhang = max((len(label) for label in column_labels), default=0) * letter(SIZE)
-    cell = min(LARGEST_CELL, (x + width - left - overhang * 0.6) / columns)
+    left = x + (0.32 if mark.row_axis else 0.25) + max((len(label) for label in row_labels), default=0) * letter(SIZE)
+    longest = max((len(label) for label in column_labels), default=0)
+    overhang = longest * letter(SIZE) if longest > UPRIGHT else 0.08
+    cell = min(NUMBERED if mark.numbers else LARGEST_CELL, (x + width - left - overhang * 0.6) / columns)
     top = y + 0.1 + overhang * 0.82
     size = min(SIZE, cell * 72 * 0.8)
-    sheet.pixels(left, top, cell * columns, cell * rows, colours(mark.scale, mark.values))
+    pixels = colours(mark.scale, mark.values)
+    sheet.pixels(left, top, cell * columns, cell * rows, pixels)
     sheet.box(left, top, cell * columns, cell * rows, "none", LINE)
+    if mark.numbers and cell >= READABLE:
+        for (r, c), value in np.ndenumerate(mark.values):
+            ink = ink_on((int(pixels[r, c, 0]), int(pixels[r, c, 1]), int(pixels[r, c, 2])))
+            middle: dict[str, Any] = {"ha": "center", "va": "center", "size": cell * 15, "color": ink}
+            sheet.text(left + (c + 0.5) * cell, top + (r + 0.5) * cell, short(float(value)), **middle)
     for i, label in enumerate(row_labels):
         sheet.text(left - 0.06, top + (i + 0.5) * cell, label, size=size, ha="right", va="center")
+    slanted: dict[str, Any] = {"rotation": 55, "rotation_mode": "anchor", "va": "center"}
+    turned = slanted if longest > UPRIGHT else {"ha": "center"}
     for i, label in enumerate(column_labels):
         at = left + (i + 0.5) * cell
-        sheet.text(at, top - 0.05, label, size=size, rotation=55, rotation_mode="anchor", va="center")
+        sheet.text(at, top - 0.05, label, size=size, **turned)
     # The names of the axes can be longer than the axes.
     half_across, half_down = (len(axis) * letter(SIZE) / 2 for axis in (mark.column_axis, mark.row_axis))
     across, down = max(left + cell * columns / 2, x + 0.25 + half_across), max(top + cell * rows / 2, y + half_down)

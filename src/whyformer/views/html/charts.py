@@ -1,21 +1,24 @@
-"""Tables and curves as HTML and inline SVG."""
+"""Tables, curves and points as HTML and inline SVG."""
 
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 import numpy as np
 
+from whyformer.views.axes import Axis, axes_of, styles, x_of
 from whyformer.views.color import colour, hexadecimal, ink_on
-from whyformer.views.view import Lines, Scale, Table
+from whyformer.views.view import Lines, Scale, Scatter, Table
+
+Array = np.ndarray[Any, Any]
 
 GREY = "#57606a"
 WIDTH, HEIGHT = 520.0, 300.0
 LEFT, BOTTOM, TOP, RIGHT = 62.0, 44.0, 10.0, 12.0
-# Okabe and Ito's colours without yellow, which white paper swallows; then Tol's muted ones.
-INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#332288", "#882255")
 SHADE = Scale(0.0, 1.6)  # the darkest blue is left out, so that numbers stay readable
-DASHES = ("", "5 3", "2 3", "7 3 2 3")  # colours repeat with another dash
+MOST_TIPS = 600  # points that get a tip each
+MOST_DOTS = 40  # of a curve
 
 
 def table_html(mark: Table) -> str:
@@ -47,69 +50,85 @@ def _tint(shade: float | None) -> str:
     return f"background:{hexadecimal(background)};color:{ink_on(background)};"
 
 
-def limits(mark: Lines) -> tuple[float, float]:
-    """The range of the curves, with a little room, rounded to what can be written."""
-    values = np.concatenate([line.values for line in mark.lines])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    room = (high - low or 1.0) * 0.05
-    return low - room, high + room
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers (steps of 1, 2 or 5) within a range, about five of them."""
-    rough = (high - low) / 5
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = next(power * m for m in (1, 2, 5, 10) if power * m >= rough * 0.999)
-    first = int(np.ceil(low / step - 1e-9))
-    return [float(i * step) for i in range(first, int(np.floor(high / step + 1e-9)) + 1)]
-
-
-def styles(mark: Lines) -> list[tuple[str, str]]:
-    """(colour, dash) of each line; quiet ones are grey and dashed."""
-    found, loud, quiet = [], 0, 0
-    for line in mark.lines:
-        if line.quiet:
-            found.append(("#8a929b", DASHES[1 + quiet % 3]))
-            quiet += 1
-        else:
-            found.append((INKS[loud % len(INKS)], DASHES[loud // len(INKS) % len(DASHES)]))
-            loud += 1
-    return found
-
-
 def lines_svg(mark: Lines) -> str:
-    low, high = limits(mark)
-    x0, x1 = float(mark.x[0]), float(mark.x[-1])
+    across, up = axes_of(mark)
+    parts, keys = _axes(across, up, mark), ""
+    for line, (stroke, dash) in zip(mark.lines, styles(mark.lines), strict=True):
+        x = _across(across, x_of(mark, line))
+        if line.low is not None and line.high is not None:
+            edge = [*_path(x, _up(up, line.high)), *reversed(_path(x, _up(up, line.low)))]
+            parts.append(f'<polygon fill="{stroke}" fill-opacity=".15" points="{" ".join(edge)}"/>')
+        points = _path(x, _up(up, line.values))
+        look = f'stroke="{stroke}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
+        name = escape(line.name)
+        parts.append(f'<polyline fill="none" {look} points="{" ".join(points)}"><title>{name}</title></polyline>')
+        if len(points) <= MOST_DOTS and line.low is not None:
+            parts += [_circle(point, stroke, 2.6) for point in points]
+        stroke_line = f'<line x2="22" y1="4" y2="4" {look}/>'
+        swatch = f'<svg viewBox="0 0 22 8" style="display:inline-block;width:22px;height:8px">{stroke_line}</svg>'
+        keys += f'<span class="wf-key">{swatch} {name}</span> '
+    return _plane(parts, keys if len(mark.lines) > 1 else "", "curves")  # a single one is named by the heading
 
-    def at(x: float, y: float) -> tuple[float, float]:
-        across = LEFT + (x - x0) / ((x1 - x0) or 1) * (WIDTH - LEFT - RIGHT)
-        return across, TOP + (high - y) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
+def scatter_svg(mark: Scatter) -> str:
+    """Points with tips; a crowd is one path, which keeps pages small."""
+    across, up = axes_of(mark)
+    parts, keys = _axes(across, up, mark), ""
+    crowded = sum(len(group.x) for group in mark.groups) > MOST_TIPS
+    for group, (ink, _) in zip(mark.groups, styles(mark.groups), strict=True):
+        points = _path(_across(across, group.x), _up(up, group.y))
+        if crowded:
+            drawn = "".join(f"M{point}h0" for point in points)
+            look = f'fill="none" stroke="{ink}" stroke-width="4.4" stroke-linecap="round" stroke-opacity=".55"'
+            parts.append(f'<path {look} d="{drawn}"/>')
+        else:
+            tips = group.labels or ("",) * len(points)
+            parts += [_circle(p, ink, 4.5, tip or group.name) for p, tip in zip(points, tips, strict=True)]
+        keys += f'<span class="wf-key"><i style="background:{ink}"></i>{escape(group.name)}</span> '
+    return _plane(parts, keys, "points")
+
+
+def _axes(across: Axis, up: Axis, mark: Lines | Scatter) -> list[str]:
     parts = []
-    for value in ticks(low, high):
-        y = at(x0, value)[1]
+    for value in up.ticks():
+        y = float(_up(up, value))
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e8ec"/>')
         parts.append(_text(LEFT - 6, y + 4, f"{value:.4g}", "end"))
-    for value in ticks(x0, x1):
-        parts.append(_text(at(value, low)[0], HEIGHT - BOTTOM + 16, f"{value:.4g}", "middle"))
+    for value in across.ticks():
+        parts.append(_text(float(_across(across, value)), HEIGHT - BOTTOM + 16, f"{value:.4g}", "middle"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, mark.x_axis, "middle"))
     parts.append(
         f'<text transform="translate(12 {(HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" text-anchor="middle" font-size="12" '
         f'fill="{GREY}">{escape(mark.y_axis)}</text>'
     )
-    keys = ""
-    for line, (stroke, dash) in zip(mark.lines, styles(mark), strict=True):
-        points = " ".join(
-            "{:.1f},{:.1f}".format(*at(float(x), float(y))) for x, y in zip(mark.x, line.values, strict=True)
-        )
-        look = f'stroke="{stroke}" stroke-width="2"' + (f' stroke-dasharray="{dash}"' if dash else "")
-        parts.append(f'<polyline fill="none" {look} points="{points}"><title>{escape(line.name)}</title></polyline>')
-        stroke_line = f'<line x2="22" y1="4" y2="4" {look}/>'
-        swatch = f'<svg viewBox="0 0 22 8" style="display:inline-block;width:22px;height:8px">{stroke_line}</svg>'
-        keys += f'<span class="wf-key">{swatch} {escape(line.name)}</span> '
+    return parts
+
+
+def _across(axis: Axis, values: Any) -> Array:
+    return LEFT + axis.shares(values) * (WIDTH - LEFT - RIGHT)
+
+
+def _up(axis: Axis, values: Any) -> Array:
+    return TOP + (1 - axis.shares(values)) * (HEIGHT - TOP - BOTTOM)
+
+
+def _path(x: Array, y: Array) -> list[str]:
+    """Points that are known."""
+    return [f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True) if np.isfinite(a) and np.isfinite(b)]
+
+
+def _circle(point: str, fill: str, radius: float, tip: str = "") -> str:
+    x, _, y = point.partition(",")
+    inner = f"<title>{escape(tip)}</title>" if tip else ""
+    opacity = ' fill-opacity=".7"' if tip else ""
+    return f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{fill}"{opacity}>{inner}</circle>'
+
+
+def _plane(parts: list[str], keys: str, name: str) -> str:
     size = f'viewBox="0 0 {WIDTH:.0f} {HEIGHT:.0f}"'
-    drawn = f'<svg class="wf-wide" {size} role="img" aria-label="curves">{"".join(parts)}</svg>'
-    return f"{drawn}<p>{keys}</p>"
+    return f'<svg class="wf-wide" {size} role="img" aria-label="{name}">{"".join(parts)}</svg>' + (
+        f"<p>{keys}</p>" if keys else ""
+    )
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:

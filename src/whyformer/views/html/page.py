@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, colour, head_colour, hexadecimal, ink_on
+from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
 from whyformer.views.facts import decimals, fixed, number
-from whyformer.views.html.charts import lines_svg, table_html
+from whyformer.views.html.charts import lines_svg, scatter_svg, table_html
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import heads_svg, heat_svg, matrix_svg, picture_svg
 from whyformer.views.view import (
@@ -24,6 +24,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Scatter,
     Table,
     Terms,
     TokenRun,
@@ -137,6 +138,8 @@ def _mark(mark: Mark) -> str:
         return table_html(mark)
     if isinstance(mark, Lines):
         return lines_svg(mark)
+    if isinstance(mark, Scatter):
+        return scatter_svg(mark)
     return _heads(mark)
 
 
@@ -168,37 +171,46 @@ def _ranking(mark: Ranking) -> str:
 
 def _bars(mark: Bars) -> str:
     digits = decimals([b.score for b in mark.bars])
-    return f'<table class="wf-bars">{"".join(_row(b, "", b.label, digits, mark.scale) for b in mark.bars)}</table>'
+    rows = "".join(_row(b, "", b.label, digits, mark.scale, mark.reference) for b in mark.bars)
+    return f'<table class="wf-bars">{rows}</table>'
 
 
-def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale) -> str:
+def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
     length = scale.length(bar.colour)
     reach = max(abs(scale.low), abs(scale.high))
     beyond = abs(bar.colour) > reach * 1.0001
-    fill = (
-        "#8a929b" if bar.special else hexadecimal(colour(scale, scale.high * 0.8 if length >= 0 else scale.low * 0.8))
-    )
+    fill = bar_colour(bar, scale)
     size = abs(length) * (50 if scale.signed else 100)
     start = (50 - size if length < 0 else 50) if scale.signed else 0
     kind = "wf-bar wf-beyond" if beyond else "wf-bar"
     tip = ' title="longer than the scale of the other units"' if beyond else ""
     axis = '<i class="wf-axis"></i>' if scale.signed else ""
     drawn = f'<i class="{kind}" style="left:{start:.2f}%;width:{size:.2f}%;background-color:{fill}"{tip}></i>{axis}'
-    drawn += _limits(bar, scale)
+    if reference is not None:
+        drawn += f'<i class="wf-reference" style="left:{_place(scale, reference):.2f}%"></i>'
+    drawn += _limits(bar, scale) + "".join(
+        f'<i class="wf-dot" style="left:{_place(scale, value):.2f}%"></i>' for value in bar.dots
+    )
     wide = ' class="wf-pair"' if " = " in label else ""  # a column and its value
     cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(label)}</th>'
     special = ' class="wf-special"' if bar.special else ""
     cells += f'<td class="wf-number">{fixed(bar.score, digits)}</td><td class="wf-track">{drawn}</td>'
+    cells += f'<td class="wf-end">{escape(bar.note)}</td>' if bar.note else ""
     return f"<tr{special}>{cells}</tr>"
 
 
 def _limits(bar: Bar, scale: Scale) -> str:
     if bar.low is None or bar.high is None:
         return ""
-    middle, full = (50, 50) if scale.signed else (0, 100)
-    start, end = (max(0.0, middle + full * scale.length(x)) for x in (bar.low, bar.high))
+    start, end = (_place(scale, x) for x in (bar.low, bar.high))
     place = f"position:absolute;top:50%;height:1px;background:#1b1f24;left:{start:.2f}%;width:{end - start:.2f}%"
     return f'<i class="wf-limits" style="{place}" title="{number(bar.low)} to {number(bar.high)}"></i>'
+
+
+def _place(scale: Scale, value: float) -> float:
+    """Per cent of the track."""
+    middle, full = (50, 50) if scale.signed else (0, 100)
+    return max(0.0, middle + full * scale.length(value))
 
 
 def _heads(mark: HeadColours) -> str:

@@ -38,6 +38,9 @@ table.wf-bars td.wf-track{position:relative;min-width:60px;height:1.5em}
 .wf-bar{position:absolute;top:calc(50% - .53em);height:1.06em;border-radius:2px;min-width:1px}
 .wf-beyond{background-image:repeating-linear-gradient(115deg,transparent 0 5px,rgba(255,255,255,.7) 5px 8px)}
 .wf-axis{position:absolute;left:50%;top:0;bottom:0;width:1px;background:#8a929b}
+.wf-reference{position:absolute;top:0;bottom:0;border-left:1px dotted #57606a}
+.wf-dot{position:absolute;top:50%;width:4px;height:4px;margin:-2px 0 0 -2px;border-radius:50%;background:#0006}
+table.wf-bars td.wf-end{width:1%;padding-left:8px;color:#57606a}
 table.wf-bars td.wf-more{color:#57606a}
 tr.wf-special th,tr.wf-special td.wf-number{color:#57606a;font-style:italic}
 .wf:has(.wf-switch input:not(:checked)) tr.wf-special{display:none}

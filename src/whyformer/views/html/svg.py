@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.views.color import colours
-from whyformer.views.facts import decimals
+from whyformer.views.color import colours, ink_on
+from whyformer.views.facts import decimals, short
 from whyformer.views.image import canvas_size, painted, painted_heads, picture, png
 from whyformer.views.view import Frame, HeadColours, Heat, Matrix, Picture
 
@@ -17,6 +17,9 @@ Array = np.ndarray[Any, Any]
 LONGEST = 320  # pixels of the longer side of a picture
 MOST_TIPS = 1024  # cells that get a tip each
 CELL, LETTER = 22.0, 7.4  # of a labelled matrix: side of a cell, width of a letter
+NUMBERED = 40.0  # side of a cell with its number in it
+MOST_NUMBERS = 400
+UPRIGHT = 3  # letters of a column's label that need not be slanted
 LONGEST_LABEL = 16
 MOST_LABELS = 48
 NAME = 16  # height of the name at a box
@@ -24,7 +27,7 @@ NAME = 16  # height of the name at a box
 
 def picture_svg(mark: Picture) -> str:
     size = canvas_size(mark, LONGEST)
-    return _framed(size, _image(picture(mark.image, size), size) + _boxes(mark.frames, size), "the image")
+    return _framed(size, _image(picture(mark, size), size) + _boxes(mark.frames, size), "the image")
 
 
 def heat_svg(mark: Heat) -> str:
@@ -93,9 +96,11 @@ def matrix_svg(mark: Matrix) -> str:
     labelled = max(rows, columns) <= MOST_LABELS
     row_labels = [_short(x) for x in mark.row_labels] if labelled else []
     column_labels = [_short(x) for x in mark.column_labels] if labelled else []
-    cell = CELL if labelled else 480 / max(rows, columns)
+    numbered = mark.numbers and rows * columns <= MOST_NUMBERS
+    cell = NUMBERED if numbered else CELL if labelled else 480 / max(rows, columns)
+    slanted = max((len(x) for x in column_labels), default=0) > UPRIGHT
     left = 22 + max((len(x) for x in row_labels), default=0) * LETTER
-    top = 22 + max((len(x) for x in column_labels), default=0) * LETTER * 0.8
+    top = 22 + (max(len(x) for x in column_labels) * LETTER * 0.8 if slanted else 0)
     height, width = rows * cell, columns * cell
     parts = [_image(pixels, (height, width), left, top, blocky=True)]
     parts.append(
@@ -105,9 +110,12 @@ def matrix_svg(mark: Matrix) -> str:
         y = top + (i + 0.68) * cell
         parts.append(f'<text x="{left - 5:.1f}" y="{y:.1f}" text-anchor="end">{escape(label)}</text>')
     for i, label in enumerate(column_labels):
-        x = left + (i + 0.6) * cell
-        at = f"{x:.1f},{top - 6:.1f}"
-        parts.append(f'<text transform="translate({at}) rotate(-55)">{escape(label)}</text>')
+        at = f"{left + (i + (0.6 if slanted else 0.5)) * cell:.1f},{top - 6:.1f}"
+        turned = "rotate(-55)" if slanted else ""
+        anchor = "" if slanted else ' text-anchor="middle"'
+        parts.append(f'<text transform="translate({at}) {turned}"{anchor}>{escape(label)}</text>')
+    if numbered:
+        parts += _numbers(mark, pixels, left, top)
     if labelled and rows * columns <= MOST_TIPS:
         parts += _cell_tips(mark, left, top, cell)
     grey = 'fill="#57606a" text-anchor="middle"'
@@ -120,14 +128,23 @@ def matrix_svg(mark: Matrix) -> str:
     if mark.row_axis:
         parts.append(f'<text transform="translate(11.0,{down:.1f}) rotate(-90)" {grey}>{escape(mark.row_axis)}</text>')
     # Slanted labels of the last columns reach out to the right.
-    slanted = max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6
-    total = max(left + width + slanted, across + half_across) + 6
+    reach = max((len(x) for x in column_labels[-3:]), default=0) * LETTER * 0.6 if slanted else 0
+    total = max(left + width + reach, across + half_across) + 6
     body = f'<g font-family="inherit" font-size="12" fill="#1b1f24">{"".join(parts)}</g>'
     return (
         f'<svg class="wf-wide" style="max-width:{total * 1.15:.0f}px" '
         f'viewBox="0 0 {total:.1f} {end + 24:.1f}" '
         f'role="img" aria-label="attention map">{body}</svg>'
     )
+
+
+def _numbers(mark: Matrix, pixels: Array, left: float, top: float) -> list[str]:
+    return [
+        f'<text x="{left + (c + 0.5) * NUMBERED:.1f}" y="{top + (r + 0.5) * NUMBERED + 4:.1f}" text-anchor="middle" '
+        f'fill="{ink_on((int(red), int(green), int(blue)))}">{short(float(mark.values[r, c]))}</text>'
+        for r, row in enumerate(pixels)
+        for c, (red, green, blue) in enumerate(row)
+    ]
 
 
 def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
@@ -140,6 +157,7 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
         f"{mark.values[r, c]:.4f}</title></rect>"
         for r in range(mark.values.shape[0])
         for c in range(mark.values.shape[1])
+        if not np.isnan(mark.values[r, c])
     ]
 
 

@@ -9,8 +9,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from whyformer.views.color import colours, head_colour
-from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, resized, shrunk
+from whyformer.image_file import resized
+from whyformer.views.color import colours, head_colour, ink_on
+from whyformer.views.facts import short
+from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, shrunk
 from whyformer.views.view import HeadColours, Heat, Matrix, Picture, Scale
 
 Array = np.ndarray[Any, Any]
@@ -18,12 +20,13 @@ SHADES = "·░▒▓█"  # a dot for nothing, so that the edges of a map are s
 MINUS = "·:-=#"  # negative scores
 TALLEST = 32  # pixels; two per line
 LONGEST_LABEL = 14
+NUMBER = 6  # columns of a cell with its number in it
 
 
 def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
     if not coloured:
         return Text(f"(the image, {mark.image.shape[0]} × {mark.image.shape[1]} pixels)")
-    return _half_blocks(framed(picture(mark.image, _fitting(canvas_size(mark), width)), mark.frames))
+    return _half_blocks(framed(picture(mark, _fitting(canvas_size(mark), width)), mark.frames))
 
 
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
@@ -56,6 +59,8 @@ def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
         if coloured:
             return _half_blocks(colours(mark.scale, values))
         return Group(*(Text("".join(_shade(v, mark.scale) for v in row), no_wrap=True) for row in values))
+    if mark.numbers:
+        return _numbered(mark, width, coloured)
     label_width = min(LONGEST_LABEL, max((cell_len(x) for x in mark.row_labels), default=0))
     rows, columns = mark.values.shape
     cell = 3 if columns * 3 + label_width + 5 <= width else 1
@@ -85,7 +90,38 @@ def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     return Group(*lines)
 
 
+def numbered_width(mark: Matrix) -> int:
+    """What a matrix of numbers needs to stand in one piece."""
+    return _label_width(mark) + 1 + NUMBER * int(mark.values.shape[1])
+
+
+def _label_width(mark: Matrix) -> int:
+    return max((cell_len(label) for label in mark.row_labels), default=0)
+
+
+def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
+    """Numbers on their colours; columns that do not fit beside each other go below."""
+    label_width, columns = _label_width(mark), int(mark.values.shape[1])
+    step = max(1, (width - label_width - 1) // NUMBER)
+    lines = [Text(f"rows: {mark.row_axis}; columns: {mark.column_axis}", style="dim")]
+    for start in range(0, columns, step):
+        shown = range(start, min(start + step, columns))
+        heads = "".join(f"{mark.column_labels[c] if mark.column_labels else c:>{NUMBER - 1}} " for c in shown)
+        lines.append(Text(" " * (label_width + 1) + heads, style="dim", no_wrap=True))
+        for r, row in enumerate(mark.values):
+            label = mark.row_labels[r] if mark.row_labels else ""
+            line = Text(f"{label:>{label_width}} ", style="dim", no_wrap=True)
+            for c in shown:
+                red, green, blue = (int(part) for part in colours(mark.scale, row[c]))
+                style = f"not dim {ink_on((red, green, blue))} on rgb({red},{green},{blue})" if coloured else "not dim"
+                line.append(f"{short(float(row[c])):>{NUMBER - 1}} ", style=style)
+            lines.append(line)
+    return Group(*lines)
+
+
 def _shade(value: float, scale: Scale) -> str:
+    if np.isnan(value):
+        return " "
     if not scale.signed:
         return SHADES[round(scale.position(value) * (len(SHADES) - 1))]
     length = scale.length(value)

@@ -1,4 +1,4 @@
-"""Tables and curves on a terminal: columns of text, and a curve as a line of blocks."""
+"""Tables, curves and points on a terminal: columns of text, a curve as a line of blocks, points as letters."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from whyformer.views.axes import axes_of, limits, styles, x_of
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import number
-from whyformer.views.html.charts import SHADE, limits
-from whyformer.views.view import Line, Lines, Table
+from whyformer.views.html.charts import SHADE
+from whyformer.views.view import Line, Lines, Scatter, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 FEWEST = 8  # blocks of a curve
+TALL, WIDE = 14, 60  # lines and columns of a plane of points, at most
+POINTS = "·o+x*#@%"
 
 
 def table_block(mark: Table, width: int, coloured: bool) -> RenderableType:
@@ -60,12 +63,12 @@ def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
     """Each curve as blocks between the lowest and the highest value of all, with its ends."""
     low, high = limits(mark)
     longest = max(len(line.name) for line in mark.lines)
-    room = max(FEWEST, min(len(mark.x), width - narrowest_lines(mark) + FEWEST))
+    room = max(FEWEST, min(max(len(x_of(mark, line)) for line in mark.lines), width - narrowest_lines(mark) + FEWEST))
     found = []
     for line in mark.lines:
         picked = line.values[np.linspace(0, len(line.values) - 1, room).round().astype(int)]
-        places = ((picked - low) / (high - low) * (len(BLOCKS) - 1)).round().astype(int)
-        drawn = "".join(BLOCKS[p] for p in places)
+        places = (picked - low) / (high - low) * (len(BLOCKS) - 1)
+        drawn = "".join(" " if np.isnan(p) else BLOCKS[round(float(p))] for p in places)
         text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
         found.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
     return Group(*found, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
@@ -78,3 +81,24 @@ def narrowest_lines(mark: Lines) -> int:
 
 def _ends(line: Line) -> str:
     return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}"
+
+
+def scatter_block(mark: Scatter, width: int, coloured: bool) -> RenderableType:
+    """A plane of characters, one per kind of points; later kinds stand before earlier ones."""
+    across, up = axes_of(mark)
+    wide = max(FEWEST, min(WIDE, width - 12))
+    plane = [[Text(" ") for _ in range(wide)] for _ in range(TALL)]
+    keys = Text()
+    for number_of, (group, (ink, _)) in enumerate(zip(mark.groups, styles(mark.groups), strict=True)):
+        letter = Text(POINTS[number_of % len(POINTS)], style=ink if coloured else "")
+        keys.append_text(letter).append(f" {group.name}  ")
+        for x, y in zip(across.shares(group.x), up.shares(group.y), strict=True):
+            if np.isfinite(x) and np.isfinite(y):
+                plane[TALL - 1 - round(y * (TALL - 1))][round(x * (wide - 1))] = letter
+    lines = []
+    for height, row in enumerate(plane):
+        value = number(up.end) if height == 0 else number(up.start) if height == TALL - 1 else ""
+        lines.append(Text(f"{value:>9} │", no_wrap=True).append_text(Text("").join(row)))
+    ends = f"{number(across.start)}{number(across.end):>{max(1, wide - len(number(across.start)))}}"
+    lines.append(Text(" " * 11 + ends, no_wrap=True))
+    return Group(*lines, keys, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
-from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, picture_block
-from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, table_block
+from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, numbered_width, picture_block
+from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
 from whyformer.views.terminal.runs import run_lines
 from whyformer.views.view import (
     Bar,
@@ -31,6 +31,7 @@ from whyformer.views.view import (
     Picture,
     Ranking,
     Scale,
+    Scatter,
     Terms,
     TokenRun,
     View,
@@ -163,6 +164,9 @@ class _Draw:
             return max(curves)
         if all(isinstance(m, Matrix) and m.small for m in marks):
             return 8
+        numbered = [numbered_width(m) for m in marks if isinstance(m, Matrix) and m.numbers]
+        if numbered:
+            return min(self.width, max(numbered))
         bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
         if any(PAIR in b.label for b in bars):
             return NARROWEST_PAIRS
@@ -219,6 +223,8 @@ class _Draw:
             return table_block(mark, width, self.coloured)
         if isinstance(mark, Lines):
             return lines_block(mark, width, self.coloured)
+        if isinstance(mark, Scatter):
+            return scatter_block(mark, width, self.coloured)
         return heads_block(mark, width, self.coloured)
 
     def ranking(self, mark: Ranking, width: int) -> Group:
@@ -239,12 +245,15 @@ class _Draw:
         scores = [fixed(b.score, digits) + _limits(b, digits) for b in bars]
         label_width = max((cell_len(x) for x in labels), default=0)
         score_width = max((len(x) for x in scores), default=0)
-        room = width - label_width - score_width - 2
+        room = width - label_width - score_width - 2 - max((len(b.note) + 1 for b in bars if b.note), default=0)
         lines = []
         for label, score, bar in zip(labels, scores, bars, strict=True):
             line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
             if room >= 4:
-                line.append_text(self._bar(bar, scale, min(room, 30)))
+                drawn = self._bar(bar, scale, min(room, 30))
+                drawn.pad_right(min(room, 30) - len(drawn) if bar.note else 0)
+                line.append_text(drawn)
+            line.append(f" {bar.note}" if bar.note else "", style="dim")
             if bar.special:
                 line.stylize("dim")
             lines.append(line)
@@ -263,7 +272,7 @@ class _Draw:
             drawn = _eighths(length * room)
         if beyond:  # longer than the scale of the ordinary units
             drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
-        plain = not self.coloured or bar.special
+        plain = not self.coloured or bar.special or bar.quiet
         return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.colour))))
 
 

@@ -1,0 +1,225 @@
+"""Every result has the same doors, and comes back from its files as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import whyformer as wf
+from tests.views import samples
+from tests.views.results import ALL, circuits, direct_shares, global_explanation, head_importance, pruning_curve
+from whyformer.errors import BadInput, UnknownName
+from whyformer.result import DATA, PICTURES, RESULTS, Result
+from whyformer.types import Cost
+from whyformer.views.view import Page, View
+
+DOORS = ("show", "plot", "save", "to_html", "_repr_html_", "to_frame", "to_dict", "load", "view")
+OLD = Path(__file__).parent / "old_results"  # written before results had one codec
+KINDS = sorted(ALL, key=lambda kind: kind.__name__)
+
+
+def subclasses(kind: type[Result]) -> set[type[Result]]:
+    below = {k for k in kind.__subclasses__() if k.__module__.startswith("whyformer.")}
+    return below.union(*(subclasses(k) for k in below))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, array by array; NaN is NaN."""
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, (int, float)):
+        return bool(a == b or (math.isnan(a) and math.isnan(b)))
+    if type(a) is not type(b):
+        return False
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+def test_every_kind_of_result_is_held_to_this() -> None:
+    for module in pkgutil.walk_packages(wf.__path__, "whyformer."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+    assert subclasses(Result) == set(ALL)
+    assert set(RESULTS.values()) >= set(ALL)
+    assert all(RESULTS[kind.what] is kind for kind in ALL)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_doors_are_those_of_every_result(kind: type[Result]) -> None:
+    assert dataclasses.is_dataclass(kind)
+    for door in DOORS:
+        assert callable(getattr(kind, door)), door
+        assert (door in vars(kind)) == (door == "to_frame"), f"{kind.__name__}.{door}: one implementation for all"
+    assert "path" not in inspect.signature(kind.plot).parameters
+
+
+@pytest.mark.parametrize("ending", ["json", "npz"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_read_back_by_wf_load(kind: type[Result], ending: str, tmp_path: Path) -> None:
+    result = ALL[kind]()
+    path = result.save(tmp_path / f"x.{ending}")
+    for again in (wf.load(path), kind.load(path)):
+        assert type(again) is kind
+        for field in dataclasses.fields(result):
+            assert same(getattr(again, field.name), getattr(result, field.name)), field.name
+    if ending == "json":
+        json.loads(path.read_text(encoding="utf-8"), parse_constant=pytest.fail)  # no NaN, which is no JSON
+        assert json.loads(path.read_text(encoding="utf-8")) == result.to_dict()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shown_and_drawn(kind: type[Result], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = ALL[kind]()
+    view = result.view()
+    assert isinstance(view, (View, Page))
+    title = view.title if isinstance(view, View) else view.views[0].title
+    page = result.to_html()
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    for outside in ("http://", "https://", "<script", "url(", "src="):
+        assert outside not in page.replace("http://www.w3.org", ""), outside
+    assert not re.search(r"\bnan\b", re.sub('base64,[^"]+', "", page))
+    assert result._repr_html_() in page
+    assert result.save(tmp_path / "x.html").read_text(encoding="utf-8") == page
+    result.show()
+    shown = capsys.readouterr().out
+    assert title[:20] in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert result.plot().axes
+    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
+        written = result.save(tmp_path / f"x{ending}").read_bytes()
+        assert written.startswith(start) and len(written) > 3000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_listed(kind: type[Result]) -> None:
+    frame = ALL[kind]().to_frame()
+    assert len(frame) and len(frame.columns) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_refusals(kind: type[Result], tmp_path: Path) -> None:
+    result = ALL[kind]()
+    with pytest.raises(UnknownName, match=", ".join((*PICTURES, *DATA)).replace(".", r"\.")):
+        result.save(tmp_path / "x.gif")
+    with pytest.raises(BadInput, match="there is no folder"):
+        result.save(tmp_path / "nowhere" / "x.json")
+    other = head_importance() if kind is not type(head_importance()) else pruning_curve()
+    path = other.save(tmp_path / "other.json")
+    with pytest.raises(BadInput, match=f"no saved {kind.what}.*it holds a {other.what}: {type(other).__name__}.load"):
+        kind.load(path)
+    for bad in ("{}", "[]", "nonsense", '{"format": 2}', json.dumps({"format": 1, "what": kind.what})):
+        (tmp_path / "bad.json").write_text(bad)
+        with pytest.raises(BadInput, match=f"no saved {kind.what}"):
+            kind.load(tmp_path / "bad.json")
+    (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 broken")
+    with pytest.raises(BadInput, match="no saved explanation or other result"):
+        wf.load(tmp_path / "bad.npz")
+
+
+def test_a_file_of_an_unknown_kind_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text('{"format": 1, "what": "weather report"}', encoding="utf-8")
+    with pytest.raises(BadInput, match="it holds a weather report"):
+        wf.load(path)
+    path.write_text(json.dumps(samples.text().to_dict() | {"mood": 1}), encoding="utf-8")
+    with pytest.raises(BadInput, match="'mood' is not known here"):
+        wf.load(path)
+
+
+def test_a_fresh_python_reads_every_kind(tmp_path: Path) -> None:
+    """The homes of all kinds are known without importing them first."""
+    for kind, make in ALL.items():
+        make().save(tmp_path / f"{kind.__name__}.json")
+    code = (
+        "import sys, whyformer as wf\nfrom pathlib import Path\n"
+        "for p in sorted(Path(sys.argv[1]).glob('*.json')): assert type(wf.load(p)).__name__ == p.stem, p"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_kinds_have_different_names() -> None:
+    with pytest.raises(TypeError, match=r"'tcav' is taken by TCAVResult"):
+
+        class Other(Result):
+            what: ClassVar[str] = "tcav"
+
+            def to_frame(self) -> Any:
+                return None
+
+    assert RESULTS["tcav"].__name__ == "TCAVResult"
+
+
+def test_options_that_are_no_plain_data_are_put_into_words(tmp_path: Path) -> None:
+    options = {"baseline": np.zeros(2), "device": Cost, "steps": np.int64(3), "share": float("nan"), "at": (1, 2)}
+    again = wf.load(samples.text(options=options).save(tmp_path / "x.json"))
+    words = {"baseline": "array([0., 0.])", "device": repr(Cost), "steps": 3, "share": None, "at": [1, 2]}
+    assert again.options == words
+
+
+def test_arrays_with_infinities_survive(tmp_path: Path) -> None:
+    result = global_explanation()
+    odd = dataclasses.replace(result, mean=np.array([np.inf, -np.inf, np.nan]))
+    for ending in ("json", "npz"):
+        assert same(wf.load(odd.save(tmp_path / f"x.{ending}")), odd)
+
+
+def test_compact_files_hold_arrays_as_arrays(tmp_path: Path) -> None:
+    with np.load(circuits().save(tmp_path / "x.npz")) as file:
+        assert {"query:0", "query:2", "output:1", "copying"} <= set(file.files)
+        assert "query" not in json.loads(str(file["__header__"]))
+
+
+def test_what_a_picture_can_be_told_every_door_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curve, other = pruning_curve(), pruning_curve(1)
+    assert other.name in curve.to_html(beside=[other]) and other.name not in curve.to_html()
+    assert curve.save(tmp_path / "x.html", beside=[other]).read_text(encoding="utf-8") == curve.to_html(beside=[other])
+    curve.show(beside=[other])
+    assert other.name in capsys.readouterr().out
+    assert "negative = -0.50" in direct_shares().to_html(index=1)
+    assert samples.image().to_html(samples.picture()) == samples.image().to_html(image=samples.picture())
+    with pytest.raises(TypeError, match="colour"):
+        samples.text().plot(colour="red")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not wf.Explanation])
+def test_plot_takes_no_path(kind: type[Result]) -> None:
+    with pytest.raises((TypeError, IndexError)):
+        ALL[kind]().plot("x.png")
+
+
+@pytest.mark.parametrize("path", sorted(OLD.iterdir()) if OLD.is_dir() else [], ids=lambda p: p.name)
+def test_files_of_the_old_format_are_read(path: Path) -> None:
+    """Each was written by the code before ``Result``, from what ``tests.views.results`` makes."""
+    kind = next(k for k in ALL if k.__name__ == path.stem)
+    again, made = wf.load(path), ALL[kind]()
+    assert type(again) is kind
+    for field in dataclasses.fields(made):
+        assert same(getattr(again, field.name), getattr(made, field.name)), field.name
+    assert again.to_html() == made.to_html()
+    if path.suffix == ".json":
+        written = json.dumps(made.to_dict(), ensure_ascii=False)
+        assert written == path.read_text(encoding="utf-8"), "the format is what it was, to the byte"
+
+
+def test_old_files_of_every_kind_that_had_any_are_kept() -> None:
+    names = {path.name for path in OLD.iterdir()}
+    both = {"Explanation", "GlobalExplanation", "FeaturePermutation"}
+    plain = {*both, "Comparison", "Recommendation", "CheckUp", "HeadImportance", "TCAVResult"}
+    assert names == {f"{kind}.json" for kind in plain} | {f"{kind}.npz" for kind in both}
