@@ -1,4 +1,4 @@
-"""The first methods against their twins on BERT, ViT, GPT-2 and Llama, and the properties their formulas imply."""
+"""What the formulas of rollout, generic attention, Grad-SAM and occlusion imply on BERT, ViT, GPT-2 and Llama."""
 
 from __future__ import annotations
 
@@ -12,23 +12,10 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
-from tests.references.attention_rollout import attention_rollout
-from tests.references.generic_attention import generic_attention
-from tests.references.grad_sam import grad_sam
-from tests.references.occlusion import occlusion, occlusion_of_patches
-from tests.references.quantities import Quantities, quantities
-from tests.references.random import random
-from tests.references.raw_attention import raw_attention
 from whyformer.engines.attention.maps import plus_identity, product, row_normalized, with_residual
 
 MODELS = ["bert", "vit", "gpt2", "llama"]
 TARGET = 1
-
-
-@cache
-def reference(name: str) -> list[Quantities]:
-    model = CASES[name].build("eager").double()
-    return [quantities(CASES[name], model, row, TARGET) for row in range(2)]
 
 
 @cache
@@ -46,47 +33,18 @@ def close(found: Any, expected: Tensor) -> None:
     np.testing.assert_allclose(found / scale, expected / scale, rtol=0, atol=1e-5)
 
 
-READINGS = ["row", "column", "column_mean", "column_sum", "column_max", "diagonal"]
-CHOICES: list[dict[str, Any]] = [
-    *[{"read": r} for r in READINGS],
-    *[{"heads": h} for h in ("max", "min", "sum", 2, [0, 3])],
-    *[{"layers": layers} for layers in ("mean", "product", 0, -1, [0, 1])],
-    {"layers": "product", "heads": 1, "read": "column_max"},
-]
+OPTIONS: list[dict[str, Any]] = [{}, {"residual": 0.0}, {"residual": 0.3}, {"start_layer": 1}]
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", CHOICES, ids=str)
-def test_raw_attention(name: str, options: dict[str, Any]) -> None:
-    for found, q in zip(explain(name, "raw_attention", **options), reference(name), strict=True):
-        close(found.scores, raw_attention(q.attention, q.row, **options))
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{}, {"residual": 0.0}, {"residual": 0.3}, {"start_layer": 1}], ids=str)
-def test_attention_rollout(name: str, options: dict[str, Any]) -> None:
-    for found, q in zip(explain(name, "attention_rollout", **options), reference(name), strict=True):
-        whole = attention_rollout(q.attention, **options)
-        close(found.matrix, whole)
-        close(found.scores, whole[q.row])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_rows_of_a_rollout_sum_to_one(name: str, options: dict[str, Any]) -> None:
+    for found in explain(name, "attention_rollout", **options):
         np.testing.assert_allclose(found.matrix.sum(1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("start_layer", [0, 1])
-def test_generic_attention(name: str, start_layer: int) -> None:
-    for found, q in zip(explain(name, "generic_attention", start_layer=start_layer), reference(name), strict=True):
-        whole = generic_attention(q.attention, q.gradient, start_layer)
-        close(found.matrix, whole)
-        close(found.scores, whole[q.row])
-        assert found.value == pytest.approx(q.logit, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("reduce", ["query", "key"])
-def test_grad_sam(name: str, reduce: str) -> None:
-    for found, q in zip(explain(name, "grad_sam", reduce=reduce), reference(name), strict=True):
-        close(found.scores, grad_sam(q.attention, q.gradient, reduce))
+def test_a_token_of_the_models_own_cannot_be_occluded() -> None:
+    assert all(found.scores[0] == 0 for found in explain("vit", "occlusion"))
 
 
 def test_grad_sam_totals_agree_whatever_is_reduced() -> None:
@@ -105,29 +63,6 @@ def test_grad_sam_by_key_on_the_last_layer_is_generic_attentions_last_layer() ->
     last = wf.explain(model, case.inputs(), method="generic_attention", target=TARGET, start_layer=1)[0].scores.copy()
     last[0] -= 1
     close(by_key.numpy(), torch.from_numpy(last / n))
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_occlusion_of_tokens(name: str) -> None:
-    case = CASES[name]
-    model = case.build("eager").double()
-    ids, mask = case.inputs()["input_ids"], case.inputs()["attention_mask"].bool()
-    for row, found in enumerate(explain(name, "occlusion", replace=7)):
-        close(found.scores, occlusion(model, ids[row][mask[row]], TARGET, 7))
-
-
-def test_occlusion_of_patches() -> None:
-    case = CASES["vit"]
-    model = case.build("eager").double()
-    for row, found in enumerate(explain("vit", "occlusion")):
-        expected = occlusion_of_patches(model, case.inputs()["pixel_values"][row].double(), TARGET, 8)
-        assert found.scores[0] == 0, "CLS cannot be taken away"
-        close(found.scores[1:], expected)
-
-
-def test_random_draws_the_same_whatever_the_batch() -> None:
-    for found in explain("bert", "random", seed=3):
-        close(found.scores, random(len(found.scores), 3))
 
 
 # Properties of the formulas
