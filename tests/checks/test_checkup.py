@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -194,12 +193,3 @@ def test_options_reach_method_and_checks(tokenizer: Any) -> None:
 def test_bad_requests_are_refused_before_long_work(how: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
-
-
-def test_examples_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    guide = Path(__file__).parents[2] / "docs" / "guide" / "checks.md"
-    blocks = re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec("\n".join(blocks), {})
-    assert {p.name for p in tmp_path.iterdir()} == {"check.html", "why.html"}
-    assert "check-up: " in (tmp_path / "why.html").read_text(encoding="utf-8")

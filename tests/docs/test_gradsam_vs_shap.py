@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,3 @@ def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
 
 def test_the_top_layer_of_grad_sam_is_all_cls() -> None:
     assert guide.top_layer() == pytest.approx([1.0] * len(guide.SENTENCES), abs=1e-6)
-
-
-def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(block, {})
-    assert "'[CLS]'" in capsys.readouterr().out

@@ -1,10 +1,9 @@
-"""The examples of the guide run as they stand, and the page of the study is what its command prints."""
+"""The page of the study of tables is what its command prints."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -14,14 +13,6 @@ from bench import tabular_data, tabular_study
 from bench.tabular_study import interval, spearman, tables
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide"
-
-
-def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (GUIDE / "tables.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec("\n".join(blocks), {})
-    assert {p.name for p in tmp_path.iterdir()} == {"row.html", "columns.png", "map.png"}
-    assert "Feature permutation" in capsys.readouterr().out
 
 
 def test_the_page_of_the_study_is_what_its_command_prints() -> None:

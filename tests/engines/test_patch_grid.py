@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -126,12 +123,3 @@ def test_smoothing_is_for_pixels() -> None:
 def test_every_pixel_method_has_the_option() -> None:
     with_option = {name for name, entry in wf.methods().items() if "patch_smoothing" in entry.options}
     assert with_option == set(PIXEL_METHODS)
-
-
-def test_the_guide_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[2] / "docs" / "guide" / "patch_grid.md"
-    (block,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(block, {})
-    plain, smooth = (float(line.split()[1]) for line in capsys.readouterr().out.splitlines())
-    assert plain > 2, "the grid of a trained model"
-    assert smooth < 1.5
