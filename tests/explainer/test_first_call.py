@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import BertConfig, BertForSequenceClassification
 
 import whyformer as wf
 from tests.models import CASES
@@ -28,6 +27,8 @@ IDS = {"input_ids": torch.arange(5, 45)[None]}
 
 
 def bert(layers: int, implementation: str = "sdpa") -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=50, hidden_size=64, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=256
