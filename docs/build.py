@@ -75,7 +75,7 @@ def supported() -> str:
     lines += [
         "",
         "Models whose inputs or outputs are not one row per input have tests of their own",
-        "(`tests/test_placed_streams.py`, `tests/test_stream_inputs.py`):",
+        "(`tests/study/test_placed_streams.py`, `tests/inputs/test_stream_families.py`):",
         "",
         "| family | attention implementations tested | units |",
         "|---|---|---|",

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import nn
 
 import whyformer as wf
-from tests import folders
+from tests.inputs.test_raw_inputs import picture
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
-from tests.test_subjects import picture
+from tests.support import folders
 from whyformer import errors
 
 

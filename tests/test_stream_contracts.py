@@ -11,7 +11,7 @@ import torch
 
 import whyformer as wf
 from tests.models import CASES, UNUSUAL, run
-from tests.processors import tokenizer
+from tests.support.processors import tokenizer
 from whyformer.errors import NonFinite, NotOffered, NotOverUnits
 
 METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam", "occlusion"]

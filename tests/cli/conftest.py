@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests import folders
+from tests.support import folders
 
 
 @pytest.fixture(scope="session")

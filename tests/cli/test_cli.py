@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import whyformer as wf
-from tests.snapshots import compare
+from tests.support.snapshots import compare
 from whyformer import cli
 from whyformer.cli.demo import METHODS, SENTENCES
 from whyformer.cli.main import app
@@ -254,8 +254,8 @@ def test_capture_image(vit_folder: Path, photo: Path) -> None:
 
 
 def test_capture_says_when_attention_methods_cannot_be_used(tmp_path: Path, photo: Path) -> None:
-    from tests import folders
     from tests.models import WITHOUT_ATTENTION
+    from tests.support import folders
 
     WITHOUT_ATTENTION["resnet"].build(None).save_pretrained(tmp_path)
     folders.image_processor().save_pretrained(tmp_path)

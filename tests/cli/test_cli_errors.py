@@ -84,7 +84,7 @@ def test_a_model_without_a_head_predicts_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_its_tokenizer_or_weights(tmp_path: Path, vit_folder: Path, photo: Path) -> None:
-    from tests import folders
+    from tests.support import folders
 
     folders.vit().save_pretrained(tmp_path)
     assert "image processor" in run("explain", "image", photo, "--model", tmp_path, code=1).stderr

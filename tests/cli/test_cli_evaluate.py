@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import whyformer as wf
-from tests import processors
 from tests.cli.test_cli import SNAPSHOTS, run
 from tests.models import CASES
-from tests.snapshots import compare
+from tests.support import processors
+from tests.support.snapshots import compare
 
 
 @pytest.mark.parametrize("command", ["compare", "metrics", "recommend"])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import whyformer as wf
-from tests import processors
 from tests.cli.test_cli import SNAPSHOTS, run
 from tests.models import CASES, UNUSUAL
-from tests.snapshots import compare
+from tests.support import processors
+from tests.support.snapshots import compare
 
 FOLDERS: dict[str, tuple[Any, ...]] = {
     "clip": (processors.clip,),

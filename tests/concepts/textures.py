@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import ViTForImageClassification
 
 from whyformer.demo import pictures as drawn
 
@@ -18,6 +17,8 @@ FOLDER = Path(drawn.__file__).parent / "textures"
 
 @cache
 def model() -> Any:
+    from transformers import ViTForImageClassification
+
     return ViTForImageClassification.from_pretrained(FOLDER).eval()
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests import processors
 from tests.methods.properties import model_of
 from tests.models import CASES
+from tests.support import processors
 from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
 from whyformer.evaluate.detectors import overlap

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 import whyformer as wf
-from tests import folders
 from tests.evaluate.games import together
 from tests.models import CASES
+from tests.support import folders
 from whyformer.demo import load_sentiment
 from whyformer.engines.perturbation.game import Store, digest, weights_digest
 from whyformer.errors import BadInput, NotOffered, UnknownName

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests import folders
 from tests.heads.patterned import ENCODER_HEADS, Patterned
 from tests.models.case import seeded
+from tests.support import folders
 from whyformer.errors import BadInput, UnknownName
 from whyformer.heads import syntactic
 from whyformer.heads.syntactic import over_words, read_conllu

@@ -14,10 +14,10 @@ from torch import Tensor
 
 import whyformer as wf
 from tests.models import CASES
+from tests.references import twin
 from whyformer.types import Explanation
 
-FAMILY = ("bert", "vit", "gpt2", "llama")  # post-norm, pre-norm, causal, causal with RMSNorm and shared key heads
-TARGET = 1
+FAMILY, TARGET = twin.FAMILY, twin.TARGET
 
 
 @cache

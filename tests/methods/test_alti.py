@@ -20,25 +20,11 @@ from tests.methods.properties import (
 )
 from tests.methods.runs import running
 from tests.models import CASES
-from tests.references.alti import alti, layer_map
-from tests.references.blocks import blocks_of
 from whyformer.engines.attention import value_vectors as contributions
 from whyformer.errors import UnknownName
 from whyformer.methods.alti import proximity
 
 METHOD = {"method": "alti"}
-ORDERS = {"l1": 1, "l2": 2}
-
-
-@pytest.mark.parametrize("norm", ORDERS)
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str, norm: str) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, norm=norm, keep_layers=True)):
-        blocks = blocks_of(name, row)
-        whole = alti(blocks, ORDERS[norm])
-        close(found.layers, np.stack([layer_map(b, ORDERS[norm]) for b in blocks]))
-        close(found.matrix, whole)
-        close(found.scores, whole[0 if CASES[name].readout == 0 else -1])
 
 
 def test_meets_the_golden_numbers() -> None:

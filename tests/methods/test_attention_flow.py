@@ -9,7 +9,6 @@ import torch
 import whyformer as wf
 from tests.methods.properties import (
     FAMILY,
-    TARGET,
     batch_is_its_rows,
     close,
     explained,
@@ -20,37 +19,16 @@ from tests.methods.properties import (
     padding_is_nothing,
 )
 from tests.references.attention_flow import attention_flow, joint_flow, pipes
-from tests.references.eager_attention import reported, reported_by_columns
 from whyformer.errors import BadInput, UnknownName
 from whyformer.methods.attention_flow import flow_from, joint_flow_from
 
 METHOD = {"method": "attention_flow"}
 
 
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str) -> None:
-    for row, found in enumerate(explained(name, **METHOD)):
-        own = reported(name, row, TARGET)
-        close(found.scores, attention_flow(own.attention, [own.row])[0])
-        assert found.matrix is None
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2"])
-def test_all_rows_agree_with_the_twin_without_normalisation(name: str) -> None:
-    found = explained(name, **METHOD, rows="all", normalize=False)[1]
-    close(found.matrix, attention_flow(reported(name, 1, TARGET).attention, normalize=False))
-
-
 def test_agrees_with_its_twin_on_deeper_sharp_maps() -> None:
     attention = [random_maps(layer) for layer in range(4)]
     found = np.array([flow_from(pipes(attention)[-1][i], pipes(attention)[:-1]) for i in range(7)])
     close(found, attention_flow(attention, normalize=False), 1e-7)
-
-
-def test_agrees_with_its_twin_where_the_last_layer_has_one_row() -> None:
-    for row, found in enumerate(explained("rtdl_ft_transformer", **METHOD)):
-        own = reported_by_columns("rtdl_ft_transformer", row, TARGET)
-        close(found.scores, attention_flow(own.attention)[0])
 
 
 @pytest.mark.parametrize("row", [0, 1])

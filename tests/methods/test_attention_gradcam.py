@@ -20,32 +20,9 @@ from tests.methods.properties import (
     padding_is_nothing,
 )
 from tests.models import CASES
-from tests.references.attention_gradcam import attention_gradcam
-from tests.references.eager_attention import reported, reported_by_columns
 from whyformer.errors import BadInput, UnknownName
 
 METHOD = {"method": "attention_gradcam"}
-
-
-@pytest.mark.parametrize("layer", ["last", 0, -2], ids=str)
-@pytest.mark.parametrize("region", ["all", "row"])
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str, region: str, layer: str | int) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, layer=layer, region=region)):
-        own = reported(name, row, TARGET)
-        number = -1 if layer == "last" else int(layer)
-        keys = own.attention[0].shape[-1]
-        cells = [(own.row, j) for j in range(keys)] if region == "row" else None
-        whole = attention_gradcam(own.attention[number], own.gradient[number], cells)
-        close(found.matrix, whole)
-        close(found.scores, whole[own.row])
-
-
-def test_row_units_is_the_authors_reading_of_a_vision_transformer() -> None:
-    for row, found in enumerate(explained("vit", double=True, **METHOD, region="row_units")):
-        own = reported("vit", row, TARGET)
-        patches = [(0, j) for j in range(1, own.attention[0].shape[-1])]
-        close(found.scores, attention_gradcam(own.attention[-1], own.gradient[-1], patches)[0])
 
 
 def test_several_layers_are_averaged() -> None:
@@ -53,14 +30,6 @@ def test_several_layers_are_averaged() -> None:
     single = [explained("bert", **METHOD, layer=i)[0] for i in range(2)]
     close(both.matrix, (np.asarray(single[0].matrix) + np.asarray(single[1].matrix)) / 2)
     close(explained("bert", **METHOD, layer=[0, 1])[0].scores, both.scores)
-
-
-def test_agrees_with_its_twin_where_the_last_layer_has_one_row() -> None:
-    for layer in ("last", "mean"):
-        for row, found in enumerate(explained("rtdl_ft_transformer", double=True, **METHOD, layer=layer)):
-            own = reported_by_columns("rtdl_ft_transformer", row, TARGET)
-            maps = [attention_gradcam(a, g)[0] for a, g in zip(own.attention, own.gradient, strict=True)]
-            close(found.scores, maps[-1] if layer == "last" else np.mean(maps, axis=0))
 
 
 @pytest.mark.parametrize("row", [0, 1])

@@ -8,35 +8,7 @@ import torch
 
 import whyformer as wf
 from tests.models import CASES
-from tests.references.attention_x_gradient import attention_x_gradient
-from tests.references.quantities import quantities
 from whyformer.errors import NotOffered, UnknownName
-
-READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
-
-
-@pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "llama"])
-@pytest.mark.parametrize("layers", ["last", "mean", "product", 0, [0, 1]])
-def test_equals_the_twin(name: str, layers: str | int | list[int]) -> None:
-    case = CASES[name]
-    found = {
-        (heads, read): wf.explain(
-            case.build("sdpa"),
-            case.inputs(),
-            method="attention_x_gradient",
-            target=1,
-            layers=layers,
-            heads=heads,
-            read=read,
-        )
-        for heads in ("mean", 1)
-        for read in READINGS
-    }
-    for index in range(2):
-        known = quantities(case, case.build("eager").double(), index, target=1)
-        for (heads, read), explanations in found.items():
-            twin = attention_x_gradient(known.attention, known.gradient, known.row, layers, heads, read)
-            np.testing.assert_allclose(explanations[index].scores, twin.numpy(), atol=1e-5)
 
 
 def test_it_depends_on_the_class_and_is_never_negative() -> None:

@@ -19,43 +19,11 @@ from tests.methods.properties import (
     one_token_is_finite,
     padding_is_nothing,
 )
-from tests.references.eager_attention import reported, reported_by_columns
+from tests.references.eager_attention import reported
 from tests.references.gradient_rollout import gradient_rollout
 from whyformer.errors import BadInput, UnknownName
 
 METHOD = {"method": "gradient_rollout"}
-OPTIONS = (
-    {},
-    {"heads": "max"},
-    {"heads": "min"},
-    {"discard": 0.6},
-    {"discard": 0.6, "heads": "max"},
-    {"start_layer": 1},
-)
-
-
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str, options: dict[str, object]) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, **options)):
-        own = reported(name, row, TARGET)
-        start = int(options.get("start_layer", 0))  # type: ignore[call-overload]
-        whole = gradient_rollout(
-            own.attention[start:],
-            own.gradient[start:],
-            str(options.get("heads", "mean")),
-            float(options.get("discard", 0.0)),  # type: ignore[arg-type]
-        )
-        close(found.matrix, whole)
-        close(found.scores, whole[own.row])
-        assert found.value == pytest.approx(own.logit, abs=1e-4)
-
-
-def test_agrees_with_its_twin_where_the_last_layer_has_one_row() -> None:
-    for row, found in enumerate(explained("rtdl_ft_transformer", double=True, **METHOD, discard=0.3)):
-        own = reported_by_columns("rtdl_ft_transformer", row, TARGET)
-        assert own.attention[-1].shape[1] == 1
-        close(found.scores, gradient_rollout(own.attention, own.gradient, discard=0.3)[0])
 
 
 def test_special_tokens_are_kept_from_being_discarded() -> None:

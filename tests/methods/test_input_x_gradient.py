@@ -9,7 +9,6 @@ import whyformer as wf
 from tests.methods.properties import (
     FAMILY,
     batch_is_its_rows,
-    close,
     explained,
     golden,
     half_precision_is_finite,
@@ -17,21 +16,8 @@ from tests.methods.properties import (
     one_token_is_finite,
     padding_is_nothing,
 )
-from tests.references.differentiable import bert_embeddings, numbers
-from tests.references.input_x_gradient import input_x_gradient
 
 METHOD = {"method": "input_x_gradient"}
-
-
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD)):
-        close(found.scores, input_x_gradient(numbers(name, row)))
-
-
-def test_at_the_entrance_of_the_first_block() -> None:
-    for row, found in enumerate(explained("bert", double=True, **METHOD, at="embeddings")):
-        close(found.scores, input_x_gradient(bert_embeddings(row)))
 
 
 def test_a_model_that_does_not_care_how_long_its_inputs_are_gets_a_warning() -> None:

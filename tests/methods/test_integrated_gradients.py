@@ -22,7 +22,7 @@ from tests.methods.properties import (
 from tests.methods.test_saliency import Linear
 from tests.models import CASES
 from tests.references import captum_integrated_gradients as captum
-from tests.references.differentiable import bert_embeddings, numbers, tokens, word_embeddings
+from tests.references.differentiable import numbers
 from tests.references.integrated_gradients import integrated_gradients
 from whyformer.engines.gradient import InputSpace
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -30,38 +30,6 @@ from whyformer.memory import SavedBytes
 
 METHOD = {"method": "integrated_gradients", "steps": 8}
 MASK = 7  # any id will do on a random model
-
-
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_tokens_agree_with_the_twin(name: str) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, baseline=MASK)):
-        own = word_embeddings(name, row)
-        start = word_embeddings(name, row, torch.full_like(tokens(name, row), MASK)).x
-        close(found.scores, integrated_gradients(own, start, 8))
-        assert found.base == pytest.approx(float(own.score(start).detach()), abs=1e-5)
-
-
-def test_the_whole_embedding_agrees_with_the_twin() -> None:
-    for row, found in enumerate(explained("bert", double=True, **METHOD, baseline=MASK, at="embeddings")):
-        ids = torch.full_like(tokens("bert", row), MASK)
-        close(found.scores, integrated_gradients(bert_embeddings(row), bert_embeddings(row, ids).x, 8))
-
-
-@pytest.mark.parametrize("baseline", ["zero", "mean", "blur", "own"])
-def test_pixels_agree_with_the_twin(baseline: str) -> None:
-    from whyformer.inputs.image import blurred
-
-    for row in range(2):
-        own = numbers("vit", row)
-        start = {
-            "zero": torch.zeros_like(own.x),
-            "mean": own.x.mean((1, 2), keepdim=True).expand_as(own.x),
-            "blur": blurred(own.x[None])[0],
-            "own": torch.full_like(own.x, 0.3),
-        }[baseline]
-        given = start if baseline == "own" else baseline
-        found = explained("vit", double=True, **METHOD, baseline=given)[row]
-        close(found.scores, integrated_gradients(own, start, 8))
 
 
 def test_more_steps_approach_the_integral() -> None:

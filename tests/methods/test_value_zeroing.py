@@ -24,7 +24,7 @@ from tests.methods.properties import (
 from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn
-from tests.references.value_zeroing import cosine, euclidean, layer_map, normalised, value_zeroing
+from tests.references.value_zeroing import value_zeroing
 from whyformer.capture.blocks import replay
 from whyformer.capture.blocks.replay import Finish
 from whyformer.capture.site import OpenSite
@@ -33,18 +33,6 @@ from whyformer.methods.value_zeroing import distances
 from whyformer.run import Run
 
 METHOD = {"method": "value_zeroing"}
-DISTANCES = {"cosine": cosine, "euclidean": euclidean}
-
-
-@pytest.mark.parametrize("distance", DISTANCES)
-@pytest.mark.parametrize("name", FAMILY)
-def test_agrees_with_its_twin(name: str, distance: str) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, distance=distance, keep_layers=True)):
-        layers = [normalised(layer_map(name, row, layer, DISTANCES[distance])) for layer in range(2)]
-        whole = value_zeroing(name, row, 2, DISTANCES[distance])
-        close(found.layers, np.stack(layers))
-        close(found.matrix, whole)
-        close(found.scores, whole[0 if CASES[name].readout == 0 else -1])
 
 
 def test_meets_the_golden_numbers() -> None:

@@ -11,40 +11,15 @@ from torch import Tensor
 
 import whyformer as wf
 from tests.methods.properties import close, explained, half_precision_is_finite, model_of
-from tests.methods.test_grad_cam import SPECIAL, last_norm
 from tests.models import CASES
 from tests.references.differentiable import TARGET, double
-from tests.references.grad_cam import features_and_gradient
-from tests.references.vit_cx import masks_of, vit_cx
+from tests.references.grad_cam import features_and_gradient, last_norm
+from tests.references.vit_cx import masks_of
 from whyformer.engines.gradient.feature_maps import FeatureMap
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.vit_cx import cluster_masks
 
 METHOD = {"method": "vit_cx"}
-
-
-def twin(name: str, row: int, threshold: float, noise: float, seed: int) -> np.ndarray:
-    model = double(name)
-    image = CASES[name].inputs()["pixel_values"][row].double()
-    features, _ = features_and_gradient(model, last_norm(model), image.clone(), TARGET)
-    height, width = image.shape[1:]
-    masks = masks_of(features[SPECIAL[name] :], (height // 8, width // 8), (height, width), threshold)
-
-    @torch.no_grad()
-    def probability(picture: Tensor) -> float:
-        return float(model(pixel_values=picture[None]).logits[0].softmax(0)[TARGET])
-
-    return vit_cx(image, masks, probability, noise, seed)
-
-
-@pytest.mark.parametrize(("name", "threshold"), [("vit", 0.1), ("vit_nonsquare", 0.3), ("beit", 0.2)])
-def test_agrees_with_its_twin(name: str, threshold: float) -> None:
-    for row, found in enumerate(explained(name, double=True, **METHOD, threshold=threshold, seed=5)):
-        expected = twin(name, row, threshold, 0.1, 5)
-        close(found.detail, expected)
-        rows, columns = found.units.grid
-        patches = expected.reshape(rows, 8, columns, 8).sum((1, 3)).ravel()
-        close(found.scores[[not s for s in found.units.special]], patches)
 
 
 def test_without_noise_a_mask_scores_what_is_left_of_the_image() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.references.blocks import Block
+from tests.models import CASES
+from tests.references.blocks import Block, blocks_of
+from tests.references.twin import FAMILY, Twin, each
 from tests.references.value_norms import contribution
 
 
@@ -28,3 +30,16 @@ def alti(blocks: list[Block], order: int = 1) -> Tensor:
     for block in blocks:
         whole = layer_map(block, order) @ whole
     return whole
+
+
+def expected(name: str, row: int, norm: str) -> dict[str, Tensor]:
+    blocks, order = blocks_of(name, row), {"l1": 1, "l2": 2}[norm]
+    whole = alti(blocks, order)
+    return {
+        "layers": torch.stack([layer_map(b, order) for b in blocks]),
+        "matrix": whole,
+        "scores": whole[0 if CASES[name].readout == 0 else -1],
+    }
+
+
+TWIN = Twin(expected, each(FAMILY, [{"norm": "l1"}, {"norm": "l2"}], layers=True))

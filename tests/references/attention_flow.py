@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import permutations
+from typing import Any
 
 import numpy as np
+
+from tests.references.eager_attention import reported, reported_by_columns
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 Array = np.ndarray
 Node = tuple[int, int]
@@ -100,3 +104,22 @@ def shortest_path(left: Graph, source: Node, sink: Node) -> list[tuple[Node, Nod
         path.append((came[sink], sink))
         sink = came[sink]
     return path[::-1]
+
+
+def expected(name: str, row: int, rows: str = "read", normalize: bool = True) -> dict[str, Any]:
+    if name == "rtdl_ft_transformer":  # its last layer has one row
+        return {"scores": attention_flow(reported_by_columns(name, row, TARGET).attention)[0]}
+    known = reported(name, row, TARGET)
+    if rows == "all":
+        whole = attention_flow(known.attention, normalize=normalize)
+        return {"matrix": whole, "scores": whole[known.row]}
+    return {"matrix": None, "scores": attention_flow(known.attention, [known.row], normalize)[0]}
+
+
+TWIN = Twin(
+    expected,
+    [
+        *each((*FAMILY, "rtdl_ft_transformer"), double=False),
+        *each(("bert", "gpt2"), [{"rows": "all", "normalize": False}], double=False),
+    ],
+)

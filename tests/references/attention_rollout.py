@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from tests.references.quantities import quantities_of
+from tests.references.twin import FAMILY, Twin, each, relative_to_one
 
 
 def attention_rollout(attention: Sequence[Tensor], residual: float = 0.5, start_layer: int = 0) -> Tensor:
@@ -18,3 +22,13 @@ def attention_rollout(attention: Sequence[Tensor], residual: float = 0.5, start_
             mixed[i] = mixed[i] / mixed[i].sum()
         joint = mixed @ joint
     return joint
+
+
+def expected(name: str, row: int, **options: Any) -> dict[str, Tensor]:
+    q = quantities_of(name, row)
+    whole = attention_rollout(q.attention, **options)
+    return {"matrix": whole, "scores": whole[q.row]}
+
+
+CHOICES: list[dict[str, Any]] = [{}, {"residual": 0.0}, {"residual": 0.3}, {"start_layer": 1}]
+TWIN = Twin(expected, each(FAMILY, CHOICES, double=False, compare=relative_to_one))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.references.raw_attention import raw_attention
+from tests.references.quantities import quantities_of
+from tests.references.raw_attention import READINGS, raw_attention
+from tests.references.twin import FAMILY, Twin, absolute, each
 
 
 def attention_x_gradient(
@@ -27,3 +30,17 @@ def attention_x_gradient(
                     layer[h, i, j] = max(0.0, float(a[h, i, j] * g[h, i, j]))
         raised.append(layer)
     return raw_attention(raised, row, layers, heads, read)
+
+
+def expected(name: str, row: int, **options: Any) -> dict[str, Tensor]:
+    q = quantities_of(name, row)
+    return {"scores": attention_x_gradient(q.attention, q.gradient, q.row, **options)}
+
+
+CHOICES: list[dict[str, Any]] = [
+    {"layers": layers, "heads": heads, "read": read}
+    for layers in ("last", "mean", "product", 0, [0, 1])
+    for heads in ("mean", 1)
+    for read in READINGS
+]
+TWIN = Twin(expected, each(FAMILY, CHOICES, double=False, compare=absolute))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tests.models import CASES
+from tests.references.differentiable import double
+from tests.references.eager_attention import one_input
 from tests.references.relevance_tape import Node, Written, passed, propagated, rotated, written
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 
 class AttnLRP:
@@ -102,3 +106,10 @@ def relevance(
 
 def attn_lrp(name: str, model: nn.Module, single: dict[str, Tensor], target: int, at: str = "input") -> Tensor:
     return relevance(name, model, single, target, AttnLRP(), at)[0]
+
+
+def expected(name: str, row: int, at: str) -> dict[str, Tensor]:
+    return {"scores": attn_lrp(name, double(name), one_input(CASES[name].inputs(), row), TARGET, at)}
+
+
+TWIN = Twin(expected, each(FAMILY, [{"at": "input"}, {"at": "tokens"}]))

@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tests.models import CASES
 from tests.references.attn_lrp import AttnLRP, probabilities, relevance
+from tests.references.differentiable import double
+from tests.references.eager_attention import one_input
 from tests.references.relevance_tape import Node
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 
 class CPLRP(AttnLRP):
@@ -27,3 +31,10 @@ class CPLRP(AttnLRP):
 
 def cp_lrp(name: str, model: nn.Module, single: dict[str, Tensor], target: int, at: str = "input") -> Tensor:
     return relevance(name, model, single, target, CPLRP(), at)[0]
+
+
+def expected(name: str, row: int, at: str) -> dict[str, Tensor]:
+    return {"scores": cp_lrp(name, double(name), one_input(CASES[name].inputs(), row), TARGET, at)}
+
+
+TWIN = Twin(expected, each(FAMILY, [{"at": "input"}, {"at": "tokens"}]))

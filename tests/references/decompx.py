@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import erf, sqrt, tanh
+from typing import Any
 
 import numpy as np
 import torch
 
 from tests.models import CASES
 from tests.references.eager_attention import one_input
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 Array = np.ndarray
 
@@ -263,3 +265,12 @@ def _llama(p: dict[str, Array]) -> Read:
 
 
 READERS: dict[str, Callable[[dict[str, Array]], Read]] = {"bert": _bert, "vit": _vit, "gpt2": _gpt2, "llama": _llama}
+
+
+def expected(name: str, row: int, bias: str | None) -> dict[str, Any]:
+    shares, sizes = decompx(network(name, row), bias)
+    return {"scores": shares[:, TARGET], "layers": np.array(sizes), "matrix": sizes[-1]}
+
+
+RULES = ("absdot", "norm", "equal", "abssim", None)
+TWIN = Twin(expected, each(FAMILY, [{"bias": rule} for rule in RULES], layers=True))

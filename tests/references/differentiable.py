@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.models import CASES
-
-TARGET = 1
+from tests.references.twin import TARGET
 
 
 @dataclass

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
+
+from tests.references.quantities import quantities_of
+from tests.references.twin import FAMILY, Twin, each, relative_to_one
 
 
 def generic_attention(attention: Sequence[Tensor], gradient: Sequence[Tensor], start_layer: int = 0) -> Tensor:
@@ -20,3 +25,12 @@ def generic_attention(attention: Sequence[Tensor], gradient: Sequence[Tensor], s
                     cam[i, j] += max(0.0, float(g[h, i, j] * a[h, i, j])) / heads  # eq. 5
         relevance = relevance + cam @ relevance  # eq. 6
     return relevance
+
+
+def expected(name: str, row: int, start_layer: int) -> dict[str, Any]:
+    q = quantities_of(name, row)
+    whole = generic_attention(q.attention, q.gradient, start_layer)
+    return {"matrix": whole, "scores": whole[q.row], "value": pytest.approx(q.logit, abs=1e-4)}
+
+
+TWIN = Twin(expected, each(FAMILY, [{"start_layer": 0}, {"start_layer": 1}], double=False, compare=relative_to_one))

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tests.references.quantities import quantities_of
+from tests.references.twin import FAMILY, Twin, each, relative_to_one
+
 
 def grad_sam(attention: Sequence[Tensor], gradient: Sequence[Tensor], reduce: str = "query") -> Tensor:
     layers, heads, n = len(attention), attention[0].shape[0], attention[0].shape[-1]
@@ -18,3 +21,11 @@ def grad_sam(attention: Sequence[Tensor], gradient: Sequence[Tensor], reduce: st
                     cell = float(a[m, i, j]) * max(0.0, float(g[m, i, j]))
                     scores[i if reduce == "query" else j] += cell
     return scores / (layers * heads * n)
+
+
+def expected(name: str, row: int, reduce: str) -> dict[str, Tensor]:
+    q = quantities_of(name, row)
+    return {"scores": grad_sam(q.attention, q.gradient, reduce)}
+
+
+TWIN = Twin(expected, each(FAMILY, [{"reduce": "query"}, {"reduce": "key"}], double=False, compare=relative_to_one))

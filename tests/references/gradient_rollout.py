@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
+
+from tests.references.eager_attention import reported, reported_by_columns
+from tests.references.twin import FAMILY, TARGET, Setting, Twin, each
 
 Array = np.ndarray
 
@@ -44,3 +50,36 @@ def discard_smallest(fused: Array, share: float, protected: list[int], offset: i
     for _, i, j in cells[: int(share * queries * keys)]:
         if i + offset not in protected and j not in protected:
             fused[i, j] = 0.0
+
+
+def expected(
+    name: str, row: int, heads: str = "mean", discard: float = 0.0, start_layer: int = 0, protect_special: bool = False
+) -> dict[str, Any]:
+    if name == "rtdl_ft_transformer":
+        known = reported_by_columns(name, row, TARGET)
+        assert known.attention[-1].shape[1] == 1  # a last layer of one row
+        return {"scores": gradient_rollout(known.attention, known.gradient, heads, discard)[0]}
+    known = reported(name, row, TARGET)
+    whole = gradient_rollout(
+        known.attention[start_layer:], known.gradient[start_layer:], heads, discard, [0] if protect_special else None
+    )
+    return {"matrix": whole, "scores": whole[known.row], "value": pytest.approx(known.logit, abs=1e-4)}
+
+
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"heads": "max"},
+    {"heads": "min"},
+    {"discard": 0.6},
+    {"discard": 0.6, "heads": "max"},
+    {"start_layer": 1},
+]
+TWIN = Twin(
+    expected,
+    [
+        *each(FAMILY, CHOICES),
+        Setting("rtdl_ft_transformer", {"discard": 0.3}),
+        # A ViT's class token is the only special one: with everything else discarded its row and column are left.
+        *each(("vit",), [{"discard": 0.9, "protect_special": p} for p in (False, True)]),
+    ],
+)

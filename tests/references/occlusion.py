@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from tests.models import CASES
+from tests.references.differentiable import double, tokens
+from tests.references.twin import TARGET, Setting, Twin, each, relative_to_one
+
 
 @torch.no_grad()
 def occlusion(model: nn.Module, ids: Tensor, target: int, replacement: int) -> Tensor:
@@ -79,3 +83,20 @@ def qwen_patches(pixels: Tensor, patch: int, merged: int, frames: int) -> Tensor
                     one = pixels[:, y : y + patch, x : x + patch]
                     rows.append(torch.cat([one[c].flatten() for c in range(len(pixels)) for _ in range(frames)]))
     return torch.stack(rows)
+
+
+def expected(name: str, row: int, replace: int | None = None) -> dict[str, Tensor]:
+    if replace is not None:
+        return {"scores": occlusion(double(name), tokens(name, row), TARGET, replace)}
+    pixels = CASES[name].inputs()["pixel_values"][row].double()
+    patches = occlusion_of_patches(double(name), pixels, TARGET, 8)
+    return {"scores": torch.cat([torch.zeros(1), patches])}  # CLS cannot be taken away
+
+
+TWIN = Twin(
+    expected,
+    [
+        *each(("bert", "gpt2", "llama"), [{"replace": 7}], double=False, compare=relative_to_one),
+        Setting("vit", double=False, compare=relative_to_one),
+    ],
+)

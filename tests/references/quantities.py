@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
-from tests.models import Case
+from tests.models import CASES, Case
+from tests.references.twin import TARGET
 
 
 @dataclass
@@ -35,3 +37,9 @@ def quantities(case: Case, model: nn.Module, index: int, target: int) -> Quantit
     return Quantities(
         [a[0].detach() for a in out.attentions], [g[0] for g in gradient], row, float(logits[target].detach())
     )
+
+
+@cache
+def quantities_of(name: str, index: int) -> Quantities:
+    """Those of a float64 model of the case, for the target of all twins."""
+    return quantities(CASES[name], CASES[name].build("eager").double(), index, TARGET)

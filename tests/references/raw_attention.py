@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from tests.references.quantities import quantities_of
+from tests.references.twin import FAMILY, Twin, each, relative_to_one
 
 
 def raw_attention(
@@ -54,3 +58,18 @@ def fuse(attention_HQK: Tensor, heads: str | int | Sequence[int]) -> Tensor:
             cell = [float(attention_HQK[h, i, j]) for h in range(count)]
             fused[i, j] = {"mean": sum(cell) / count, "sum": sum(cell), "max": max(cell), "min": min(cell)}[heads]
     return fused
+
+
+def expected(name: str, row: int, **options: Any) -> dict[str, Tensor]:
+    q = quantities_of(name, row)
+    return {"scores": raw_attention(q.attention, q.row, **options)}
+
+
+READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagonal")
+CHOICES: list[dict[str, Any]] = [
+    *[{"read": r} for r in READINGS],
+    *[{"heads": h} for h in ("max", "min", "sum", 2, [0, 3])],
+    *[{"layers": layers} for layers in ("mean", "product", 0, -1, [0, 1])],
+    {"layers": "product", "heads": 1, "read": "column_max"},
+]
+TWIN = Twin(expected, each(FAMILY, CHOICES, double=False, compare=relative_to_one))

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import combinations
 from math import factorial
+from typing import Any
 
 import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.references.differentiable import double, tokens
+from tests.references.twin import TARGET, Twin, each
 
 Value = Callable[[frozenset[int]], float]
 Tree = int | tuple["Tree", "Tree"]
@@ -43,3 +51,35 @@ def owen(value: Value, tree: Tree, players: int) -> np.ndarray:
 
 def members(node: Tree) -> frozenset[int]:
     return frozenset({node}) if isinstance(node, int) else members(node[0]) | members(node[1])
+
+
+MASK = 7
+
+
+def first_tokens(name: str, length: int = 5) -> dict[str, Tensor]:
+    """The beginning of a case's first text."""
+    ids = tokens(name, 0)[:length]
+    return {"input_ids": ids[None], "attention_mask": torch.ones_like(ids)[None]}
+
+
+def value_of_tokens(name: str, length: int = 5) -> Value:
+    """The logit when only some of the first tokens are there; float64, one run per set."""
+    ids = tokens(name, 0)[:length]
+
+    @cache
+    def value(present: frozenset[int]) -> float:
+        kept = torch.tensor([int(t) if i in present else MASK for i, t in enumerate(ids)])
+        with torch.no_grad():
+            logits = double(name)(input_ids=kept[None]).logits[0]
+        return float(logits[TARGET] if logits.ndim == 1 else logits[-1, TARGET])
+
+    return value
+
+
+def expected(name: str, row: int, replace: int, keep_special: bool) -> dict[str, Any]:
+    assert row == 0 and replace == MASK and not keep_special
+    value = value_of_tokens(name)
+    return {"scores": shap(value, 5), "base": pytest.approx(value(frozenset()), abs=1e-5)}
+
+
+TWIN = Twin(expected, each(("bert", "gpt2", "llama"), [{"replace": MASK, "keep_special": False}], inputs=first_tokens))

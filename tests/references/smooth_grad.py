@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from tests.references.differentiable import Numbers
-from tests.references.saliency import size
+from tests.references.differentiable import numbers as inputs_of
+from tests.references.saliency import CENTRED, size
+from tests.references.twin import FAMILY, Setting, Twin, each, relative, vanishing
 
 
 def gradients(numbers: Numbers, samples: int, noise: float, seed: int) -> list[Tensor]:
@@ -41,3 +45,20 @@ def standard_error(numbers: Numbers, samples: int, groups: int, seed: int = 0) -
     centre = sum(left_out) / groups
     variance = (groups - 1) / groups * sum((scores - centre) ** 2 for scores in left_out)
     return float(np.sqrt(variance.mean()))
+
+
+def expected(name: str, row: int, **options: Any) -> dict[str, np.ndarray]:
+    return {"scores": smooth_grad(inputs_of(name, row), **options)}
+
+
+FEW: dict[str, Any] = {"samples": 6, "seed": 3}
+TWIN = Twin(
+    expected,
+    [
+        *each(FAMILY, [FEW, FEW | {"magnitude": True}, FEW | {"norm": "l1"}]),
+        *[
+            Setting(m, FEW | {"norm": "sum", "noise": 0.4}, compare=vanishing if m in CENTRED else relative)
+            for m in FAMILY
+        ],
+    ],
+)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.models import CASES
 from tests.references.attn_lrp import probabilities, rms_normalised
+from tests.references.differentiable import double
+from tests.references.eager_attention import one_input, reported
 from tests.references.relevance_tape import Node, Written, moved, passed, propagated, written
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 
 def divided(a: Tensor, b: Tensor) -> Tensor:
@@ -115,3 +122,31 @@ def transformer_attribution(
         joint = c if joint is None else c @ joint
     assert joint is not None
     return joint
+
+
+def expected(
+    name: str, row: int, variant: str = "full", normalize: bool = False, start_layer: int = 0
+) -> dict[str, Any]:
+    net, relevance = walked(name, double(name), one_input(CASES[name].inputs(), row), TARGET)
+    if variant == "lrp":
+        return {"scores": relevance[net.tokens].sum(-1), "detail": relevance[net.tokens]}
+    start = -1 if variant == "last_layer" else start_layer
+    whole = transformer_attribution(
+        [relevance[node].numpy() for node in net.attention][start:],
+        reported(name, row, TARGET).gradient[start:] if variant == "full" else None,
+        normalize=normalize,
+        identity=variant != "last_layer",
+    )
+    value = pytest.approx(float(net.logits.value[TARGET]), abs=1e-5)
+    return {"matrix": whole, "scores": whole[net.row], "value": value}
+
+
+CHOICES: list[dict[str, Any]] = [
+    {},
+    {"normalize": True},
+    {"start_layer": 1},
+    {"variant": "rollout"},
+    {"variant": "last_layer"},
+    {"variant": "lrp"},
+]
+TWIN = Twin(expected, each(FAMILY, CHOICES))

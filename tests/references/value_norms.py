@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tests.references.blocks import Block, Norm
+from tests.models import CASES
+from tests.references.blocks import Block, Norm, blocks_of
+from tests.references.eager_attention import reported
+from tests.references.twin import FAMILY, TARGET, Twin, each
 
 
 def contribution(block: Block, i: int, j: int, level: str, gradient: Tensor | None = None) -> Tensor:
@@ -69,3 +72,22 @@ def value_norms(blocks: list[Block], level: str = "enc", gradients: list[Tensor]
     for layer, block in enumerate(blocks):
         whole = layer_map(block, level, None if gradients is None else gradients[layer]) @ whole
     return whole
+
+
+def expected(name: str, row: int, level: str = "enc", weight: str = "attention") -> dict[str, Tensor]:
+    blocks = blocks_of(name, row)
+    gradients = None
+    if weight == "gradient":
+        gradients = [torch.from_numpy(g) for g in reported(name, row, TARGET).gradient]
+    whole = value_norms(blocks, level, gradients)
+    return {
+        "layers": torch.stack(
+            [layer_map(b, level, None if gradients is None else gradients[i]) for i, b in enumerate(blocks)]
+        ),
+        "matrix": whole,
+        "scores": whole[0 if CASES[name].readout == 0 else -1],
+    }
+
+
+LEVELS = ("attn", "attn_res", "attn_res_ln", "enc")
+TWIN = Twin(expected, each(FAMILY, [*[{"level": level} for level in LEVELS], {"weight": "gradient"}], layers=True))

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tests.models import CASES
 from tests.references.blocks import with_value_zeroed
+from tests.references.twin import FAMILY, Twin, each
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
@@ -44,3 +46,16 @@ def value_zeroing(name: str, index: int, layers: int, distance: Distance = cosin
     for layer in range(1, layers):
         whole = normalised(layer_map(name, index, layer, distance)) @ whole
     return whole
+
+
+def expected(name: str, row: int, distance: str) -> dict[str, Tensor]:
+    measure = {"cosine": cosine, "euclidean": euclidean}[distance]
+    whole = value_zeroing(name, row, 2, measure)
+    return {
+        "layers": torch.stack([normalised(layer_map(name, row, layer, measure)) for layer in range(2)]),
+        "matrix": whole,
+        "scores": whole[0 if CASES[name].readout == 0 else -1],
+    }
+
+
+TWIN = Twin(expected, each(FAMILY, [{"distance": "cosine"}, {"distance": "euclidean"}], layers=True))

@@ -8,6 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.models import CASES
+from tests.references.differentiable import double
+from tests.references.grad_cam import SPECIAL, features_and_gradient, last_norm
+from tests.references.twin import TARGET, Setting, Twin
+
 Array = np.ndarray
 
 
@@ -67,3 +72,27 @@ def vit_cx(image: Tensor, masks: list[Array], probability: Callable[[Tensor], fl
         if cover[place] > 0:
             result[place] = total[place] / cover[place] / len(masks)
     return result
+
+
+def expected(name: str, row: int, threshold: float, seed: int, noise: float = 0.1) -> dict[str, Array]:
+    model, image = double(name), CASES[name].inputs()["pixel_values"][row].double()
+    features, _ = features_and_gradient(model, last_norm(model), image.clone(), TARGET)
+    height, width = image.shape[1:]
+    masks = masks_of(features[SPECIAL[name] :], (height // 8, width // 8), (height, width), threshold)
+
+    @torch.no_grad()
+    def probability(picture: Tensor) -> float:
+        return float(model(pixel_values=picture[None]).logits[0].softmax(0)[TARGET])
+
+    pixels = vit_cx(image, masks, probability, noise, seed)
+    patches = pixels.reshape(height // 8, 8, width // 8, 8).sum((1, 3)).ravel()
+    return {"detail": pixels, "scores": np.concatenate([np.zeros(SPECIAL[name]), patches])}
+
+
+TWIN = Twin(
+    expected,
+    [
+        Setting(name, {"threshold": threshold, "seed": 5})
+        for name, threshold in (("vit", 0.1), ("vit_nonsquare", 0.3), ("beit", 0.2))
+    ],
+)

@@ -9,9 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.inspection import permutation_importance
-from sklearn.linear_model import LinearRegression
 from torch import nn
 
 import whyformer as wf
@@ -70,6 +67,9 @@ def test_equals_its_definition() -> None:
 
 
 def test_a_boosted_tree_and_a_transformer_stand_side_by_side() -> None:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.inspection import permutation_importance
+
     frame = FRAME.astype({"work": "category", "sex": "category"})
     y = (frame["age"] + (frame["work"] == "private") > 0.3).astype(int).to_numpy()
     tree = HistGradientBoostingClassifier(
@@ -87,6 +87,8 @@ def test_a_boosted_tree_and_a_transformer_stand_side_by_side() -> None:
 
 
 def test_functions_arrays_and_any_metric() -> None:
+    from sklearn.linear_model import LinearRegression
+
     X = np.random.default_rng(0).normal(size=(50, 3))
     y = 3 * X[:, 0] - X[:, 1]
     fitted = LinearRegression().fit(X, y)

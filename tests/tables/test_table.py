@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import whyformer as wf
@@ -104,6 +103,8 @@ def test_the_target_column_may_stay_in_the_table() -> None:
 
 
 def test_preprocessing_is_applied_and_checked() -> None:
+    from sklearn.preprocessing import StandardScaler
+
     some = rows(6)
     numbers = np.array([[r[n] for n in NUMBERS] for r in some])
     scaler = StandardScaler().fit(numbers)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests import processors
 from tests.models import CASES
+from tests.support import processors
 from whyformer.types import Target
 from whyformer.views.explained import side_by_side, view_of
 from whyformer.views.facts import facts

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageOps
 
 import whyformer as wf
-from tests import folders
+from tests.support import folders
 from tests.views import samples
 from whyformer.errors import BadInput
 from whyformer.types import Record, Site

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import whyformer as wf
+from tests.inputs.test_raw_streams import tokenizer
 from tests.models import CASES
-from tests.test_subjects_streams import tokenizer
 from whyformer.errors import BadInput
 from whyformer.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of

@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tests.snapshots import compare
+from tests.support.snapshots import compare
 from tests.views import samples
 from whyformer.types import Units
 from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-Predict = Callable[[set[int]], float]  # probability of the predicted class when only these words are there
+from tests.references.metrics.twin import Facts, MetricTwin, Predict
 
 
 def top(scores: Sequence[float], count: int) -> set[int]:
@@ -59,3 +60,37 @@ def iou_f1(scores: Sequence[float], marked: set[int], threshold: float = 0.5) ->
         return 0.0
     precision, recall = right / len(named), found / len(wanted)
     return 2 * precision * recall / (precision + recall)
+
+
+def auprc(scores: Sequence[float], marked: set[int]) -> float:
+    """Trapezoids between thresholds, from precision 1 and recall 0 on."""
+    total, precision, recall = 0.0, 1.0, 0.0
+    for threshold in sorted(set(scores), reverse=True):
+        named = {i for i, score in enumerate(scores) if score >= threshold}
+        hits = len(named & marked)
+        total += (hits / len(marked) - recall) * (hits / len(named) + precision) / 2
+        precision, recall = hits / len(named), hits / len(marked)
+    return total
+
+
+def erased(twin: Callable[..., float]) -> Callable[..., float]:
+    def expected(
+        facts: Facts, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+    ) -> float:
+        mean = twin(facts.says[value], facts.scores, bins)
+        return mean * len(bins) / (len(bins) + 1) if average_as == "paper" else mean
+
+    return expected
+
+
+BINS = (0.01, 0.05, 0.1, 0.2, 0.5)
+CHOICES: list[dict[str, Any]] = [{}, {"average_as": "paper"}, {"bins": (0.3, 0.6)}, {"value": "logit"}]
+TWINS = {
+    "comprehensiveness": MetricTwin(erased(comprehensiveness), CHOICES, {"abs": 1e-12}),
+    "sufficiency": MetricTwin(erased(sufficiency), CHOICES, {"abs": 1e-12}),
+    "token_f1": MetricTwin(lambda facts: token_f1(facts.scores, facts.marked)),
+    "iou_f1": MetricTwin(
+        lambda facts, threshold=0.5: iou_f1(facts.scores, facts.marked, threshold), [{}, {"threshold": 0.2}]
+    ),
+    "auprc": MetricTwin(lambda facts: auprc(facts.scores, facts.marked)),
+}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-Predict = Callable[[set[int]], float]
+from tests.references.metrics.twin import MetricTwin, Predict
 
 
 def faithfulness_correlation(predict: Predict, scores: Sequence[float], sets: Sequence[set[int]]) -> float:
@@ -27,8 +28,20 @@ def infidelity(predict: Predict, scores: Sequence[float], sets: Sequence[set[int
     return sum((beta * a - b) ** 2 for a, b in pairs) / len(pairs)
 
 
-def gini(scores: Sequence[float]) -> float:
-    """Σ_i Σ_j ||φ_i| - |φ_j|| / (2 n Σ|φ|)."""
-    sizes = [abs(s) for s in scores]
-    apart = sum(abs(a - b) for a in sizes for b in sizes)
-    return apart / (2 * len(sizes) * sum(sizes))
+CHOICES: list[dict[str, Any]] = [{"share": None}, {"share": 0.2}]
+TWINS = {
+    "faithfulness_correlation": MetricTwin(
+        lambda facts, share, value="probability": faithfulness_correlation(
+            facts.says[value], facts.scores, facts.drawn(share)
+        ),
+        [*CHOICES, {"share": None, "value": "logit"}],
+        {"abs": 1e-9},
+        at_least=2,
+    ),
+    "infidelity": MetricTwin(
+        lambda facts, share, normalize: infidelity(facts.says["logit"], facts.scores, facts.drawn(share), normalize),
+        [choice | {"normalize": normalize} for choice in CHOICES for normalize in (True, False)],
+        {"rel": 1e-9},
+        at_least=2,
+    ),
+}

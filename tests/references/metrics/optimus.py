@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from tests.references.metrics.twin import Facts, MetricTwin
 
 
 def truthfulness(weights: Sequence[float], drops: Sequence[float]) -> float:
@@ -29,3 +31,21 @@ def ranked_truthfulness(weights: Sequence[float], drops: Sequence[float]) -> flo
         else:
             total -= abs(drop) / rank
     return total
+
+
+def judged(twin: Callable[..., float]) -> Callable[..., float]:
+    def expected(facts: Facts, value: str = "probability") -> float:
+        everything = set(range(len(facts.scores)))
+        says = facts.says[value]
+        drops = [says(everything) - says(everything - {part}) for part in sorted(everything)]
+        # Unsigned scores are positive everywhere, as after the authors' scaling to at least 1e-7.
+        weights = facts.scores if facts.signed else [score + 1e-7 for score in facts.scores]
+        return twin(weights, drops)
+
+    return expected
+
+
+TWINS = {
+    twin.__name__: MetricTwin(judged(twin), [{}, {"value": "logit"}], {"abs": 1e-12})
+    for twin in (truthfulness, ranked_truthfulness)
+}

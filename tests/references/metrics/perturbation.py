@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
-Predict = Callable[[set[int]], float]
+from tests.references.metrics.twin import Facts, MetricTwin, Predict
 
 
 def order(scores: Sequence[float]) -> list[int]:
@@ -59,3 +60,33 @@ def positive_perturbation(decides: Predict, scores: Sequence[float], fractions: 
 
 def negative_perturbation(decides: Predict, scores: Sequence[float], fractions: Sequence[float]) -> float:
     return trapezoids(curve_without(decides, order(scores)[::-1], fractions), fractions)
+
+
+def along(twin: Callable[..., float], fractions: Sequence[float]) -> Callable[..., float]:
+    def expected(facts: Facts, fractions: Sequence[float] = fractions, value: str = "probability") -> float:
+        return twin(facts.says[value], facts.scores, fractions)
+
+    return expected
+
+
+def decided(twin: Callable[..., float]) -> Callable[..., float]:
+    def expected(facts: Facts, fractions: Sequence[float] = STEPS) -> float:
+        return twin(facts.says["decides"], facts.scores, fractions)
+
+    return expected
+
+
+FRACTIONS = tuple(i / 20 for i in range(21))
+STEPS = tuple(i / 10 for i in range(10))
+COARSE = (0.0, 0.25, 1.0)
+CHOICES: list[dict[str, Any]] = [{}, {"value": "logit"}, {"fractions": COARSE}]
+TWINS = {
+    **{
+        twin.__name__: MetricTwin(along(twin, FRACTIONS), CHOICES, {"abs": 1e-12})
+        for twin in (aopc, deletion, insertion)
+    },
+    **{
+        twin.__name__: MetricTwin(decided(twin), [{}, {"fractions": COARSE}], {"abs": 1e-12})
+        for twin in (positive_perturbation, negative_perturbation)
+    },
+}

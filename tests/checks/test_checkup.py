@@ -1,0 +1,195 @@
+"""wf.check as a whole: findings, files, pictures, warnings on explanations; and the model as it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import whyformer as wf
+from tests.checks.quick import EVERYTHING, QUICK, TEXTS
+from tests.methods.properties import model_of
+from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
+from tests.support import folders
+from whyformer.checks.check import CHECKS, RESULTS
+from whyformer.checks.result import Finding
+from whyformer.errors import BadInput, UnknownName
+from whyformer.result import from_plain, to_plain
+
+
+def test_every_check_has_its_result_and_says_something(found: wf.CheckUp) -> None:
+    assert set(found.results) == set(CHECKS) == set(RESULTS)
+    assert {f.check for f in found.findings} == set(CHECKS)
+    for name, result in found.results.items():
+        assert isinstance(result, RESULTS[name])
+    for finding in found.findings:
+        assert len(finding.text.split()) > 4
+        assert all(isinstance(v, float) for v in finding.numbers.values())
+    order = [f.level for f in found.findings]
+    assert order == sorted(order, key=["warning", "note", "ok"].index)
+
+
+def test_the_model_is_handed_back_unchanged(tokenizer: Any) -> None:
+    model = folders.bert().train()
+    model.bert.pooler.requires_grad_(False)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    flags = [(p.requires_grad, p.grad) for p in model.parameters()]
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    wf.check(model, TEXTS[0], processor=tokenizer, checks=EVERYTHING)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert [(p.requires_grad, p.grad) for p in model.parameters()] == flags
+    assert all(m.training for m in model.modules())
+    hooks = [h for m in model.modules() for h in (*m._forward_hooks, *m._forward_pre_hooks)]
+    assert hooks == []
+
+
+def test_the_same_seed_finds_the_same(found: wf.CheckUp, tokenizer: Any) -> None:
+    again = wf.Explainer(folders.bert(), tokenizer).check(TEXTS, checks=EVERYTHING)
+    assert [(f.level, f.text) for f in again.findings] == [(f.level, f.text) for f in found.findings]
+
+
+def test_saved_and_read_back(found: wf.CheckUp, tmp_path: Path) -> None:
+    path = found.save(tmp_path / "check.json")
+    again = wf.CheckUp.load(path)
+    assert again.findings == found.findings
+    assert again.to_html() == found.to_html()
+    assert type(again.results["jain_wallace"].inputs[0].original) is wf.Explanation
+    assert json.loads(path.read_text())["what"] == "check-up"
+    for bad in ("{}", "nonsense", '{"format": 1, "what": "head importance"}'):
+        (tmp_path / "bad.json").write_text(bad)
+        with pytest.raises(BadInput, match="no saved check-up"):
+            wf.CheckUp.load(tmp_path / "bad.json")
+    with pytest.raises(UnknownName):
+        found.save(tmp_path / "check.xls")
+
+
+def test_plain_data_and_back() -> None:
+    finding = Finding("ok", "sinks", "t", "x", {"a": math.nan, "b": math.inf, "c": 1.5})
+    again = from_plain(Finding, json.loads(json.dumps(to_plain(finding))))
+    assert math.isnan(again.numbers["a"])
+    assert again.numbers["b"] == math.inf
+    assert again.numbers["c"] == 1.5
+    assert from_plain(int | None, None) is None
+    with pytest.raises(ValueError, match="level"):
+        Finding("bad", "sinks", "t", "x")
+
+
+def test_pictures(found: wf.CheckUp, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    html = found.to_html()
+    assert "adversarial attention" in html
+    assert "http" not in html.replace("http://www.w3.org", "")
+    assert all(f.title in html for f in found.findings)
+    assert html.count("attention: probability of") == 2 * len(TEXTS)  # the text twice, with both outputs
+    found.save(tmp_path / "check.png")
+    assert (tmp_path / "check.png").stat().st_size > 20_000
+    found.show()
+    shown = capsys.readouterr().out
+    assert "Check-up of generic_attention" in shown
+    assert "this part alone random" in shown
+    assert found._repr_html_().startswith("<style>")
+
+
+def test_findings_travel_with_an_explanation(found: wf.CheckUp, tokenizer: Any, tmp_path: Path) -> None:
+    (explanation, _) = wf.explain(folders.bert(), TEXTS, processor=tokenizer)
+    doubtful = wf.CheckUp("m", "x", 1, (Finding("warning", "sinks", "Sinks", "beware"), Finding("ok", "a", "b", "c")))
+    attached = doubtful.attach(explanation)
+    assert attached.warnings == (*explanation.warnings, "check-up: Sinks: beware")
+    assert doubtful.attach(attached).warnings == attached.warnings  # once is enough
+    html = attached.to_html()
+    assert "What to doubt" in html
+    assert "Sinks: beware" in html
+    assert "Sinks: beware" not in explanation.to_html()
+    assert wf.load(attached.save(tmp_path / "e.json")).warnings == attached.warnings
+    noted = wf.CheckUp("m", "x", 1, (Finding("note", "sinks", "Sinks", "mind"),))
+    assert noted.attach(explanation).warnings == explanation.warnings
+    assert "check-up: Sinks: mind" in noted.attach(explanation, notes=True).warnings
+
+
+def test_what_cannot_be_checked_is_said_and_the_rest_goes_on() -> None:
+    case = WITHOUT_ATTENTION["resnet"]
+    found = wf.check(case.build(None), case.inputs(), method="saliency", checks={"jain_wallace": {}, "invariance": {}})
+    assert [f.check for f in found.findings] == ["jain_wallace", "invariance", "invariance"]
+    assert "was not run" in found.findings[0].title
+    leaky = LEAKY["token_mixing"]
+    found = wf.check(leaky.build(None), leaky.inputs(), checks=["capture_audit", "sinks"])
+    assert found.findings[0].title == "Leak"
+    assert found.findings[1].title == "sinks was not run"
+
+
+def test_an_interrupted_check_up_keeps_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(exam: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(CHECKS, "invariance", interrupted)
+    found = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks", "invariance", "stability"])
+    assert list(found.results) == ["sinks"]
+    assert "without invariance, stability" in found.of("note")[-1].text
+    with pytest.raises(KeyboardInterrupt):
+        wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["invariance"])
+
+
+def test_one_bar_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    found = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["stability", "sinks"], progress=True)
+    assert len(found.results) == 2
+    assert "noise" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("as_frame", [True, False])
+def test_rows_of_a_table(as_frame: bool) -> None:
+    import pandas as pd
+
+    from tests.tables.models import LAYOUTS, rows, table
+
+    inputs = pd.DataFrame(rows(3)) if as_frame else rows(1)[0]
+    found = wf.check(LAYOUTS["rtdl"].build(), inputs, processor=table(), checks=EVERYTHING)
+    assert found.inputs == (3 if as_frame else 1)
+    assert "was not run" not in " ".join(f.title for f in found.findings)
+    assert found.results["invariance"].company < 1e-3
+    assert found.results["invariance"].shift < 1e-3  # taken back, whatever the model calls its arguments
+
+
+def test_attention_warnings_are_notes_for_other_methods() -> None:
+    checks = {"jain_wallace": QUICK["jain_wallace"], "serrano_smith": {}}
+    about = [
+        wf.check(model_of("bert"), CASES["bert"].inputs(), method=m, checks=checks)
+        for m in ("raw_attention", "grad_sam")
+    ]
+    assert len(about[0].of("warning")) == len(about[1].of("note")) > 0
+    assert about[1].of("warning") == ()
+
+
+def test_options_reach_method_and_checks(tokenizer: Any) -> None:
+    found = wf.check(
+        folders.bert(),
+        TEXTS[0],
+        processor=tokenizer,
+        method="raw_attention",
+        layers=0,
+        target="negative",
+        checks={"jain_wallace": {**QUICK["jain_wallace"], "layers": "all", "heads": [1], "rows": "all"}},
+    )
+    assert found.results["jain_wallace"].where == "layer all, heads [1], rows all"
+    assert found.results["jain_wallace"].inputs[0].original.target.label == "negative"
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"checks": ["jain_walace"]}, "Did you mean 'jain_wallace'"),
+        ({"checks": {"sinks": {"layers": 1}}}, "unknown option of sinks"),
+        ({"checks": []}, "checks is empty"),
+        ({"method": "generic"}, "unknown method"),
+        ({"method": "raw_attention", "layer": 1}, "unknown option of raw_attention"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"target": [0]}, "1 targets for 2 inputs"),
+    ],
+)
+def test_bad_requests_are_refused_before_long_work(how: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        wf.check(model_of("bert"), CASES["bert"].inputs(), **how)

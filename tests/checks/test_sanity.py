@@ -1,0 +1,361 @@
+"""Random weights, other classes, neighbours, shifts, noise, sinks, leaks: each check sees what it is there to see."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.methods.properties import model_of
+from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
+from tests.support import folders
+from whyformer import registry
+from whyformer.borrow import known_about
+from whyformer.checks.capture_audit import capture_audit
+from whyformer.checks.class_dependence import class_dependence
+from whyformer.checks.exam import Exam
+from whyformer.checks.invariance import _amount, _shifted, invariance
+from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
+from whyformer.checks.sinks import sinks
+from whyformer.checks.stability import stability
+from whyformer.errors import BadInput
+from whyformer.explainer import Explainer
+from whyformer.registry import constant, method
+from whyformer.run import Attribution, Run
+
+
+def exam_of(name: str = "bert", inputs: Any = None, **how: Any) -> Exam:
+    return Exam(Explainer(model_of(name)), CASES[name].inputs() if inputs is None else inputs, **how)
+
+
+@pytest.fixture
+def ramp() -> Iterator[str]:
+    """A "method" that gives every model the same map: the position itself."""
+
+    @method(
+        paper="none",
+        needs=set(),
+        cost=constant(1, 0),
+        cost_text="1 forward",
+        signed=False,
+        class_specific=False,
+        specificity="attention",
+    )
+    def ramp(run: Run) -> Attribution:
+        """The number of the position."""
+        return Attribution(torch.arange(run.length).expand(run.keep_BN.shape).float() * run.keep_BN)
+
+    yield "ramp"
+    del registry._METHODS["ramp"]
+
+
+def levels(result: Any) -> list[str]:
+    return [f.level for f in result.findings()]
+
+
+# Random weights
+
+
+def test_a_map_that_ignores_the_weights_is_flagged(ramp: str) -> None:
+    found = randomisation(exam_of(method=ramp), copies=2)
+    assert all(s.cascading == s.independent == 1.0 for s in found.stages)
+    assert found.findings()[0].level == "warning"
+    assert "nearly the same map" in found.findings()[0].text
+
+
+def test_a_map_that_depends_on_the_weights_is_not() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    exam = Exam(Explainer(model, tokenizer), ["I like the movie , although the plot is a little thin ."])
+    found = randomisation(exam, copies=3)
+    assert found.final < 0.5
+    assert levels(found) == ["ok"]
+    assert [s.part for s in found.stages][:3] == ["classifier", "bert.pooler.dense", "bert.encoder.layer.3"]
+    assert found.stages[-1].part.startswith("bert.embeddings")
+
+
+def test_a_randomised_model_is_flagged() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    random = copy.deepcopy(model)
+    text = "I like the movie , although the plot is a little thin ."
+    encoded = tokenizer(text, return_tensors="pt")
+    for number, part in enumerate(parts_of(random, lambda m: m(**encoded))):
+        Redrawn(random).draw(part, seed=100 + number)
+    found = wf.check(random, text, processor=tokenizer, checks="randomisation").of("warning")
+    assert "looks random" in found[-1].title
+
+
+def test_every_parameter_is_drawn_and_equal_shapes_differ() -> None:
+    for name in ("bert", "vit"):  # vit: CLS and position tokens belong to no layer of their own
+        model = model_of(name)
+        spoilt = copy.deepcopy(model)
+        inputs = CASES[name].inputs()
+        parts = parts_of(spoilt, lambda m, i=inputs: m(**i), by="module")
+        named = [n for part in parts for n in part.parameters]
+        assert sorted(named) == sorted(n for n, _ in model.named_parameters())
+        for number, part in enumerate(parts):
+            Redrawn(spoilt).draw(part, number)
+        same = [
+            n
+            for (n, a), b in zip(model.named_parameters(), spoilt.parameters(), strict=True)
+            if torch.equal(a, b) and a.std() > 0
+        ]
+        assert same == []
+    queries = [p for n, p in spoilt.named_parameters() if p.shape == (32, 32)]
+    assert len({q.detach().numpy().tobytes() for q in queries}) == len(queries) > 4
+    again = copy.deepcopy(model)
+    with Redrawn(again) as drawn:
+        for seed in (7, 0):  # drawn twice, the first time leaves no trace
+            for number, part in enumerate(parts):
+                drawn.draw(part, seed + number)
+        assert all(torch.equal(a, b) for a, b in zip(spoilt.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def bits(model: torch.nn.Module) -> list[bytes]:
+    """Every weight and buffer, bit by bit: -0.0 is not 0.0."""
+    return [v.detach().contiguous().view(torch.uint8).numpy().tobytes() for v in model.state_dict().values()]
+
+
+def odd_model(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    model = copy.deepcopy(model_of("bert")).to(dtype)
+    with torch.no_grad():
+        model.classifier.bias[0] = -0.0
+        model.bert.encoder.layer[0].output.dense.bias[1] = 1e-42  # below what is normal
+    return model
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_come_back_bit_by_bit(dtype: torch.dtype) -> None:
+    model = odd_model(dtype)
+    before = bits(model)
+    exam = Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention")
+    randomisation(exam, copies=1, beside=2)
+    assert bits(model) == before
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, RuntimeError])
+@pytest.mark.parametrize("when", [1, 9])  # while parts go one by one; in the cascade
+def test_weights_come_back_after_an_error(
+    error: type[BaseException], when: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from whyformer.checks import randomisation as module
+
+    calls = iter(range(100))
+
+    def fails(exam: Exam, original: Any) -> tuple[float, float]:
+        if next(calls) == when:
+            assert bits(exam.explainer.model) != before
+            raise error
+        return 0.0, 0.0
+
+    monkeypatch.setattr(module, "_agreement", fails)
+    model = odd_model()
+    before = bits(model)
+    with pytest.raises(error):
+        randomisation(Exam(Explainer(model), CASES["bert"].inputs()))
+    assert bits(model) == before
+
+
+def test_one_part_is_held_at_a_time_and_no_model_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    draw = Redrawn.draw
+
+    def watched(self: Redrawn, part: Any, seed: int) -> None:
+        draw(self, part, seed)
+        held.append(self.held)
+
+    model = copy.deepcopy(model_of("bert"))
+    exam = Exam(Explainer(model), CASES["bert"].inputs(), method="raw_attention")
+    _ = exam.explanations
+    monkeypatch.setattr(Redrawn, "draw", watched)
+    monkeypatch.setattr(copy, "deepcopy", None)
+    found = randomisation(exam, copies=2, beside=2)
+    sizes = {n: p.numel() * p.element_size() for n, p in model.named_parameters()}
+    parts = parts_of(model, lambda m: m(**CASES["bert"].inputs()))
+    each = [sum(sizes[n] for n in part.parameters) for part in parts]
+    assert held[: len(parts)] == each  # alone: this part and nothing else
+    assert held[len(parts) : 2 * len(parts)] == np.cumsum(each).tolist()  # cascading: what is random by now
+    assert max(held) == sum(sizes.values())  # never more than the weights once
+    assert len(found.stages) == len(parts)
+
+
+def test_parameters_that_share_memory_and_weights_of_inference_mode() -> None:
+    shared = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    shared[1].weight.data = shared[0].weight.data  # two parameters, one memory
+    with torch.inference_mode():
+        inference = torch.nn.Linear(3, 3)
+    for model in (shared, inference):
+        before = bits(model)
+        with Redrawn(model) as drawn:
+            for number, part in enumerate(parts_of(model, lambda m: m(torch.ones(1, 3)), by="module")):
+                drawn.draw(part, number)
+            assert bits(model) != before
+        assert bits(model) == before
+
+
+def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    from whyformer.checks import randomisation as randomised
+
+    model = odd_model()
+    before, write, writes = bits(model), randomised._write, iter(range(1000))
+    parts = parts_of(model, lambda m: m(**CASES["bert"].inputs()))
+
+    def impatient(*how: Any) -> None:
+        if next(writes) == 3:
+            raise KeyboardInterrupt
+        write(*how)
+
+    with pytest.raises(KeyboardInterrupt), Redrawn(model) as drawn:
+        for number, part in enumerate(parts):
+            drawn.draw(part, number)
+        monkeypatch.setattr(randomised, "_write", impatient)
+    assert bits(model) == before and drawn.held == 0
+
+
+def test_nothing_is_remembered_of_the_random_model() -> None:
+    model = copy.deepcopy(model_of("bert"))
+    exam = Exam(Explainer(model), CASES["bert"].inputs())
+    facts = known_about(model)
+    before = dict(facts)
+    with exam.borrowing(), Redrawn(model):
+        facts["seen"] = "while it was random"
+    assert facts == before and len(before) > 0
+
+
+# Other classes
+
+
+@pytest.mark.parametrize("name", ["raw_attention", "attention_rollout"])
+def test_a_map_of_no_class_is_flagged(name: str) -> None:
+    found = class_dependence(exam_of(method=name))
+    assert levels(found) == ["warning"]
+    assert "does not depend on the class" in found.findings()[0].text
+    assert found.classes[0][0] != found.classes[0][1]
+
+
+def test_a_map_of_its_class_is_not() -> None:
+    assert "warning" not in levels(class_dependence(exam_of(method="generic_attention")))
+    assert levels(class_dependence(exam_of(method="input_x_gradient"))) == ["ok"]
+
+
+# Neighbours and shifts
+
+
+def test_neighbours_that_leak_are_seen() -> None:
+    assert levels(invariance(exam_of()))[0] == "ok"
+
+    class Sociable(torch.nn.Module):
+        """Every input hears the mean of its batch: as a norm that takes its statistics from it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = copy.deepcopy(model_of("bert"))
+            self.config = self.inner.config
+
+        def get_input_embeddings(self) -> torch.nn.Module:
+            return self.inner.get_input_embeddings()
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> Any:
+            embedded = self.inner.get_input_embeddings()(input_ids)
+            mixed = embedded + embedded.mean((0, 1))
+            return self.inner(inputs_embeds=mixed, attention_mask=attention_mask).logits
+
+    exam = Exam(Explainer(Sociable()), CASES["bert"].inputs(), method="saliency")
+    assert levels(invariance(exam))[0] == "warning"
+
+
+def test_a_shift_that_the_model_takes_back_moves_input_times_gradient_only() -> None:
+    """Kindermans et al. 2019: gradients stay, gradient × input does not."""
+    for name in ("bert", "vit"):
+        still = {m: invariance(exam_of(name, method=m)) for m in ("saliency", "generic_attention", "input_x_gradient")}
+        assert still["saliency"].shift < 1e-3
+        assert still["generic_attention"].shift < 1e-3
+        assert still["input_x_gradient"].shift > 0.05
+        assert levels(still["input_x_gradient"])[1] == "warning"
+
+
+def test_the_shift_moves_input_times_gradient_by_shift_times_gradient() -> None:
+    """Σ_d (x_d + m_d)·g_d - Σ_d x_d·g_d = m·g, with the gradient as it was."""
+    exam = exam_of(method="input_x_gradient", target=1)
+    table = model_of("bert").get_input_embeddings().weight.detach()
+    amount = _amount(table, exam.seed)
+    words = table[CASES["bert"].inputs()["input_ids"][0]].clone()[None].requires_grad_()
+    mask = CASES["bert"].inputs()["attention_mask"][:1]
+    logit = model_of("bert")(inputs_embeds=words, attention_mask=mask).logits[0, 1]
+    (gradient,) = torch.autograd.grad(logit, words)
+    moved = _shifted(exam)
+    assert moved is not None
+    difference = moved[0].scores - exam.explanations[0].scores
+    assert difference == pytest.approx((gradient[0] @ amount).numpy(), abs=1e-4)
+
+
+# Noise and paraphrases
+
+
+def test_noise_moves_maps_by_as_much_as_it_is() -> None:
+    little, much = (stability(exam_of(), noise=n, draws=3) for n in (1e-3, 1.0))
+    assert little.sensitivity < 0.05
+    assert little.spearman > 0.9
+    assert levels(little) == ["ok"]
+    assert much.sensitivity > 10 * little.sensitivity
+    drawn = [stability(exam_of(seed=seed), draws=2).sensitivity for seed in (3, 3, 4)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_paraphrases_are_compared_word_by_word(tmp_path: Any) -> None:
+    exam = Exam(Explainer(folders.bert(), folders.tokenizer(tmp_path)), ["the movie was so good", "i like it"])
+    same = stability(exam, draws=1, paraphrases=["the movie was so good", "i like it"])
+    assert same.paraphrase_spearman == 1.0
+    assert same.paraphrase_same_answer == 1.0
+    other = stability(exam, draws=1, paraphrases=["so good was the film , the movie", "i like the book"])
+    assert other.paraphrase_spearman < 1.0
+    with pytest.raises(BadInput, match="one per input"):
+        stability(exam, paraphrases=["only one"])
+
+
+def test_pixels_get_noise_too() -> None:
+    assert 0 < stability(exam_of("vit"), draws=2).sensitivity < 1
+
+
+# Sinks and capture
+
+
+def test_sinks_count_special_tokens_and_the_first_position() -> None:
+    inputs = CASES["bert"].inputs()
+    inputs["input_ids"][0, 4] = 0  # an id that the configuration calls special
+    exam = exam_of(inputs=inputs, method="raw_attention", options={"layers": 0})
+    found = sinks(exam)
+    shares = [
+        float(e.scores[[i for i, s in enumerate(e.units.special) if s or i == 0]].sum() / e.scores.sum())
+        for e in exam.explanations
+    ]
+    assert found.scores == pytest.approx(np.mean(shares))
+    own = wf.Explainer(model_of("bert")).record(inputs).sites[0].attention_BHQK
+    by_hand = [
+        float(own[0][:, :10][..., [0, 4]].sum() / own[0][:, :10].sum()),
+        float(own[1][:, :7][..., [0]].sum() / own[1][:, :7].sum()),
+    ]
+    assert found.attention[0] == pytest.approx(np.mean(by_hand), abs=1e-5)
+
+
+def test_a_leak_is_reported() -> None:
+    case = LEAKY["token_mixing"]
+    found = capture_audit(Exam(Explainer(case.build(None)), case.inputs()))
+    assert found.leak > 0
+    assert levels(found) == ["warning"]
+    assert "outside the captured attention" in found.findings()[0].text
+
+
+def test_a_sound_model_and_one_without_attention() -> None:
+    assert levels(capture_audit(exam_of())) == ["ok"]
+    case = WITHOUT_ATTENTION["resnet"]
+    found = capture_audit(Exam(Explainer(case.build(None)), case.inputs()))
+    assert levels(found) == ["warning"]
+    assert math.isfinite(found.findings()[0].numbers["sites"])

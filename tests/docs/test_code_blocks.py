@@ -1,0 +1,126 @@
+"""Every block of Python in the README and the docs runs as it stands: those of a page in order, in one namespace.
+
+A block that this cannot be asked of says so where readers see it: ```` ```python notest: needs a download ````.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+PAGES = {str(p.relative_to(ROOT)): p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+NOT_RUN = {"README.md": 1}  # how many blocks of a page are marked so; a new one is worth a second thought
+WRITES = {  # what running a page leaves behind; all others leave nothing
+    "README.md": {"why.html"},
+    "docs/guide/checks.md": {"check.html", "why.html"},
+    "docs/guide/concepts.md": {"concepts.png", "zebra.png"},
+    "docs/guide/heads.md": {"heads.png", "heads.json", "curve.png"},
+    "docs/guide/pictures.md": {"why.html", "why.png", "methods.html", "page.html", "head.png", "heads.html"},
+    "docs/guide/streams.md": {"similar.html", "steps.html"},
+    "docs/guide/tables.md": {"row.html", "columns.png", "map.png"},
+    "docs/guide/trust.md": {"compare.html", "compare.json", "choice.html"},
+    "docs/methods/grad_cam.md": {"grad_cam.png"},
+    "docs/methods/vit_cx.md": {"vit_cx.png"},
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    code: str
+    line: int  # of its first line in the page
+    excuse: str | None  # why it is not run
+
+
+def blocks_of(page: Path) -> list[Block]:
+    found: list[Block] = []
+    begun: tuple[int, str, str] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        fence = re.match(r"\s*```+\s*(.*)", line)
+        if begun is None and fence:
+            language, _, rest = fence.group(1).partition(" ")
+            begun, lines = (number + 1, language, rest), []
+        elif begun is not None and fence:
+            first, language, rest = begun
+            if language.lower() in ("python", "py", "python3", "pycon"):
+                assert language == "python", f"{page}:{first}: write ```python"
+                assert not rest or re.match(r"notest: \w.{5,}", rest), f"{page}:{first}: ```python notest: why"
+                found.append(Block("\n".join(lines), first, rest.removeprefix("notest: ") or None))
+            begun = None
+        else:
+            lines.append(line)
+    assert begun is None, f"{page}: a block that is never closed"
+    return found
+
+
+def numbers_before_and_after_smoothing(printed: str, folder: Path) -> None:
+    plain, smooth = (float(line.split()[1]) for line in printed.splitlines())
+    assert plain > 2, "the grid of a trained model"
+    assert smooth < 1.5
+
+
+def says(pattern: str) -> Callable[[str, Path], None]:
+    def check(printed: str, folder: Path) -> None:
+        assert re.search(pattern, printed)
+
+    return check
+
+
+def a_picture(printed: str, folder: Path) -> None:
+    (picture,) = folder.iterdir()
+    assert picture.stat().st_size > 10_000
+
+
+def warnings_of_the_check_up(printed: str, folder: Path) -> None:
+    assert "check-up: " in (folder / "why.html").read_text(encoding="utf-8")
+
+
+SHOWS: dict[str, Callable[[str, Path], None]] = {
+    "docs/guide/checks.md": warnings_of_the_check_up,
+    "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),
+    "docs/guide/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
+    "docs/guide/patch_grid.md": numbers_before_and_after_smoothing,
+    "docs/guide/tables.md": says("Feature permutation"),
+    "docs/methods/grad_cam.md": a_picture,
+    "docs/methods/vit_cx.md": a_picture,
+}
+RUN = {name: blocks for name, page in PAGES.items() if (blocks := [b for b in blocks_of(page) if b.excuse is None])}
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_the_page_runs(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in RUN[page]:
+        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), names)  # errors name the page's own lines
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+    assert {p.name for p in tmp_path.iterdir()} == WRITES.get(page, set())
+    if page in SHOWS:
+        SHOWS[page](capsys.readouterr().out, tmp_path)
+
+
+def test_few_blocks_are_left_out() -> None:
+    left_out = {name: sum(b.excuse is not None for b in blocks_of(page)) for name, page in PAGES.items()}
+    assert {name: count for name, count in left_out.items() if count} == NOT_RUN
+
+
+def test_every_method_page_has_an_example() -> None:
+    pages = {name for name in PAGES if name.startswith("docs/methods/") and not name.endswith("README.md")}
+    assert len(pages) > 20
+    assert pages <= set(RUN)
+
+
+def test_what_is_expected_belongs_to_pages_that_are_run() -> None:
+    assert {*WRITES, *SHOWS} <= set(RUN)

@@ -1,0 +1,81 @@
+"""Saving and reloading without the model; the registry; what importing pulls in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import whyformer as wf
+from tests.support import folders
+from whyformer import registry
+from whyformer.demo import load_adult
+from whyformer.demo.census import adult_rows
+from whyformer.errors import BadInput
+
+
+@pytest.mark.parametrize("suffix", ["json", "npz"])
+def test_an_explanation_survives_saving(tmp_path: Path, suffix: str) -> None:
+    explainer = wf.Explainer(folders.bert(), folders.tokenizer(tmp_path))
+    saved = explainer.explain(
+        "the movies was boring", method="attention_rollout", keep_layers=True, target=("positive", "negative")
+    )
+    path = saved.save(tmp_path / f"x.{suffix}")
+    found = wf.load(path)
+    for name in ("scores", "matrix", "layers"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(saved, name))
+    for name in (
+        "units",
+        "target",
+        "prediction",
+        "method",
+        "options",
+        "cost",
+        "scalar",
+        "value",
+        "readout",
+        "versions",
+    ):
+        assert getattr(found, name) == getattr(saved, name), name
+    assert found.layers.shape == (2, 7, 7)
+
+
+def test_a_row_of_a_table_as_a_frame_has_its_values() -> None:
+    model, table = load_adult()
+    (found,) = wf.explain(model, adult_rows()[:1], processor=table, method="raw_attention")
+    frame = found.to_frame()
+    assert frame["value"].tolist() == list(found.units.values or ())
+    assert str(adult_rows()[0]["age"]) in frame["value"].tolist()
+
+
+def test_to_frame(tmp_path: Path) -> None:
+    found = wf.explain(folders.bert(), "i like it", processor=folders.tokenizer(tmp_path))
+    frame = found.to_frame()
+    assert list(frame["unit"]) == list(found.units.labels)
+    assert list(frame.columns) == ["unit", "score", "special", "stream", "word"]
+
+
+def test_ranked_lists_special_tokens_unless_told_not_to(tmp_path: Path) -> None:
+    found = wf.explain(folders.bert(), "i like it", processor=folders.tokenizer(tmp_path), method="grad_sam")
+    assert found.ranked()[0][0] == "[CLS]", "the published Grad-SAM puts CLS first"
+    assert "[CLS]" not in [u for u, _ in found.ranked(specials=False)]
+    values = [s for _, s in found.ranked()]
+    assert values == sorted(values, reverse=True)
+
+
+def test_importing_is_light() -> None:
+    heavy = ("transformers", "matplotlib", "pandas", "sklearn", "rich", "typer", "shap", "PIL")
+    code = f"import sys, whyformer; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_the_registry_reads_options_from_the_signature() -> None:
+    entry = registry.get_method("attention_rollout")
+    assert entry.defaults["residual"] == 0.5
+    assert entry.needs == {"attention"}
+    with pytest.raises(BadInput, match="name such as"):
+        registry.get_method(3)  # type: ignore[arg-type]

@@ -1,0 +1,67 @@
+"""Pictures that cannot be read, and what to pass instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import whyformer as wf
+from tests.support import folders
+from whyformer.errors import BadInput
+
+
+def explained(image: object) -> object:
+    return wf.explain(folders.vit(), image, processor=folders.image_processor())
+
+
+@pytest.mark.parametrize(
+    ("array", "way_out"),
+    [
+        (np.zeros((32, 32, 3), np.uint8), r"got ndarray\. .*Image\.fromarray\(array\)"),
+        (np.zeros((32, 32)), r"got ndarray\. .*Image\.fromarray\(\(array \* 255\)\.round\(\)\.astype\('uint8'\)\)"),
+    ],
+)
+def test_an_array_is_to_become_an_image(array: np.ndarray, way_out: str) -> None:
+    with pytest.raises(BadInput, match=way_out):
+        explained([array])
+    with pytest.raises(BadInput, match=r"got dict\.$"):
+        explained([{}])
+
+
+def test_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is a folder: name an image in it"):
+        explained(tmp_path)
+    with pytest.raises(BadInput, match="the file does not exist"):
+        explained(tmp_path / "cat.jpg")
+
+
+def test_pixels_of_another_size_than_the_model_takes() -> None:
+    pixels = torch.zeros(1, 3, 48, 40)
+    with pytest.raises(BadInput, match=r"pixel_values of 48×40 pixels do not fit.*'interpolate_pos_encoding': True"):
+        wf.explain(folders.vit(), {"pixel_values": pixels})
+    (found,) = wf.explain(folders.vit(), {"pixel_values": pixels, "interpolate_pos_encoding": True})
+    assert found.units.image_size == (48, 40)
+
+
+def test_an_image_without_its_batch_axis() -> None:
+    for given in (torch.zeros(3, 32, 32), {"pixel_values": torch.zeros(3, 32, 32)}):
+        with pytest.raises(BadInput, match=r"pixels\[None\]"):
+            wf.explain(folders.vit(), given)
+
+
+def test_other_errors_of_the_model_are_its_own() -> None:
+    class Broken(torch.nn.Module):
+        def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+            raise ValueError("something else")
+
+    with pytest.raises(ValueError, match=r"^something else$"):
+        wf.explain(Broken(), {"pixel_values": torch.zeros(1, 3, 8, 8)})
+
+
+def test_a_picture_of_an_array_is_explained() -> None:
+    array = np.zeros((32, 32, 3), np.uint8)
+    assert explained(Image.fromarray(array)).units.grid is not None  # type: ignore[attr-defined]

@@ -1,0 +1,248 @@
+"""Every family with several streams takes raw inputs with its processor, ready tensors, and batches of either."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES, UNUSUAL
+from tests.support import processors
+from tests.support.processors import picture, tokenizer
+from whyformer.errors import BadInput, MissingProcessor
+from whyformer.inputs.image_tokens import SIZES, packed
+
+pytest.importorskip("PIL.Image")
+
+
+@dataclass(frozen=True)
+class Family:
+    """``raw``: two inputs of different length or size; ``streams``: what the units of each are of."""
+
+    processor: Callable[[], Any]
+    raw: tuple[Any, Any]
+    streams: set[str]
+    target: Any = 1
+    each: int | None = None  # explanations per input, where there are several: tokens of an answer, detections
+
+
+def regions(count: int, **sizes: int) -> dict[str, Any]:
+    numbers = np.random.default_rng(count)
+    return {name: numbers.random((count, size)).astype(np.float32) for name, size in sizes.items()}
+
+
+NOISE = np.random.default_rng(0).normal(size=200).astype(np.float32)
+SOUND = np.random.default_rng(0).normal(size=16000).astype(np.float32)
+TEXT = ("what is this", "a cat on the mat")
+SHOWN = (picture(), TEXT[0]), (picture(60, 40), TEXT[1])
+BOTH, SOURCE = {"text", "image"}, {"source", "target"}
+FAMILIES = {
+    "clip": Family(processors.clip, SHOWN, BOTH, 0),
+    "siglip": Family(processors.siglip, SHOWN, BOTH | {"queries"}, 0),
+    "vilt": Family(processors.vilt, SHOWN, BOTH),
+    "blip_retrieval": Family(processors.blip, SHOWN, BOTH),
+    "blip_caption": Family(processors.blip, SHOWN, BOTH),
+    "blip_vqa": Family(processors.blip, tuple((shown, "a cat") for shown in SHOWN), BOTH | {"target"}, None, each=3),
+    "llava": Family(processors.llava, SHOWN, BOTH),
+    "llava_next": Family(processors.llava_next, SHOWN, BOTH),
+    "blip2": Family(processors.blip2, SHOWN, BOTH | {"queries"}),
+    "qwen2_vl": Family(processors.Qwen, SHOWN, BOTH),
+    "qwen2_5_vl": Family(processors.Qwen, SHOWN, BOTH),
+    "lxmert": Family(tokenizer, tuple((regions(6, visual_feats=16, visual_pos=4), text) for text in TEXT), BOTH),
+    "visual_bert": Family(
+        tokenizer, ((regions(6, visual_embeds=16), TEXT[0]), (regions(4, visual_embeds=16), TEXT[1])), BOTH
+    ),
+    "detr": Family(processors.detr, (picture(), picture(60, 40)), {"image", "queries"}, (1, 0)),
+    "t5": Family(tokenizer, tuple((text, "a cat") for text in TEXT), SOURCE, None, each=3),
+    "bart": Family(tokenizer, tuple((text, "a cat") for text in TEXT), SOURCE, None, each=3),
+    "marian": Family(tokenizer, tuple((text, "a cat") for text in TEXT), SOURCE, None, each=3),
+    "t5_cls": Family(tokenizer, TEXT, SOURCE),
+    "bart_cls": Family(tokenizer, TEXT, SOURCE),
+    "whisper": Family(processors.whisper, ((SOUND, "a cat"), (SOUND[:9000], "a cat")), SOURCE, None, each=3),
+    "wav2vec2": Family(processors.wav2vec2, (NOISE, NOISE[:150]), {"audio"}),
+    "swin": Family(processors.vit, (picture(), picture(60, 40)), {"image"}),
+    "beit": Family(processors.vit, (picture(), picture(60, 40)), {"image"}),
+    "dinov2_registers": Family(processors.vit, (picture(), picture(60, 40)), {"image"}),
+}
+
+
+@cache
+def explainer(name: str) -> wf.Explainer:
+    case = (CASES | UNUSUAL)[name]
+    return wf.Explainer(case.build(case.implementations[0]), FAMILIES[name].processor())
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    scale = max(1.0, float(np.abs(expected).max()))
+    np.testing.assert_allclose(np.asarray(found) / scale, np.asarray(expected) / scale, rtol=0, atol=tolerance)
+
+
+def flat(found: Any) -> list[wf.Explanation]:
+    return [e for one in found for e in (one if isinstance(one, list) else [one])]
+
+
+def test_every_family_is_here() -> None:
+    several = {n for n, c in (CASES | UNUSUAL).items() if c.units in {"several", "windows"}}
+    assert several - set(FAMILIES) == {"nn_transformer"}  # takes ids, has no processor
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_raw_inputs_alone_and_together(name: str) -> None:
+    family = FAMILIES[name]
+    together = explainer(name).explain(list(family.raw), target=family.target)
+    assert len(together) == 2
+    for raw, found in zip(family.raw, together, strict=True):
+        alone = explainer(name).explain(raw, target=family.target)
+        assert isinstance(alone, wf.Explanation) == (family.each is None)
+        first, second = flat([alone]), flat([found])
+        assert len(first) == len(second) == (family.each or 1)
+        for one, other in zip(first, second, strict=True):
+            if name == "detr":  # a frozen batch normalisation lets padding into the border of the smaller image
+                assert one.units.grid == other.units.grid
+            else:
+                close(one.scores, other.scores)
+            assert set(one.units.stream) == family.streams
+            assert one.units.labels == other.units.labels
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_ready_tensors_give_the_same(name: str) -> None:
+    """What the processor makes, passed as the model's own tensors without a processor."""
+    family = FAMILIES[name]
+    modality, batch, _ = explainer(name).prepare(list(family.raw))
+    batch, target = modality.expanded(batch, family.target)
+    tensors = packed(batch.tensors) if SIZES in batch.tensors else batch.tensors
+    expected = flat(explainer(name).explain(list(family.raw), target=family.target))
+    bare = wf.Explainer(explainer(name).model)
+    if family.each and "decoder_attention_mask" not in tensors:  # Whisper has no mask for what is written: one length
+        rows = [i for i, e in enumerate(expected) if len(e.units) == len(expected[-1].units)]
+        tensors = {k: v[rows] for k, v in tensors.items()}
+        target, expected = [target[i] for i in rows], [expected[i] for i in rows]
+    found = bare.explain(tensors, target=family.target if name == "detr" else target)
+    for one, other in zip(found, expected, strict=True):
+        close(one.scores, other.scores)
+        assert one.target.index == other.target.index
+
+
+@pytest.mark.parametrize("name", ["clip", "detr", "t5", "whisper", "wav2vec2", "llava"])
+def test_raw_inputs_without_a_processor_say_what_is_missing(name: str) -> None:
+    with pytest.raises(MissingProcessor, match="processor"):
+        wf.Explainer(explainer(name).model).explain(FAMILIES[name].raw[0])
+
+
+def test_an_image_for_a_model_of_regions_says_what_to_give() -> None:
+    with pytest.raises(BadInput, match="which a detector makes"):
+        explainer("lxmert").explain((picture(), "what is this"))
+
+
+# Sound
+
+
+def wav(path: Path, samples: Any, rate: int = 16000) -> Path:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 3000).astype(np.int16).tobytes())
+    return path
+
+
+@pytest.mark.parametrize("name", ["whisper", "wav2vec2"])
+def test_sound_as_an_array_with_its_rate_and_as_a_file(name: str, tmp_path: Path) -> None:
+    samples = SOUND if name == "whisper" else NOISE
+    path = wav(tmp_path / "clip.wav", samples)
+    rounded = (samples * 3000).astype(np.int16).astype(np.float32) / 32768
+    expected = flat([explainer(name).explain(rounded)])
+    for raw in (path, str(path), (rounded, 16000), (rounded.tolist(), 16000)):
+        for one, other in zip(flat([explainer(name).explain(raw)]), expected, strict=True):
+            close(one.scores, other.scores)
+    labels = [
+        label for label, s in zip(expected[0].units.labels, expected[0].units.stream, strict=True) if s != "target"
+    ]
+    assert labels[1].endswith("s")
+    with pytest.raises(BadInput, match="resample"):
+        explainer(name).explain(wav(tmp_path / "slow.wav", samples, 8000))
+    with pytest.raises(BadInput, match="no sound"):
+        explainer(name).explain(str(tmp_path / "none.wav"))
+
+
+# Answers of the model itself
+
+
+def test_blip_answers_are_explained_token_by_token() -> None:
+    steps = explainer("blip_vqa").explain((picture(), "what is this"))
+    given = processors.blip()(images=picture(), text="what is this", return_tensors="pt")
+    written = explainer("blip_vqa").model.generate(**given, max_new_tokens=32)[0].tolist()
+    assert [s.target.index for s in steps] == written[1 : len(steps) + 1]
+    both = explainer("blip_vqa").explain([(picture(), "what is this"), (picture(), "a cat on the mat")])
+    for one, other in zip(steps, both[0], strict=True):
+        close(one.scores, other.scores)
+    asked = explainer("blip_vqa").explain(((picture(), "what is this"), "a cat"), target="cat")
+    assert asked.target.label == "cat" and asked.units.stream.count("target") == 2
+
+
+def test_the_place_of_the_image_can_be_given() -> None:
+    one, other = (
+        explainer("llava").explain((picture(), text), target=7) for text in ("what is this", "<image>\nwhat is this")
+    )
+    close(one.scores, other.scores)
+    after = explainer("llava").explain((picture(), "what is <image> this"), target=7)
+    assert after.units.stream[:2] == ("text", "text")
+
+
+# Two texts
+
+
+class Sentences(torch.nn.Module):
+    """What a SentenceTransformer looks like from outside: called with one dict, its tokenizer at hand."""
+
+    def __init__(self, encoder: torch.nn.Module, pooling: str) -> None:
+        super().__init__()
+        self.encoder, self.pooling = encoder, pooling
+        self.tokenizer = tokenizer()
+
+    def tokenize(self, texts: list[str]) -> Any:
+        return self.tokenizer(texts, padding=True, return_tensors="pt")
+
+    def forward(self, input: dict[str, Any], **options: Any) -> dict[str, Any]:
+        hidden = self.encoder(**input).last_hidden_state
+        mask = input["attention_mask"][..., None].to(hidden.dtype)
+        pooled = hidden[:, 0] if self.pooling == "first" else (hidden * mask).sum(1) / mask.sum(1)
+        return {**input, "token_embeddings": hidden, "sentence_embedding": pooled}
+
+    def encode(self, texts: list[str]) -> Any:
+        return self(self.tokenize(texts))["sentence_embedding"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_a_sentence_transformer(pooling: str) -> None:
+    encoder = CASES["bert"].build("sdpa").bert
+    model = Sentences(encoder, pooling).eval()
+    pairs = [TEXT, ("two birds", "a dog on the mat")]
+    found = wf.explain(model, pairs)
+    for pair, explanation in zip(pairs, found, strict=True):
+        with torch.no_grad():
+            expected = torch.nn.functional.cosine_similarity(*(model.encode([t])[0] for t in pair), dim=0)
+        close(explanation.value, float(expected))
+        close(explanation.scores, wf.explain(model, pair).scores)
+        assert set(explanation.units.stream) == {"a", "b"}
+        if pooling == "mean":
+            close(explanation.matrix["a", "b"].sum(), explanation.value)
+        else:
+            assert ("a", "b") not in explanation.matrix
+
+
+def test_two_texts_as_tensors() -> None:
+    encoder = CASES["bert"].build("sdpa").bert
+    raw = wf.explain(encoder, [TEXT], processor=tokenizer())
+    sides = {s: tokenizer()(t, return_tensors="pt") for s, t in zip("ab", TEXT, strict=True)}
+    tensors = {f"{s}_{k}": v for s, side in sides.items() for k, v in side.items()}
+    close(wf.explain(encoder, tensors)[0].scores, raw[0].scores)

@@ -1,0 +1,290 @@
+"""Inputs and models that are put together differently: queries that pool, wrappers, images that are written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models.case import randint, randn, seeded
+from tests.models.others import OTHERS
+from tests.support.processors import tokenizer
+from whyformer.errors import BadInput, NotOffered, NotOverUnits
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+GRADIENTS = ["saliency", "input_x_gradient", "smooth_grad", "integrated_gradients"]
+
+
+class Pooled(nn.Module):
+    """A learned query reads the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
+        self.query = nn.Parameter(torch.randn(16))
+        self.pool = nn.MultiheadAttention(16, 2, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.block(self.words(ids))
+        return self.head(self.pool(self.query.expand(len(hidden), 1, -1), hidden, hidden)[0][:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_query_of_the_models_own_is_no_token_of_the_text() -> None:
+    model, ids = seeded(Pooled), randint(1, 50, 2, 6)
+    for method in ("generic_attention", "occlusion", *GRADIENTS):
+        for one in wf.explain(model, ids, method=method, target=1):
+            assert one.units.stream == ("text",) * 6 + ("queries",) and one.units.special[-1]
+            assert np.abs(one.scores[:6]).max() > 0
+            assert (one.scores[6] == 0) == (method != "generic_attention")
+    (one,) = wf.explain(model, ids[:1], method="occlusion", target=1, replace=7)
+    changed = ids[:1].repeat(6, 1).fill_diagonal_(7)
+    with torch.no_grad():
+        drops = model(ids[:1])[0, 1] - model(changed)[:, 1]
+    np.testing.assert_allclose(one.scores[:6], drops, atol=1e-6)
+
+
+# Words that a model calls by another name
+
+
+class Wrapped(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, **named: Any) -> Tensor:
+        logits: Tensor = self.inner(**named).logits
+        return logits
+
+
+class Renamed(Wrapped):
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return super().forward(input_ids=tokens, attention_mask=mask)
+
+
+class Hidden(Wrapped):
+    """torch.nn's convention: True hides."""
+
+    def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        mask = None if padding_mask is None else ~padding_mask
+        return super().forward(input_ids=tokens, attention_mask=mask)
+
+
+@pytest.mark.parametrize("wrapper", [Wrapped, Renamed, Hidden])
+def test_texts_for_a_model_with_names_of_its_own(wrapper: type[Wrapped]) -> None:
+    config = hf.BertConfig(vocab_size=100, num_labels=3, **SIZE)
+    model = seeded(lambda: hf.BertForSequenceClassification(config))
+    texts = ["a cat on the mat", "two birds"]
+    expected = wf.explain(model, texts, processor=tokenizer(), target=1)
+    found = wf.explain(wrapper(model).eval(), texts, processor=tokenizer(), target=1)
+    for one, other in zip(found, expected, strict=True):
+        assert one.units.labels == other.units.labels
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+
+
+# Gradients
+
+
+def test_models_that_write_into_what_they_looked_up() -> None:
+    config = hf.CTRLConfig(vocab_size=100, n_embd=32, n_layer=2, n_head=4, dff=64, n_positions=64)
+    model = seeded(lambda: hf.CTRLLMHeadModel(config))
+    for method in GRADIENTS:
+        (one,) = wf.explain(model, {"input_ids": randint(5, 100, 1, 9)}, method=method, target=3)
+        assert np.abs(one.scores).max() > 0
+
+
+def test_positions_that_are_looked_up_are_no_column() -> None:
+    vision = SIZE | {"image_size": 32, "patch_size": 8}
+    model = seeded(lambda: hf.CLIPForImageClassification(hf.CLIPConfig(vision_config=vision, num_labels=3)))
+    pixels = randn(1, 3, 32, 32)
+    (one,) = wf.explain(model, {"pixel_values": pixels}, method="input_x_gradient", target=1)
+    leaf = pixels.clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(model(pixel_values=leaf).logits[0, 1], leaf)
+    by_patch = (pixels * gradient)[0].sum(0).view(4, 8, 4, 8).sum((1, 3))
+    np.testing.assert_allclose(one.heatmap(), by_patch.detach(), atol=1e-5)
+
+
+def test_steps_that_become_fewer_positions() -> None:
+    size = {
+        "d_model": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "ffn_dim": 32,
+        "use_cls_token": True,
+        "num_targets": 3,
+    }
+    config = hf.PatchTSTConfig(num_input_channels=1, context_length=16, patch_length=4, **size)
+    model = seeded(lambda: hf.PatchTSTForClassification(config))
+    inputs = {"past_values": randn(2, 16, 1)}
+    for method in GRADIENTS:
+        for one in wf.explain(model, inputs, method=method, target=1):
+            assert len(one.scores) == 14 and np.isfinite(one.scores).all()
+    with pytest.raises(NotOffered, match=r"16 steps.*14 positions of its own making.*at='embeddings'"):
+        wf.explain(model, inputs, method="saliency", at="input", target=1)
+
+
+# Images
+
+
+def test_text_read_from_an_image() -> None:
+    """TrOCR: the source is an image, the target is written."""
+    vision = hf.ViTConfig(**SIZE, image_size=32, patch_size=8)
+    writer = hf.BertConfig(vocab_size=100, is_decoder=True, add_cross_attention=True, **SIZE)
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vision, writer)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    model = seeded(lambda: hf.VisionEncoderDecoderModel(config))
+    inputs = {"pixel_values": randn(2, 3, 32, 32), "decoder_input_ids": randint(5, 100, 2, 4)}
+    for method in ("generic_attention", "attention_rollout", "occlusion", *GRADIENTS):
+        for one in wf.explain(model, inputs, method=method, target=7):
+            assert one.heatmap().shape == (4, 4) and one.units.stream.count("target") == 4
+            for stream in ("image", "target"):
+                assert np.abs(one.scores[np.array(one.units.stream) == stream]).max() > 0
+
+
+def test_windows_before_a_decoder_are_refused() -> None:
+    """Donut."""
+    windows = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4]}
+    vision = hf.DonutSwinConfig(window_size=4, **windows)
+    size = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    writer = hf.MBartConfig(vocab_size=100, is_decoder=True, add_cross_attention=True, **size)
+    config = hf.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vision, writer)
+    model = seeded(lambda: hf.VisionEncoderDecoderModel(config))
+    inputs = {"pixel_values": randn(1, 3, 32, 32), "decoder_input_ids": randint(5, 100, 1, 4)}
+    for method in ("generic_attention", "attention_rollout", "occlusion", "saliency"):
+        with pytest.raises(NotOverUnits, match=r"windows|do not line up"):
+            wf.explain(model, inputs, method=method, target=7)
+
+
+class Masked(nn.Module):
+    """Steps of floats, the padded ones hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entry = nn.Linear(5, 16)
+        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.block(self.entry(x), src_key_padding_mask=~mask.bool())[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_padding_among_steps_of_floats_is_no_unit() -> None:
+    model, mask = seeded(Masked), torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    x = randn(2, 4, 5)
+    for method in ("attention_rollout", "occlusion", *GRADIENTS):
+        both = wf.explain(model, (x, mask), method=method, target=1)
+        assert [len(one.units) for one in both] == [len(one.scores) for one in both] == [4, 2]
+        (alone,) = wf.explain(model, (x[1:, :2], mask[1:, :2]), method=method, target=1)
+        np.testing.assert_allclose(both[1].scores, alone.scores, atol=1e-5, err_msg=method)
+        assert both[1].units.labels == alone.units.labels
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_mask_that_says_the_opposite_is_refused() -> None:
+    """True hides in this model, so an input without padding would seem to have no position at all."""
+    hide = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]).bool()
+    for method in ("attention_rollout", "occlusion", "saliency"):
+        with pytest.raises(BadInput, match=r"mask hides every position of input 0.*'padding'"):
+            wf.explain(seeded(Masked), (randn(2, 4, 5), hide), method=method, target=1)
+
+
+def test_an_image_that_comes_in_patches() -> None:
+    """SigLIP 2 takes vectors of patches, the padded ones masked."""
+    tower = SIZE | {"num_patches": 16, "patch_size": 8}
+    words = SIZE | {"vocab_size": 100, "max_position_embeddings": 16, "bos_token_id": 1, "eos_token_id": 2}
+    model = seeded(lambda: hf.Siglip2Model(hf.Siglip2Config(text_config=words, vision_config=tower)))
+    mask = (torch.arange(16) < torch.tensor([16, 12])[:, None]).long()
+    inputs = {
+        "input_ids": randint(5, 100, 2, 6),
+        "pixel_values": randn(2, 16, 192),
+        "pixel_attention_mask": mask,
+        "spatial_shapes": torch.tensor([[4, 4], [3, 4]]),
+    }
+    for method in ("generic_attention", "occlusion", *GRADIENTS):
+        found = wf.explain(model, inputs, method=method, target=0)
+        assert [one.units.stream.count("image") for one in found] == [16, 12]
+        assert all(np.abs(one.scores[np.array(one.units.stream) == "image"]).max() > 0 for one in found)
+
+
+def deformable() -> nn.Module:
+    backbone = hf.ResNetConfig(
+        embedding_size=8, hidden_sizes=[16, 32], depths=[1, 1], layer_type="basic", out_features=["stage2"]
+    )
+    return hf.DeformableDetrForObjectDetection(
+        hf.DeformableDetrConfig(
+            backbone_config=backbone, use_pretrained_backbone=False, d_model=32, encoder_layers=1, decoder_layers=2,
+            encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, num_queries=5,
+            num_feature_levels=1, encoder_n_points=2, decoder_n_points=2, num_labels=3,
+        )
+    )  # fmt: skip
+
+
+def test_a_detector_that_looks_at_sampled_points_is_refused() -> None:
+    with pytest.raises(NotOverUnits, match=r"5 positions that are no patches.*sampled points"):
+        wf.explain(seeded(deformable), {"pixel_values": randn(1, 3, 96, 96)}, method="occlusion", target=(2, 1))
+
+
+def test_detectors_that_ask_of_each_class_by_itself() -> None:
+    """No class of theirs means: no object. The last one is a class like the others."""
+    from whyformer.inputs.detection import DetectionInput
+
+    model = seeded(deformable)
+    modality = DetectionInput(model)
+    batch = modality.adopt({"pixel_values": randn(2, 3, 96, 96)})
+    with torch.no_grad():
+        best = model(pixel_values=batch.tensors["pixel_values"]).logits.sigmoid()[..., 2].argmax(1)
+    steps, wanted = modality.expanded(batch, 2)
+    assert wanted == [2, 2] and list(steps.positions) == best.tolist()
+
+
+# Video: frames are no positions
+
+
+@pytest.mark.parametrize("name", ["videomae", "vivit"])
+def test_frames_of_a_video_are_not_taken_for_the_models_positions(name: str) -> None:
+    case = OTHERS[name]
+    model, inputs = case.build("sdpa"), case.inputs()
+    embeddings = getattr(model, name).embeddings
+    kept: list[Tensor] = []
+    hook = embeddings.register_forward_hook(lambda m, a, out: kept.append(out))
+    score = model(**inputs).logits[:, 1].sum()
+    hook.remove()
+    (gradient,) = torch.autograd.grad(score, kept[0])
+    found = wf.explain(model, inputs, method="saliency", target=1)
+    for row, one in enumerate(found):
+        np.testing.assert_allclose(one.scores, gradient[row].norm(dim=1), rtol=1e-4)
+        assert not one.warnings, "the video is what was scored"
+    with pytest.raises(NotOffered, match=r"positions of its own making.*at='embeddings'"):
+        wf.explain(model, inputs, method="saliency", target=1, at="input")
+
+
+class Coloured(nn.Module):
+    """Text whose every word is told the mean colour of a picture, which has no position of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 16)
+        self.colour = nn.Linear(3, 16)
+        self.block = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True), 1)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+        told = self.colour(pixel_values.mean((-2, -1)))[:, None]
+        return self.head(self.block(self.words(input_ids) + told)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_a_picture_that_got_no_scores_is_named() -> None:
+    inputs = {"input_ids": randint(1, 50, 2, 6), "pixel_values": randn(2, 3, 8, 8)}
+    for one in wf.explain(seeded(Coloured), inputs, method="generic_attention", target=1):
+        assert set(one.units.stream) == {"text"}
+        assert any("the image has no scores here" in w for w in one.warnings)

@@ -1,0 +1,194 @@
+"""What a study finds out about unusual models: what it refuses, what it warns of, and where units lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models.case import seeded
+from tests.support.processors import tokenizer
+from whyformer.errors import AmbiguousLayout, NotOverUnits
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "pad_token_id": 0,
+}
+IDS = {"input_ids": torch.tensor([[7, 12, 30, 45, 61, 8, 19, 77, 54, 23]])}
+IMAGE = {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+VISION: dict[str, Any] = {**{k: v for k, v in SIZES.items() if k != "vocab_size"}, "patch_size": 8, "num_labels": 3}
+
+
+def rollout(maps: list[Tensor]) -> Tensor:
+    """(N, N) product of (A + I) / 2, heads averaged, of (1, H, N, N) maps as they are."""
+    joint = torch.eye(maps[0].shape[-1])
+    for attention in maps:
+        layer = attention[0].mean(0) + torch.eye(len(joint))
+        joint = layer / layer.sum(-1, keepdim=True) @ joint
+    return joint
+
+
+def test_two_attentions_of_one_layer_are_no_product() -> None:
+    config = hf.DiffLlamaConfig(**SIZES, num_key_value_heads=2)
+    model = seeded(lambda: hf.DiffLlamaForCausalLM(config)).eval()
+    for method in ("attention_rollout", "generic_attention", "raw_attention"):
+        with pytest.raises(NotOverUnits, match="no layers of one product"):
+            wf.explain(model, IDS, method=method, target=5)
+    assert len(wf.explain(model, IDS, method="occlusion", target=5, replace="delete")[0].scores) == 10
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_layers_of_a_single_head_are_never_taken_for_heads_of_one_layer(implementation: str) -> None:
+    config = hf.BertConfig(**(SIZES | {"num_attention_heads": 1, "num_hidden_layers": 3}))
+    model = seeded(lambda: hf.BertForSequenceClassification._from_config(config, attn_implementation="eager")).eval()
+    own = model(**IDS, output_attentions=True).attentions
+    model.set_attn_implementation(implementation)
+    (found,) = wf.explain(model, IDS, method="attention_rollout", target=0)
+    np.testing.assert_allclose(found.scores, rollout(own)[0].detach(), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["occlusion", "integrated_gradients"])
+def test_layouts_that_cannot_be_read_leave_other_methods_alone(method: str) -> None:
+    config = hf.HieraConfig(
+        embed_dim=8, image_size=[32, 32], patch_stride=[4, 4], depths=[1, 1], num_heads=[1, 2], num_query_pool=1
+    )
+    model = hf.HieraForImageClassification(config).eval()
+    with pytest.raises(AmbiguousLayout):
+        wf.explain(model, IMAGE, method="attention_rollout", target=0)
+    (found,) = wf.explain(model, IMAGE, method=method, target=0)
+    assert np.isfinite(found.scores).all() and np.abs(found.scores).max() > 0
+
+
+def test_a_sink_takes_its_share_and_is_no_key() -> None:
+    config = hf.GptOssConfig(
+        **SIZES,
+        num_key_value_heads=2,
+        head_dim=8,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=6,
+        layer_types=["sliding_attention", "full_attention"],
+    )
+    model = seeded(lambda: hf.GptOssForCausalLM._from_config(config, attn_implementation="eager")).eval()
+    own = model(**IDS, output_attentions=True).attentions
+    assert all(m.sum(-1).max() < 1 for m in own)
+    record = wf.Explainer(model).record(IDS)
+    assert not record.unclaimed
+    for site, expected in zip(record.sites, own, strict=True):
+        np.testing.assert_allclose(site.attention_BHQK, expected.detach(), atol=1e-6)
+
+
+def test_tokens_behind_the_patches_do_not_shift_them() -> None:
+    config = hf.YolosConfig(**(VISION | {"image_size": [32, 32]}), num_detection_tokens=5)
+    model = seeded(lambda: hf.YolosForObjectDetection(config)).eval()
+    study = wf.Explainer(model).study(IMAGE)
+    assert (study.front, study.grid, study.sites[0].keys) == (1, (4, 4), 22)
+    found = wf.explain(model, IMAGE, method="generic_attention", target=(2, 1))[0]
+    patches = [i for i, special in enumerate(found.units.special) if not special]
+    assert patches == list(range(1, 17))
+
+
+def test_a_head_whose_result_is_dropped_is_no_unfollowed_stream() -> None:
+    vision = {**VISION, "image_size": 32}
+    model = hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=vision, num_labels=3)).eval()
+    (found,) = wf.explain(model, IMAGE, method="generic_attention", target=0)
+    assert not any("not followed" in w for w in found.warnings)
+
+
+class Mixing(nn.Module):
+    """Adds a little of every position to every position."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, hidden: Tensor) -> Any:
+        out = self.module(hidden)
+        return out + 1e-5 * hidden.mean(1, keepdim=True)
+
+
+def experts(seed: int) -> Any:
+    config = hf.PhimoeConfig(**SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2)
+    return seeded(lambda: hf.PhimoeForCausalLM(config), seed=seed).eval()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rounding_in_groups_of_another_size_is_no_leak(seed: int) -> None:
+    """The changed token goes to another expert, and the others there are multiplied in a smaller group."""
+    model = experts(seed)
+    assert not wf.Explainer(model).audit(IDS).found
+    (found,) = wf.explain(model, IDS, method="attention_rollout", target=5)
+    assert np.isfinite(found.scores).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_leak_beside_experts_is_one(seed: int) -> None:
+    model = experts(seed)
+    model.model.layers[0].mlp = Mixing(model.model.layers[0].mlp)
+    leak = wf.Explainer(model).audit(IDS)
+    assert 0 < leak.amount < 1e-2
+
+
+class Hiding(nn.Module):
+    """Its ``mask`` means "hide", as torch's own do, or "keep"."""
+
+    def __init__(self, hides: bool, words: int = 50) -> None:
+        super().__init__()
+        self.hides, self.embed, self.head = hides, nn.Embedding(words, 16), nn.Linear(16, 3)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        hidden = mask if self.hides else ~mask
+        entered = x if x.is_floating_point() else self.embed(x)
+        return self.head(self.encoder(entered, src_key_padding_mask=hidden)[:, 0])
+
+
+@pytest.mark.parametrize("vectors", [False, True], ids=["ids", "vectors"])
+@pytest.mark.parametrize("method", ["generic_attention", "integrated_gradients", "occlusion"])
+def test_what_a_mask_hides_is_seen_in_the_model(method: str, vectors: bool) -> None:
+    ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    given = torch.randn(2, 4, 16, generator=torch.Generator().manual_seed(0)) if vectors else ids
+    options = {"replace": "zero"} if method == "occlusion" and vectors else {}
+    found = {}
+    for hides in (True, False):
+        torch.manual_seed(0)
+        model = Hiding(hides).eval()
+        found[hides] = wf.explain(model, (given, ~real if hides else real), method=method, target=0, **options)
+    for one, other in zip(found[True], found[False], strict=True):
+        assert one.units.labels == other.units.labels
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    assert [len(e.scores) for e in found[True]] == [3, 2]
+
+
+def test_hiding_one_more_position_says_it_as_the_model_does() -> None:
+    ids, real = torch.tensor([[5, 6, 7, 0], [9, 10, 0, 0]]), torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]]).bool()
+    torch.manual_seed(0)
+    model = Hiding(hides=True).eval()
+    found = wf.explain(model, (ids, ~real), method="occlusion", target=0, replace="attention_mask")[0]
+    fewer = ~real[:1].repeat(3, 1) | torch.eye(3, 4).bool()
+    with torch.no_grad():
+        want = model(ids[:1], ~real[:1])[:, 0] - model(ids[:1].repeat(3, 1), fewer)[:, 0]
+    np.testing.assert_allclose(found.scores, want, atol=1e-5)
+
+
+def test_a_mask_made_of_a_text_means_what_the_model_means() -> None:
+    found = {}
+    for hides in (True, False):
+        torch.manual_seed(0)
+        model = Hiding(hides, words=len(tokenizer())).eval()
+        found[hides] = wf.explain(
+            model, ["a cat", "the dog is on the mat"], processor=tokenizer(), method="generic_attention", target=0
+        )
+    for one, other in zip(found[True], found[False], strict=True):
+        assert one.units.labels == other.units.labels and "[PAD]" not in one.units.labels
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
