@@ -12,9 +12,10 @@ import pytest
 from tests.evaluate.games import predict, together
 from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
-from whyformer.engines.perturbation.game import random_sets
+from whyformer.engines.perturbation.ranking import random_sets
 from whyformer.evaluate.contender import Scored
 from whyformer.evaluate.trial import Trial
+from whyformer.registry import list_metrics
 from whyformer.types import Units
 
 METRICS = list_metrics()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tests.methods.properties import explained
 from tests.references.twin import TARGET, Setting, Twin
+from whyformer.registry import list_methods
 
 METHODS = sorted(list_methods())
 
