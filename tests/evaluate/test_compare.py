@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -112,7 +113,7 @@ def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatc
     def broken(run: Any) -> Any:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setitem(registry._METHODS, "saliency", registry.Method(**{**vars(entry), "run": broken}))
+    monkeypatch.setitem(registry._METHODS, "saliency", replace(entry, run=broken))
     result = explainer().compare(TEXTS[:2], methods=["saliency", "raw_attention"], metrics=["aopc"])
     assert [r.name for r in result.rows] == ["raw_attention", "random", "greedy"]
     assert result.failures == {"saliency": "failed: RuntimeError: out of luck"}
