@@ -45,6 +45,9 @@ knows what to do there asks for ``run.record(multi_stream=True)``, places its ma
 with ``read_streams``. ``over_windows`` is for attention inside windows.
 
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
+
+A kind of input is a class derived from ``Modality`` (how raw inputs become a ``Batch``, what their ``Units`` are, which
+positions are real, how one is taken away) and one line: ``register_modality(recognises, make)``.
 """
 
 from whyformer.engines.attention.maps import (
@@ -72,13 +75,22 @@ from whyformer.engines.attention.streams import (
 )
 from whyformer.engines.attention.windows import over_one_layer, over_windows
 from whyformer.evaluate.trial import Trial
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
+from whyformer.inputs.choose import register_modality
+from whyformer.inputs.units import assemble
 from whyformer.registry import constant, method, metric
 from whyformer.run import Attribution, Run
+from whyformer.types import Units
 
 __all__ = [
     "Attribution",
+    "Batch",
+    "Modality",
     "Run",
     "Trial",
+    "Units",
+    "assemble",
     "chosen_layers",
     "constant",
     "cumulative",
@@ -97,6 +109,7 @@ __all__ = [
     "read_row",
     "read_streams",
     "real",
+    "register_modality",
     "rollout_relevance",
     "row_normalized",
     "start_sites",

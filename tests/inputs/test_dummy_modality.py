@@ -13,12 +13,8 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from whyformer.errors import BadInput, UnknownName
+from whyformer.extend import Batch, Modality, Units, assemble, register_modality
 from whyformer.inputs import choose
-from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
-from whyformer.inputs.choose import register_modality
-from whyformer.inputs.units import assemble
-from whyformer.types import Units
 
 WIDTH = 8
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
