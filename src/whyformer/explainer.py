@@ -154,11 +154,13 @@ def explain(
 
 def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
     """What ``function`` takes, with the parameters of ``verb`` in the place of ``**how``."""
-    *own, _ = inspect.signature(function).parameters.values()
+    *parameters, _ = inspect.signature(function).parameters.values()
     others = [
-        p for name, p in inspect.signature(verb).parameters.items() if name not in {"self", *(p.name for p in own)}
+        p
+        for name, p in inspect.signature(verb).parameters.items()
+        if name not in {"self", *(p.name for p in parameters)}
     ]
-    return inspect.Signature([*own, *others])
+    return inspect.Signature([*parameters, *others])
 
 
 PARAMETERS = set(inspect.signature(Explainer.explain).parameters)

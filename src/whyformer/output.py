@@ -57,9 +57,9 @@ class Output:
         output = self.modality.call(batch, **self.extra)
         if batch is self.batch and self.modality.compares:
             self.pairs = self.modality.pairs(output)
-        own = self.modality.logits(output, batch, self.scalar)
-        if own is not None:
-            return own
+        logits = self.modality.logits(output, batch, self.scalar)
+        if logits is not None:
+            return logits
         if self.scalar == "cosine":
             raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
         logits = logits_of(output)
@@ -126,15 +126,15 @@ class Output:
         """The id of a token given as text, on language models."""
         if not self.speaks or self.modality.processor is None:
             return None
-        found = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        unknown = found == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
-        if len(found) != 1 or unknown:  # the next token is one of the vocabulary
-            pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(found))) or "none"
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        unknown = ids == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
+        if len(ids) != 1 or unknown:  # the next token is one of the vocabulary
+            pieces = " ".join(map(repr, self.tokenizer.convert_ids_to_tokens(ids))) or "none"
             raise BadInput(
                 f"target {text!r} is no single token of this tokenizer (it is {pieces}): give one of its tokens, with "
                 "the space in front that many of them have (' mat'), or a token id."
             )
-        return int(found[0])
+        return int(ids[0])
 
 
 def is_causal_lm(model: Any) -> bool:

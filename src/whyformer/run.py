@@ -106,9 +106,9 @@ class Run:
         values_B = scalar_of(logits_BC, self.targets, self.scalar)
         if not self.batch.reference_rows:
             return values_B
-        own_B = torch.zeros_like(values_B)
-        own_B[: len(self.explained)] = 1
-        return values_B * own_B  # others are looked at, not explained
+        explained_B = torch.zeros_like(values_B)
+        explained_B[: len(self.explained)] = 1
+        return values_B * explained_B  # others are looked at, not explained
 
     def _see(self, logits: Tensor) -> None:
         self._logits = logits.detach().float()

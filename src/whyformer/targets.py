@@ -117,15 +117,15 @@ def resolve_targets(
         pair = want if isinstance(want, tuple) else (want,)
         if len(pair) > 2:
             raise BadInput(f"target {want!r}: a tuple means 'first rather than second' and has two members.")
-        found = [best[row] if w is None else _index(w, classes, labels, ids) for w in pair]
-        if len(found) > 1 and found[0] == found[1]:
+        indices = [best[row] if w is None else _index(w, classes, labels, ids) for w in pair]
+        if len(indices) > 1 and indices[0] == indices[1]:
             raise BadInput(f"target {want!r}: a class rather than itself is always 0. Name two different classes.")
         targets.append(
             Target(
-                found[0],
-                labels.get(found[0], ""),
-                found[1] if len(found) > 1 else None,
-                labels.get(found[1], "") if len(found) > 1 else "",
+                indices[0],
+                labels.get(indices[0], ""),
+                indices[1] if len(indices) > 1 else None,
+                labels.get(indices[1], "") if len(indices) > 1 else "",
                 position,
                 independent,
             )
@@ -138,10 +138,10 @@ def _index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> int:
         for index, label in labels.items():
             if label.lower() == want.lower():
                 return index
-        found = ids(want) if ids is not None else None
-        if found is None:
+        token_id = ids(want) if ids is not None else None
+        if token_id is None:
             raise UnknownName("target", want, labels.values() or range(classes))
-        return int(found)
+        return int(token_id)
     try:
         index = int(want)
     except (TypeError, ValueError):

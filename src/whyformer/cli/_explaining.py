@@ -73,8 +73,8 @@ def per_input(explained: Any) -> list[list[Explanation]]:
 
 def repeated(explained: Any, values: list[Any]) -> list[Any]:
     """One value per input → one per explanation."""
-    found = next(iter(explained.values())) if isinstance(explained, dict) else explained
-    counts = [len(one) if isinstance(one, list) else 1 for one in found]
+    explanations = next(iter(explained.values())) if isinstance(explained, dict) else explained
+    counts = [len(one) if isinstance(one, list) else 1 for one in explanations]
     return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]
 
 

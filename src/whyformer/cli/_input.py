@@ -19,19 +19,19 @@ REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 
 def texts_from(arguments: list[str], file: Path | None) -> list[str]:
     """Arguments, lines of stdin for ``-``, lines of a file; blank lines are skipped."""
-    found: list[str] = []
+    texts: list[str] = []
     for argument in arguments:
-        found += _lines(sys.stdin.read()) if argument == "-" else [argument]
+        texts += _lines(sys.stdin.read()) if argument == "-" else [argument]
     if file is not None:
         try:
-            found += _lines(file.read_text(encoding="utf-8"))
+            texts += _lines(file.read_text(encoding="utf-8"))
         except UnicodeDecodeError:
             raise BadInput(f"{str(file)!r} is no UTF-8 text file.") from None
-    if not found:
+    if not texts:
         if arguments or file is not None:
             raise BadInput("there is no text to explain: the input holds no line with a word in it.")
         raise typer.BadParameter("give a text, '-' to read lines from stdin, or --file FILE", param_hint="TEXT")
-    return found
+    return texts
 
 
 def _lines(text: str) -> list[str]:
@@ -67,16 +67,16 @@ def _index_or_label(text: str) -> int | str:
 
 def options_from(pairs: list[str]) -> dict[str, Any]:
     """``key=value`` with Python values (3, 0.5, True, [0, 1]); anything else is a string."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key.strip().isidentifier():
             raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, e.g. heads=max", param_hint="--option")
         try:
-            found[key.strip()] = ast.literal_eval(value.strip())
+            options[key.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
-            found[key.strip()] = value.strip()
-    return found
+            options[key.strip()] = value.strip()
+    return options
 
 
 def inputs_from(arguments: list[str], file: Path | None, modality: str, command: str, demo: bool = True) -> list[Any]:

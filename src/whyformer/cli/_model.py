@@ -174,12 +174,12 @@ def _processor(name: str, auto: str, what: str) -> Any:
 
 def _sound_processor(name: str) -> Any:
     """What turns samples into tensors, and the tokenizer where the folder has one."""
-    found = {"feature_extractor": _processor(name, "AutoFeatureExtractor", "feature extractor")}
+    processors = {"feature_extractor": _processor(name, "AutoFeatureExtractor", "feature extractor")}
     try:
-        found["tokenizer"] = _processor(name, "AutoTokenizer", "tokenizer")
+        processors["tokenizer"] = _processor(name, "AutoTokenizer", "tokenizer")
     except (BadInput, TypeError):  # a classifier has no words: transformers stumbles over the missing vocabulary
-        return found["feature_extractor"]
-    return SimpleNamespace(**found)
+        return processors["feature_extractor"]
+    return SimpleNamespace(**processors)
 
 
 def _is_image_model(model: Any) -> bool:

@@ -17,8 +17,8 @@ def loaded(
     from whyformer.cli._input import inputs_from
     from whyformer.cli._model import load_any, load_text
 
-    found, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
-    return found, processor, inputs_from(arguments, file, modality, command, demo)
+    transformer, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
+    return transformer, processor, inputs_from(arguments, file, modality, command, demo)
 
 
 def common(

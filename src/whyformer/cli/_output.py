@@ -46,8 +46,8 @@ def write(results: Results, views: list[Any], out: Path, title: str) -> list[Pat
     if out.suffix == ".html":
         return [page(views, title).save(out)]
     if out.suffix in DATA:
-        found = [(f"{i + 1}-{e.method}", e) for i, row in enumerate(results) for e in row]
-        return [e.save(_numbered(out, name, len(found))) for name, e in found]
+        explanations = [(f"{i + 1}-{e.method}", e) for i, row in enumerate(results) for e in row]
+        return [e.save(_numbered(out, name, len(explanations))) for name, e in explanations]
     return [view.save(_numbered(out, str(i + 1), len(views))) for i, view in enumerate(views)]
 
 

@@ -29,10 +29,10 @@ def load_table(name: str | None) -> tuple[Any, Any]:
 
         return load_model(name)
     module, _, function = name.rpartition(":")
-    found = getattr(_module(module), function, None)
-    if found is None:
+    load = getattr(_module(module), function, None)
+    if load is None:
         raise BadInput(f"there is no {function!r} in {module!r}: --model module:function names a function.")
-    made = found()
+    made = load()
     if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[1], Table):
         raise BadInput(f"{name} has to return (model, whyformer.Table).")
     return made[0], made[1]
@@ -83,8 +83,8 @@ def explain_rows(
         for n in wanted:
             if start <= n < start + rows.size:
                 picked[n] = {name: values[n - start] for name, values in piece.items()}
-    found = Explainer(loaded, table).explain([picked[n] for n in wanted], method=methods or None, **how)
-    return found, [f"row {n}" for n in wanted]
+    explanations = Explainer(loaded, table).explain([picked[n] for n in wanted], method=methods or None, **how)
+    return explanations, [f"row {n}" for n in wanted]
 
 
 def overall_picture(
@@ -97,10 +97,10 @@ def overall_picture(
         raise typer.BadParameter("--overall takes one method at a time", param_hint="--method")
     loaded, table = load_table(model)
     rows = rows_of(path, table, how["batch_size"] or BATCH_SIZE)
-    found = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)
+    result = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)
     if json:
-        typer.echo(json_text.dumps(found.to_dict(), ensure_ascii=False))
+        typer.echo(json_text.dumps(result.to_dict(), ensure_ascii=False))
     else:
-        found.show()
+        result.show()
     if out is not None:
-        say_written([found.save(out)])
+        say_written([result.save(out)])

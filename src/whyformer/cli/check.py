@@ -52,10 +52,10 @@ def check(
     check_out(out, REPORT)
     from whyformer.checks.check import check as run_checks
 
-    found, processor, given = loaded(model, inputs or [], file, "check", demo=False)
+    transformer, processor, raw = loaded(model, inputs or [], file, "check", demo=False)
     result = run_checks(
-        found,
-        given,
+        transformer,
+        raw,
         processor=processor,
         checks=checks or None,
         method=method,

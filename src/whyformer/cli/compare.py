@@ -63,10 +63,10 @@ def compare(
         get_method(name)
     for name in metric or []:
         get_metric(name)
-    found, processor, given = loaded(model, inputs or [], file, "compare")
+    transformer, processor, raw = loaded(model, inputs or [], file, "compare")
     from whyformer.evaluate.compare import compare as run
 
     how = common(target, replace, batch_size, seed, cache)
     deliver_result(
-        run(found, given, processor=processor, methods=method or None, metrics=metric or None, **how), out, json
+        run(transformer, raw, processor=processor, methods=method or None, metrics=metric or None, **how), out, json
     )

@@ -59,10 +59,10 @@ def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[t
 
     with quiet():
         model, processor = demo.load_pets() if name == "pets" else demo.load_textures()
-    found = Explainer(model, processor).explain(
+    explanations = Explainer(model, processor).explain(
         [Image.fromarray(pixels) for pixels in images], method=list(methods), progress=False
     )
-    return [(pixels, [found[method][i] for method in methods]) for i, pixels in enumerate(images)]
+    return [(pixels, [explanations[method][i] for method in methods]) for i, pixels in enumerate(images)]
 
 
 def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
@@ -82,10 +82,10 @@ def _stripes() -> Any:
     from whyformer.views.concepts import scores_view
 
     with quiet():
-        given = shipped_concepts(0, sets=12, size=10)
+        arguments = shipped_concepts(0, sets=12, size=10)
     pairs = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("dotted", "bubbly")]
-    found = tcav(given.pop("model"), **given, relative=pairs, pooling="mean", progress=False)
-    return replace(scores_view(found, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)
+    result = tcav(arguments.pop("model"), **arguments, relative=pairs, pooling="mean", progress=False)
+    return replace(scores_view(result, title="Do zebras need stripes? (TCAV)"), caption=STRIPES)
 
 
 # The part of the demo with a table: one row of census data, and all of them together.

@@ -197,11 +197,11 @@ def text(
     )
     if by not in ("token", "word"):
         raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
-    found = texts_from(texts or [], file)
+    raw = texts_from(texts or [], file)
     from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
 
-    explained = Explainer(*load_text(model)).explain(found, method=method or None, **how)
+    explained = Explainer(*load_text(model)).explain(raw, method=method or None, **how)
     deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained))
 
 
@@ -294,8 +294,8 @@ def table(
     if overall:
         overall_picture(rows, model, method or [], out, json, how)
         return
-    found, titles = explain_rows(rows, model, row or [], method or [], how)
-    deliver(per_input(found), out, json, titles=titles, shared=not own_scale)
+    explained, titles = explain_rows(rows, model, row or [], method or [], how)
+    deliver(per_input(explained), out, json, titles=titles, shared=not own_scale)
 
 
 def _titled(name: str, row: list[Explanation]) -> str:

@@ -59,9 +59,9 @@ def heads(
 
     loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
     needs_inputs = what in {"importance", "roles", "layers"}
-    found = inputs_from(inputs or [], file, modality, "heads") if needs_inputs else None
+    raw = inputs_from(inputs or [], file, modality, "heads") if needs_inputs else None
     options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
-    result = _result(what, loaded, processor, found, options, batch_size)
+    result = _result(what, loaded, processor, raw, options, batch_size)
     if json:
         typer.echo(json_text.dumps(_plain(what, result), ensure_ascii=False, indent=1))
     else:

@@ -65,9 +65,9 @@ def recommend(
     one_of("--scope", scope, ("dataset", "label", "instance"))
     for name in method or []:
         get_method(name)
-    found, processor, given = loaded(model, inputs or [], file, "recommend")
+    transformer, processor, raw = loaded(model, inputs or [], file, "recommend")
     from whyformer.evaluate.recommend import recommend as run
 
     others = [] if attention_only and not method else method or None
     how = common(target, replace, batch_size, seed, cache)
-    deliver_result(run(found, given, processor=processor, scope=scope, methods=others, **how), out, json)
+    deliver_result(run(transformer, raw, processor=processor, scope=scope, methods=others, **how), out, json)

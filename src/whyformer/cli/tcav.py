@@ -70,22 +70,22 @@ def tcav(
           --inputs reviews.txt --target positive --layer 3
     """
     check_out(out, OUTPUTS)
-    own = (model, concept, random, inputs)
-    if any(own) and not all(own):
+    together = (model, concept, random, inputs)
+    if any(together) and not all(together):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
     if model is not None and (target is None or layer is None):
         raise typer.BadParameter("your own model needs --target and --layer")
     from whyformer.cli._input import target_from
     from whyformer.concepts.tcav import tcav as measure
 
-    found = shipped_concepts(seed) if model is None else _own(model, concept or [], random or [], inputs)
-    place = found.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
-    found.pop("layer", None)
-    aim = found.pop("target", None)
+    arguments = shipped_concepts(seed) if model is None else _user_concepts(model, concept or [], random or [], inputs)
+    place = arguments.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
+    arguments.pop("layer", None)
+    aim = arguments.pop("target", None)
     aim = aim if target is None else target_from(target, None)
-    loaded = found.pop("model")
+    loaded = arguments.pop("model")
     if model is None or pooling is not None:
-        found["pooling"] = pooling or SHIPPED_POOLING
+        arguments["pooling"] = pooling or SHIPPED_POOLING
     result = measure(
         loaded,
         layer=place,
@@ -94,17 +94,17 @@ def tcav(
         classifier=classifier,
         batch_size=batch_size,
         seed=seed,
-        **found,
+        **arguments,
     )
     deliver_result(result, out, json)
 
 
-def _own(model: str, concepts: list[str], random: list[Path], inputs: Path | None) -> dict[str, Any]:
+def _user_concepts(model: str, concepts: list[str], random: list[Path], inputs: Path | None) -> dict[str, Any]:
     named = {}
-    for given in concepts:
-        name, sign, path = given.partition("=")
+    for option in concepts:
+        name, sign, path = option.partition("=")
         if not sign or not name or not Path(path).exists():
-            raise typer.BadParameter(f"{given!r} is not NAME=PATH of a folder or file", param_hint="--concept")
+            raise typer.BadParameter(f"{option!r} is not NAME=PATH of a folder or file", param_hint="--concept")
         named[name] = Path(path)
     from whyformer.cli._model import load_any
 

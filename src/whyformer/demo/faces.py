@@ -68,8 +68,8 @@ def _fur(points: int, rng: np.random.Generator) -> Array:
     """Noise in strokes that run downwards, between about -1 and 1."""
     noise = rng.normal(size=(points, points))
     frequency_y, frequency_x = np.fft.fftfreq(points)[:, None], np.fft.fftfreq(points)[None]
-    kept = np.exp(-((frequency_y / 0.04) ** 2) - (frequency_x / 0.12) ** 2)
-    strokes = np.fft.ifft2(np.fft.fft2(noise) * kept).real
+    gain = np.exp(-((frequency_y / 0.04) ** 2) - (frequency_x / 0.12) ** 2)
+    strokes = np.fft.ifft2(np.fft.fft2(noise) * gain).real
     return strokes / np.abs(strokes).max()
 
 

@@ -151,9 +151,9 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     if isinstance(raw, (str, Path)):
         raw = _wav(Path(raw))
     if isinstance(raw, tuple):
-        samples, own = raw
-        if int(own) != rate:
-            raise BadInput(f"the clip has {own} samples a second and the model wants {rate}: resample it first.")
+        samples, clip_rate = raw
+        if int(clip_rate) != rate:
+            raise BadInput(f"the clip has {clip_rate} samples a second and the model wants {rate}: resample it first.")
         raw = samples
     samples = np.asarray(raw, np.float32)
     if samples.ndim != 1 or not len(samples):

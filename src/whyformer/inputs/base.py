@@ -254,8 +254,8 @@ class Modality(ABC):
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         """The modality of one stream, and the batch as it sees it."""
-        given = {name for _, name in self.inputs(batch)}
-        if stream in {"queries", "target"} - given:  # a learned query that pools, or a decoder that asks with its own
+        streams = {name for _, name in self.inputs(batch)}
+        if stream in {"queries", "target"} - streams:  # a learned query that pools, or a decoder that asks with its own
             return LearnedPositions(self.model, self.main, stream), batch
         return self, batch
 

@@ -130,8 +130,8 @@ def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
     """The model and processor inside a transformers pipeline."""
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
-        found = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
-        return inner, processor if processor is not None else found
+        pipeline_processor = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
+        return inner, processor if processor is not None else pipeline_processor
     if isinstance(model, (str, Path)):
         raise BadInput(
             f"model is the name {str(model)!r}: load it first, e.g. "

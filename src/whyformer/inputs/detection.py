@@ -51,9 +51,9 @@ class DetectionInput(ImageInput):
             want = target[row] if isinstance(target, list) else target
             if want is None or isinstance(want, float):
                 threshold = THRESHOLD if want is None else want
-                found = (best[row] > threshold).nonzero()[:, 0].tolist()
-                note = () if found else (f"no detection is above {threshold:g}: this is the most probable one.",)
-                for query in found or [int(best[row].argmax())]:
+                detections = (best[row] > threshold).nonzero()[:, 0].tolist()
+                note = () if detections else (f"no detection is above {threshold:g}: this is the most probable one.",)
+                for query in detections or [int(best[row].argmax())]:
                     rows.append(row)
                     queries.append(query)
                     wanted.append(int(classes[row, query]))
@@ -64,11 +64,11 @@ class DetectionInput(ImageInput):
             queries.append(query)
             wanted.append(index)
             warnings.append(())
-        given = batch.warnings or ((),) * batch.size
+        batch_warnings = batch.warnings or ((),) * batch.size
         steps = replace(
             batch.select(rows),
             positions=tuple(queries),
-            warnings=tuple((*given[r], *w) for r, w in zip(rows, warnings, strict=True)),
+            warnings=tuple((*batch_warnings[r], *w) for r, w in zip(rows, warnings, strict=True)),
             groups=tuple(rows) if everything else (),
             encodings=tuple({"boxes": boxes[r]} for r in rows),
         )
@@ -177,7 +177,10 @@ class PaddedImage(ImageInput):
         for row, keep in enumerate(self.keep(batch, length, front)):
             real = keep.view(down.count, across.count)
             high, wide = size if mask is None else (int(mask[row].any(1).sum()), int(mask[row].any(0).sum()))
-            rows, columns = min(down.own(high), int(real.any(1).sum())), min(across.own(wide), int(real.any(0).sum()))
+            rows, columns = (
+                min(down.patches(high), int(real.any(1).sum())),
+                min(across.patches(wide), int(real.any(0).sum())),
+            )
             cells = real.nonzero().tolist()
             padding = tuple(i >= rows or j >= columns for i, j in cells)
             labels = tuple(
@@ -197,6 +200,6 @@ class _Side:
     pixels: int
     per: int
 
-    def own(self, length: int) -> int:
+    def patches(self, length: int) -> int:
         """How many of them a picture of this length reaches into."""
         return -(-length * self.per // self.pixels)

@@ -218,12 +218,12 @@ class ImageInput(Modality):
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         rows = []
-        for own, units in zip(detail, placed.units, strict=True):
-            masks = patch_masks(units, own[None])
+        for pixels, units in zip(detail, placed.units, strict=True):
+            masks = patch_masks(units, pixels[None])
             if largest:
-                rows.append(torch.where(masks, own.amax(0), 0.0).amax((1, 2)))
+                rows.append(torch.where(masks, pixels.amax(0), 0.0).amax((1, 2)))
             else:
-                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), own))
+                rows.append(torch.einsum("uhw,chw->u", masks.to(detail.dtype), pixels))
         return torch.stack(rows)
 
     def stream_inputs(
@@ -278,17 +278,17 @@ def _squeezes(processor: Any) -> bool:
 def patch_masks(units: Units, pixels: Tensor) -> Tensor:
     """(U, height, width) the pixels of each unit; none for the tokens that the model adds, none in padding."""
     numbers = iter(range(len(units)))
-    own = torch.tensor([-2 if special else next(numbers) for special in units.special], device=pixels.device)
-    return patch_of_pixels(units, pixels) == own[:, None, None]
+    patches = torch.tensor([-2 if special else next(numbers) for special in units.special], device=pixels.device)
+    return patch_of_pixels(units, pixels) == patches[:, None, None]
 
 
 def patch_of_pixels(units: Units, pixels: Tensor) -> Tensor:
     """(height, width) which patch a pixel belongs to, row by row; -1 is padding."""
     assert units.grid is not None
     high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded
-    found = torch.full(pixels.shape[-2:], -1)
-    found[:high, :wide] = patch_index(units.grid, high, wide)
-    return found.to(pixels.device)
+    index = torch.full(pixels.shape[-2:], -1)
+    index[:high, :wide] = patch_index(units.grid, high, wide)
+    return index.to(pixels.device)
 
 
 def pooled(pixels: Tensor, units: Units, largest: bool = False) -> Tensor:

@@ -76,12 +76,12 @@ class ImageTextInput(TextInput):
     # Inputs
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
-        tensors, pairs, given = encoded_pairs(self, raw)
+        tensors, pairs, answers = encoded_pairs(self, raw)
         batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
         tokenizer = self._tokenizer()
         facts = tuple(self._facts((text,), tokenizer(text)) for _, text in pairs)
         batch = replace(batch, raw=tuple(pairs), encodings=facts, warnings=((),) * len(pairs))
-        return batch if self._answer is None else self._answer.with_given(batch, given)
+        return batch if self._answer is None else self._answer.with_answers(batch, answers)
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(unpacked(tensors) if are_packed(tensors) else tensors)
@@ -292,9 +292,9 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
     """Tensors, the (image, text) pairs, and the answers that were given with them."""
     answered = [_answered(r) for r in raw]
     pairs = [_pair(question) for question, _ in answered]
-    given = [answer for _, answer in answered]
+    answers = [answer for _, answer in answered]
     if modality.image in BOX_FEATURES:
-        return _with_regions(modality, pairs), pairs, given
+        return _with_regions(modality, pairs), pairs, answers
     processor = modality.processor
     if processor is None or not hasattr(processor, "image_processor"):
         raise MissingProcessor(
@@ -307,7 +307,7 @@ def encoded_pairs(modality: ImageTextInput, raw: Sequence[Raw]) -> tuple[dict[st
     images, texts = [image for image, _ in pairs], [text for _, text in pairs]
     padding: Any = True if masked else "max_length"
     encoded = processor(images=images, text=texts, return_tensors="pt", padding=padding)
-    return dict(encoded), pairs, given
+    return dict(encoded), pairs, answers
 
 
 def _with_image_token(modality: ImageTextInput, text: str) -> str:
@@ -321,13 +321,13 @@ def _with_image_token(modality: ImageTextInput, text: str) -> str:
 def _with_regions(modality: ImageTextInput, pairs: Pairs) -> dict[str, Tensor]:
     """Vectors of image regions come as a mapping of arrays, one row per region; a detector made them."""
     regions: list[dict[str, Tensor]] = []
-    for given, _ in pairs:
-        if not isinstance(given, Mapping) or modality.image not in given:
+    for vectors, _ in pairs:
+        if not isinstance(vectors, Mapping) or modality.image not in vectors:
             raise BadInput(
                 f"{type(modality.model).__name__} reads vectors of image regions, which a detector makes: give "
                 f"({{'{modality.image}': array, …}}, text) instead of an image, or tensors."
             )
-        regions.append({k: torch.as_tensor(v) for k, v in given.items()})
+        regions.append({k: torch.as_tensor(v) for k, v in vectors.items()})
     most = max(len(r[modality.image]) for r in regions)
     tensors = dict(modality._text.encode([text for _, text in pairs]).tensors)
     for name in regions[0]:

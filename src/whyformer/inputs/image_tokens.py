@@ -58,8 +58,8 @@ def frames_of(config: Any, patches_PD: Tensor, size: Tensor) -> Tensor:
     """(frames, channels, height, width) of one image; a still one is held as several equal frames."""
     merged, patch, deep = _sides(config)
     time, rows, columns = (int(n) for n in size)
-    own = patches_PD[: time * rows * columns]
-    split = own.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
+    real = patches_PD[: time * rows * columns]
+    split = real.view(time, rows // merged, columns // merged, merged, merged, -1, deep, patch, patch)
     return split.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(time * deep, -1, rows * patch, columns * patch)
 
 
@@ -100,8 +100,8 @@ def token_masks(units: Units, height: int, width: int, which: slice = EVERY) -> 
     """(U, height, width) the pixels of each unit; none for tokens of the text."""
     index = patch_index(units.grid or (1, 1), height, width)
     numbers = iter(range(len(units)))
-    own = torch.tensor([next(numbers) if image else -1 for image in is_image(units)])
-    return index == own[which, None, None]
+    patches = torch.tensor([next(numbers) if image else -1 for image in is_image(units)])
+    return index == patches[which, None, None]
 
 
 def other_words(one: Batch, name: str, units: Units, tokens: list[int], word: int, keep_N: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class Seq2SeqInput(TextInput):
             return super().encode(raw)
         pairs = [r if is_pair(r) else (r, None) for r in raw]
         batch = self._source.encode([source for source, _ in pairs])
-        return self._answer.with_given(batch, [answer for _, answer in pairs])
+        return self._answer.with_answers(batch, [answer for _, answer in pairs])
 
     def adopt(self, tensors: Any) -> Batch:
         if isinstance(self._source, TextInput):
@@ -96,8 +96,8 @@ class Seq2SeqInput(TextInput):
 
     @property
     def replacements(self) -> tuple[str, ...]:
-        kept = [r for r in self._source.replacements if r not in {"delete", "attention_mask"}]
-        return tuple(kept) or ("unk",)
+        offered = [r for r in self._source.replacements if r not in {"delete", "attention_mask"}]
+        return tuple(offered) or ("unk",)
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         if self.target not in batch.tensors:
@@ -122,7 +122,7 @@ class Answer:
 
     # Inputs
 
-    def with_given(self, batch: Batch, texts: Sequence[str | None]) -> Batch:
+    def with_answers(self, batch: Batch, texts: Sequence[str | None]) -> Batch:
         """Remember the answers that the user gave, if any."""
         if all(t is None for t in texts):
             return batch
@@ -139,7 +139,7 @@ class Answer:
         """
         if self.main in batch.tensors:
             return batch, target
-        answers = [self._given(e) for e in batch.encodings] if batch.encodings else [None] * batch.size
+        answers = [self._answer_ids(e) for e in batch.encodings] if batch.encodings else [None] * batch.size
         written = answers if all(a is not None for a in answers) else self._generated(batch, apart)
         rows, prefixes, tokens = [], [], []
         for row, answer in enumerate(written):
@@ -162,18 +162,20 @@ class Answer:
             )
         return replace(steps, groups=tuple(rows) if target is None else ()), tokens
 
-    def _given(self, facts: Any) -> list[int] | None:
+    def _answer_ids(self, facts: Any) -> list[int] | None:
         answer = facts.get("answer")
         return None if answer is None else [self.start(), *answer]
 
     def _named_id(self, *names: str) -> Any:
-        found = (getattr(config, name, None) for name in names for config in self.configs)
-        return next((value for value in found if value is not None), None)
+        values = (getattr(config, name, None) for name in names for config in self.configs)
+        return next((value for value in values if value is not None), None)
 
     def start(self) -> int:
-        own = getattr(self.model, "decoder_start_token_id", None)  # BLIP keeps it on the model
+        start_id = getattr(self.model, "decoder_start_token_id", None)  # BLIP keeps it on the model
         value = (
-            own if isinstance(own, int) else self._named_id("decoder_start_token_id", "bos_token_id", "pad_token_id")
+            start_id
+            if isinstance(start_id, int)
+            else self._named_id("decoder_start_token_id", "bos_token_id", "pad_token_id")
         )
         if value is None:
             raise NotOffered("the model's config names no decoder_start_token_id: pass decoder_input_ids yourself.")
@@ -206,18 +208,18 @@ class Answer:
         if wanted is None:
             return list(range(len(answer)))
         ids = {wanted} if isinstance(wanted, int) else self._spellings(str(wanted))
-        found = [i for i, token in enumerate(answer) if token in ids]
-        if not found:
+        steps = [i for i, token in enumerate(answer) if token in ids]
+        if not steps:
             shown = " ".join(self.text.labels(answer))
             raise BadInput(f"target {wanted!r} is not among the tokens of the answer: {shown}.")
-        return found[:1]
+        return steps[:1]
 
     def _spellings(self, token: str) -> set[int]:
-        found: set[int] = set()
+        spellings: set[int] = set()
         for text in (token, " " + token):
             ids = self.text._tokenizer()(text, add_special_tokens=False)["input_ids"]
-            found |= set(ids) if len(ids) == 1 else set()
-        return found
+            spellings |= set(ids) if len(ids) == 1 else set()
+        return spellings
 
     # Outputs
 

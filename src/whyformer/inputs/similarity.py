@@ -80,11 +80,11 @@ class SimilarityInput(TextInput):
 
     def _read(self, batch: Batch, side: str, **extra: Any) -> tuple[Tensor, Tensor | None]:
         """(B, D) the text's vector, and (B, N, D) shares of its tokens where it is their mean."""
-        own = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
+        tensors = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
         names = self._plain.parameters
-        output = self.model(**own, **extra) if "input_ids" in names else self.model(dict(own))
+        output = self.model(**tensors, **extra) if "input_ids" in names else self.model(dict(tensors))
         known = [output[k] for k in ("sentence_embedding", "text_embeds") if k in output]
-        mask = own["attention_mask"]
+        mask = tensors["attention_mask"]
         hidden = next((output[k] for k in ("last_hidden_state", "token_embeddings") if k in output), None)
         if hidden is None and not known:
             raise NotOffered("the model returns neither token vectors nor a vector of the text: it cannot be compared.")
@@ -115,10 +115,10 @@ class SimilarityInput(TextInput):
     # Units
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
-        own = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
+        tensors = {k: v for k, v in batch.tensors.items() if k.startswith(f"{stream}_")}
         facts = tuple(e[stream] for e in batch.encodings)
         keep = batch.tensors[f"{stream}_attention_mask"].bool()
-        return self._sides[stream], replace(batch, tensors=own, keep_BN=keep, encodings=facts)
+        return self._sides[stream], replace(batch, tensors=tensors, keep_BN=keep, encodings=facts)
 
     @property
     def replacements(self) -> tuple[str, ...]:

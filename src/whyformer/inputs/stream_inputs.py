@@ -185,8 +185,8 @@ def _fitted(baseline: Tensor | np.ndarray[Any, Any] | float, numbers: Tensor, st
         ) from None
 
 
-def at_units(own: Sequence[bool], values: Tensor) -> Tensor:
+def at_units(mask: Sequence[bool], values: Tensor) -> Tensor:
     """(U,) the values, in order, at the units that are theirs; zero at the others."""
-    scores = values.new_zeros(len(own))
-    scores[torch.tensor(own, dtype=torch.bool, device=values.device)] = values
+    scores = values.new_zeros(len(mask))
+    scores[torch.tensor(mask, dtype=torch.bool, device=values.device)] = values
     return scores

@@ -104,8 +104,8 @@ def without_each(modality: Modality, batch: Batch, row: int, units: Units, repla
     for stream in dict.fromkeys(units.stream):
         part, view = modality.part(stream, batch)
         members = [i for i, s in enumerate(units.stream) if s == stream]
-        own, numbers = pick(units, members), [*numbers, *members]
-        changed = part.without_unit(view, row, own, fitting(part, replacement))
+        stream_units, numbers = pick(units, members), [*numbers, *members]
+        changed = part.without_unit(view, row, stream_units, fitting(part, replacement))
         variants.append(batch.select([row] * changed.size).with_tensors(**changed.tensors))
     tensors = {k: torch.cat([v.tensors[k] for v in variants]) for k in batch.tensors}
     keep = [v.keep_BN for v in variants if v.keep_BN is not None]

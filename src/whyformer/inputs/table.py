@@ -19,7 +19,7 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.inputs.base import Modality, Source, over_features
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
-from whyformer.inputs.table_model import Tokens, arrangement, found_tokens, named_tokens, outputs_of, require_classes
+from whyformer.inputs.table_model import Tokens, arrangement, named_tokens, observed_tokens, outputs_of, require_classes
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
 from whyformer.types import Record, Units
@@ -78,21 +78,21 @@ class TableInput(Modality):
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
         """Numbers and codes that were preprocessed already."""
         wanted = {k: n for k, n in zip(KINDS, self._widths, strict=True) if n}
-        given = dict(tensors) if isinstance(tensors, Mapping) else {}
-        if set(given) != set(wanted):
+        ready = dict(tensors) if isinstance(tensors, Mapping) else {}
+        if set(ready) != set(wanted):
             raise BadInput(
                 f"ready tensors of a table are {' and '.join(map(repr, wanted))}, in a dict; got "
-                f"{', '.join(map(repr, given)) or type(tensors).__name__}. Or give rows: a DataFrame, dicts, an array."
+                f"{', '.join(map(repr, ready)) or type(tensors).__name__}. Or give rows: a DataFrame, dicts, an array."
             )
         for kind, width in wanted.items():
-            if given[kind].ndim != 2 or given[kind].shape[1] != width:
-                raise BadInput(f"{kind!r} has shape {tuple(given[kind].shape)}; the table has {width} such columns.")
-        if len({len(v) for v in given.values()}) > 1 or not len(given[next(iter(wanted))]):
+            if ready[kind].ndim != 2 or ready[kind].shape[1] != width:
+                raise BadInput(f"{kind!r} has shape {tuple(ready[kind].shape)}; the table has {width} such columns.")
+        if len({len(v) for v in ready.values()}) > 1 or not len(ready[next(iter(wanted))]):
             raise BadInput("the tensors hold different numbers of rows, or none.")
         if "categorical" in wanted:
-            self._require_codes(given["categorical"])
+            self._require_codes(ready["categorical"])
         self._fit()
-        return Batch({k: self.move(given[k]) for k in wanted})
+        return Batch({k: self.move(ready[k]) for k in wanted})
 
     def _require_codes(self, codes: Tensor) -> None:
         for at, (name, values) in enumerate(self.table.categorical.items()):
@@ -165,8 +165,8 @@ class TableInput(Modality):
             if not count:
                 raise BadInput(f"{whole.size} reference rows are too few for this model: give 8 or more.")
             facts[key] = whole.select(range(count))
-        found: Batch = facts[key]
-        return replace(found, tensors={k: self.move(v) for k, v in found.tensors.items()})
+        reference: Batch = facts[key]
+        return replace(reference, tensors={k: self.move(v) for k, v in reference.tensors.items()})
 
     def any_row(self) -> Batch:
         """Zeros and first categories."""
@@ -190,9 +190,9 @@ class TableInput(Modality):
         """Which column each attention position was made from, found by changing one column at a time."""
         facts, key = known_about(self.model), ("tokens", self.table, length)
         if key not in facts:
-            facts[key] = named_tokens(self.table, length) if self.table.tokens else found_tokens(self, batch, length)
-        found: Tokens = facts[key]
-        return found
+            facts[key] = named_tokens(self.table, length) if self.table.tokens else observed_tokens(self, batch, length)
+        tokens: Tokens = facts[key]
+        return tokens
 
     def where(self, name: str) -> tuple[str, int]:
         """(tensor, column) of a column."""
@@ -208,9 +208,9 @@ class TableInput(Modality):
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         tokens = self.tokens(batch, length)
-        own = [i for i, names in enumerate(tokens) if not names]
+        extra = [i for i, names in enumerate(tokens) if not names]
         labels = tuple(
-            " + ".join(n) or ("[CLS]" if len(own) == 1 else f"[EXTRA{own.index(i)}]") for i, n in enumerate(tokens)
+            " + ".join(n) or ("[CLS]" if len(extra) == 1 else f"[EXTRA{extra.index(i)}]") for i, n in enumerate(tokens)
         )
         special = tuple(not names for names in tokens)
         unseen = self.unseen(batch, length)
@@ -226,17 +226,17 @@ class TableInput(Modality):
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """What every explanation has to say about this model."""
-        unseen, found = self.unseen(batch, length), []
+        unseen, notes = self.unseen(batch, length), []
         if unseen:
             one = len(unseen) == 1
-            found.append(
+            notes.append(
                 UNSEEN.format(
                     columns=", ".join(unseen), them="it" if one else "them", they="it has" if one else "they have"
                 )
             )
         if self.mixes_rows:
-            found.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
-        return tuple(found)
+            notes.append(COMPANY.format(count=self._reference().size, name=self.table.reference_name))
+        return tuple(notes)
 
     def per_unit(self, detail: Tensor, placed: Placed, largest: bool = False) -> Tensor:
         """Numbers of the numerical columns, at the positions of their tokens."""

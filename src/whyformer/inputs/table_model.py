@@ -31,7 +31,7 @@ HOW = (
 def arrangement(model: nn.Module, table: Table) -> Arrange:
     """From numbers and codes to the model's arguments."""
     if table.call is not None:
-        return _own(table)
+        return _by_call(table)
     if _is_deeptab(model):
         return _lists
     if _is_pytorch_tabular(model):
@@ -50,7 +50,7 @@ def arrangement(model: nn.Module, table: Table) -> Arrange:
     )
 
 
-def _own(table: Table) -> Arrange:
+def _by_call(table: Table) -> Arrange:
     def arrange(numerical: Tensor | None, categorical: Tensor | None) -> Arguments:
         assert table.call is not None
         made = table.call(numerical, categorical)
@@ -142,8 +142,8 @@ def outputs_of(modality: TabularModel) -> int | None:
             logits = logits_of(_any_output(modality))
             _try_categories(modality)
         facts[key] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
-    found: int | None = facts[key]
-    return found
+    outputs: int | None = facts[key]
+    return outputs
 
 
 def require_classes(modality: TabularModel, outputs: int | None) -> tuple[str, ...]:
@@ -213,13 +213,13 @@ def _said(error: Exception) -> str:
 
 
 def named_tokens(table: Table, length: int) -> Tokens:
-    given = table.tokens or ()
-    if len(given) != length:
-        raise BadInput(f"tokens names {len(given)} tokens and the model attends over {length}: name each of them.")
-    return tuple((name,) if name is not None else () for name in given)
+    names = table.tokens or ()
+    if len(names) != length:
+        raise BadInput(f"tokens names {len(names)} tokens and the model attends over {length}: name each of them.")
+    return tuple((name,) if name is not None else () for name in names)
 
 
-def found_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
+def observed_tokens(modality: TabularModel, batch: Batch, length: int) -> Tokens:
     """A column's token is the one whose values move when the column does; columns of a model without attention are
     their own."""
     table, one = modality.table, batch.select([0])

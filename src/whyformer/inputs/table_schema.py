@@ -30,9 +30,9 @@ class Standardize:
         """One mean and one std for each of these columns: numpy would spread a single one over all of them."""
         for what, values in (("mean", self.mean), ("std", self.std)):
             if np.shape(values) != (len(columns),):
-                given = np.size(values) if np.ndim(values) else "a single number"
+                amount = np.size(values) if np.ndim(values) else "a single number"
                 raise BadInput(
-                    f"Standardize: {what} has {given} for {len(columns)} numerical columns: give one value for each, "
+                    f"Standardize: {what} has {amount} for {len(columns)} numerical columns: give one value for each, "
                     f"in this order: {', '.join(columns) or 'none'}."
                 )
         for name, mean, std in zip(columns, self.mean, self.std, strict=True):
@@ -169,9 +169,9 @@ class Table:
             raise BadInput(f"column {odd!r} has {sizes[odd]} values and {self.columns[0]!r} {sizes[self.columns[0]]}.")
         return {c: columns[c] for c in self.columns}
 
-    def _check_columns(self, given: list[str], where: str = "") -> None:
-        missing = [c for c in self.columns if c not in given]
-        extra = [c for c in given if c not in self.columns and c != self.target]
+    def _check_columns(self, names: list[str], where: str = "") -> None:
+        missing = [c for c in self.columns if c not in names]
+        extra = [c for c in names if c not in self.columns and c != self.target]
         if missing:
             close = difflib.get_close_matches(missing[0], extra, n=1, cutoff=0.6)
             hint = f" Is it {close[0]!r}? Rename it." if close else ""
@@ -258,12 +258,12 @@ def is_array(value: Any) -> bool:
     return isinstance(value, (np.ndarray, list, tuple))
 
 
-def row_of(given: Any) -> Any:
+def row_of(row: Any) -> Any:
     """A Series as a dict; anything else as it is."""
-    if not hasattr(given, "to_dict") or isinstance(given, Mapping):
-        return given
-    require_once([str(name) for name in getattr(given, "index", ())])
-    return given.to_dict()
+    if not hasattr(row, "to_dict") or isinstance(row, Mapping):
+        return row
+    require_once([str(name) for name in getattr(row, "index", ())])
+    return row.to_dict()
 
 
 def require_once(names: Sequence[str]) -> None:

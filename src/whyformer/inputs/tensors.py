@@ -101,7 +101,7 @@ class TensorInput(Modality):
         changed = {k: v.clone() for k, v in copies.tensors.items()}
         places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
         for i, (name, column) in zip(places, columns, strict=True):
-            changed[name][i, column] = self._own_mean(batch, row) if replacement == "mean" else 0
+            changed[name][i, column] = self._mean_vector(batch, row) if replacement == "mean" else 0
         return copies.with_tensors(**changed)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
@@ -125,7 +125,7 @@ class TensorInput(Modality):
         names = self.owners(units, one)
         return resampled(names, one, pool, generator) if name == "resample" else averaged(names, one, pool)
 
-    def _own_mean(self, batch: Batch, row: int) -> Tensor:
+    def _mean_vector(self, batch: Batch, row: int) -> Tensor:
         """(D,) of the input's real vectors."""
         require_steps(self.stream)
         vectors = batch.tensors[self.main][row]

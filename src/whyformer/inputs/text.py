@@ -53,7 +53,7 @@ class TextInput(Modality):
                 warnings.append(())
         batch = padded(tokenizer, encodings)
         keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
-        batch = self._by_own_names(batch, keep)
+        batch = self._by_argument_names(batch, keep)
         self._check_vocabulary(batch[self.main])
         tensors = {k: self.move(v) for k, v in batch.items() if self._takes(k)}
         return Batch(
@@ -83,7 +83,7 @@ class TextInput(Modality):
             for k, v in tensors.items()
         }
 
-    def _by_own_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
+    def _by_argument_names(self, batch: dict[str, Tensor], keep: Tensor) -> dict[str, Tensor]:
         """As a home-made model calls them: the ids by its first argument, padding by one whose name speaks of it."""
         if self.main in batch:
             return batch
@@ -196,11 +196,11 @@ class TextInput(Modality):
             unknown = getattr(tokenizer, "unk_token_id", None)
             return set(tokenizer.all_special_ids) - ({unknown} - others)
         names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-        found: set[int] = set()
+        ids: set[int] = set()
         for name in names:
             value = getattr(self.config, name, None)
-            found |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
-        return found
+            ids |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
+        return ids
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         ids_BN, keep_BN = batch.tensors[self.main], batch.keep_BN
@@ -295,15 +295,15 @@ class TextInput(Modality):
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
             return replacement
-        found = self._id_of(replacement)
-        if found is None:
+        token_id = self._id_of(replacement)
+        if token_id is None:
             raise UnknownName(
                 "replacement",
                 replacement,
                 self.replacements,
                 "A token id (an integer) works too, and is needed where no tokenizer was given.",
             )
-        return found
+        return token_id
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         one = batch.select([row])

@@ -106,14 +106,14 @@ def explain_global(
     step = batch_size or BATCH_SIZE
     pieces, size = _pieces(explainer.processor, inputs, step)
     _check(size, target, samples)
-    kept = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
+    sample_rows = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
     sums = _Sums()
     at = 0
     first: Explanation | None = None
     names: set[str] = set()
     for piece in tracker(progress)(pieces, "explaining"):
         part = target[at : at + step] if isinstance(target, list) else target
-        found = explainer.explain(
+        explanations = explainer.explain(
             piece,
             method=method,
             target=part,
@@ -123,10 +123,10 @@ def explain_global(
             progress=False,
             **options,
         )
-        for explanation in found:
+        for explanation in explanations:
             first = first or explanation
             names.add(str(explanation.target))
-            sums.add(explanation, keep=at in kept)
+            sums.add(explanation, keep=at in sample_rows)
             at += 1
     assert first is not None
     return _result(first, sums, names, target, time.perf_counter() - started)

@@ -144,9 +144,9 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, s
     scorer = _sklearn(name)
     if isinstance(predictor, AnyPredictor) and hasattr(predictor.model, "predict"):
         return (lambda table: float(scorer(predictor.model, table, truth))), name
-    given: Any = _Given if truth.dtype.kind == "f" else _Classified
+    estimator: Any = _Regressed if truth.dtype.kind == "f" else _Classified
     labels = _labels(predictor, truth)
-    return (lambda output: float(scorer(given(np.asarray(output), labels), _ROWS, truth))), name
+    return (lambda output: float(scorer(estimator(np.asarray(output), labels), _ROWS, truth))), name
 
 
 def _sklearn(name: str) -> Any:
@@ -179,7 +179,7 @@ def _labels(predictor: Predictor, truth: Array) -> Array:
 _ROWS = np.zeros((1, 1))  # scorers want a table; what was predicted is known already
 
 
-class _Given:
+class _Regressed:
     """Numbers that were predicted already, for scorers that ask an estimator."""
 
     _estimator_type = "regressor"
@@ -205,18 +205,18 @@ class _Classified:
         self.output, self.classes_ = output, labels
 
     def _logits(self) -> Array:
-        found = self.output.astype(float)
-        if found.ndim == 1 or found.shape[1] == 1:  # one output: the second class against the first
-            one = found.reshape(len(found))
+        logits = self.output.astype(float)
+        if logits.ndim == 1 or logits.shape[1] == 1:  # one output: the second class against the first
+            one = logits.reshape(len(logits))
             return np.stack([np.zeros_like(one), one], 1)
-        if found.shape[1] != len(self.classes_):
-            raise BadInput(f"the model has {found.shape[1]} outputs and y {len(self.classes_)} classes.")
-        return found
+        if logits.shape[1] != len(self.classes_):
+            raise BadInput(f"the model has {logits.shape[1]} outputs and y {len(self.classes_)} classes.")
+        return logits
 
     def predict_proba(self, table: Any) -> Array:
-        found = self.output
-        if found.ndim == 2 and (found >= 0).all() and np.allclose(found.sum(1), 1, atol=1e-4):
-            return found
+        output = self.output
+        if output.ndim == 2 and (output >= 0).all() and np.allclose(output.sum(1), 1, atol=1e-4):
+            return output
         logits = self._logits()
         raised = np.exp(logits - logits.max(1, keepdims=True))
         return raised / raised.sum(1, keepdims=True)
