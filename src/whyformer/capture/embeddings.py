@@ -34,16 +34,16 @@ class SwapEmbedding(TorchFunctionMode):
         """What the lookup gives instead of ``out``; None where it is not the one that is waited for."""
         if self.weight_used is not None:
             return None
-        length, found = self.ids.shape[1], None
+        length, replacement = self.ids.shape[1], None
         if self._is_input(indices, weight, self.ids):
-            found = self._other(out)
+            replacement = self._other(out)
         elif self._is_input(indices, weight, self.ids.t()):  # models that put the sequence first
-            found = self._other(out.transpose(0, 1)).transpose(0, 1)
+            replacement = self._other(out.transpose(0, 1)).transpose(0, 1)
         elif indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], weight, self.ids):
             # models that pad their input themselves (Longformer)
-            found = torch.cat([self._other(out[:, :length]), out[:, length:]], 1)
-        self.weight_used = None if found is None else weight
-        return found
+            replacement = torch.cat([self._other(out[:, :length]), out[:, length:]], 1)
+        self.weight_used = None if replacement is None else weight
+        return replacement
 
     def _other(self, embedding: Tensor) -> Tensor:
         other = self.replace(embedding)
@@ -69,8 +69,8 @@ class SwapEmbeddings(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if func.__name__ != "embedding":
             return out
-        found = operands(args, kwargs)
-        return next((s for s in (swap.swapped(out, *found) for swap in self.swaps) if s is not None), out)
+        lookup = operands(args, kwargs)
+        return next((s for s in (swap.swapped(out, *lookup) for swap in self.swaps) if s is not None), out)
 
 
 def operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:

@@ -123,13 +123,13 @@ class Traced:
                 "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
             )
         try:
-            found = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
+            gradients = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
         except torch.utils.checkpoint.CheckpointError as error:
             raise NotOffered(
                 "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "
                 "follow. Turn it off for explaining: model.gradient_checkpointing_disable()."
             ) from error
-        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, found, strict=True)]
+        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
 
     def tokens(self) -> Tensor:
         """The vectors that enter the first block: the last ones before any attention that nothing goes around.
@@ -165,17 +165,17 @@ def _is_a_gate(gate: Tensor, output: Tensor, leaves: list[Tensor]) -> bool:
 
 def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:
     """Which of ``ends`` (leaves, by id) can be reached from a node of the graph without entering ``closed``."""
-    found: set[int] = set()
+    reached: set[int] = set()
     seen, waiting = {start}, [start]
     while waiting:
         node = waiting.pop()
         leaf = getattr(node, "variable", None)
         if leaf is not None and leaf is not closed and id(leaf) in ends:
-            found.add(id(leaf))
+            reached.add(id(leaf))
         following = {n for n, _ in node.next_functions if n is not None and n is not closed} - seen
         seen |= following
         waiting += following
-    return found
+    return reached
 
 
 @dataclass(frozen=True)
@@ -186,10 +186,10 @@ class Entrance:
     sequence_first: bool
 
     @classmethod
-    def of(cls, trace: Traced, given: int) -> Entrance | None:
-        """Found in a traced pass; None where it is the input itself. ``given``: leaves that no function made."""
+    def of(cls, trace: Traced, leaf_count: int) -> Entrance | None:
+        """Found in a traced pass; None where it is the input itself. ``leaf_count``: leaves that no function made."""
         tokens = trace.tokens()
-        number = next(i for i, t in enumerate(trace.seen.vectors) if t is tokens) - given
+        number = next(i for i, t in enumerate(trace.seen.vectors) if t is tokens) - leaf_count
         first = tuple(tokens.shape[:2]) != trace.seen.shapes[0]
         return None if number < 0 else cls(number, first)
 

@@ -97,11 +97,11 @@ class Gate(Intercept):
             self.first += heads
         else:
             self.layer, self.first = self.layer + 1, 0
-        own_BH = self.gates[:, self.layer, self.first : self.first + heads]
-        if len(own_BH) > 1:
-            own_BH = own_BH.repeat_interleave(site.layout.windows, 0)
+        gates_BH = self.gates[:, self.layer, self.first : self.first + heads]
+        if len(gates_BH) > 1:
+            gates_BH = gates_BH.repeat_interleave(site.layout.windows, 0)
         weights = site.attention_BHQK
-        site.attention_BHQK = weights * own_BH.to(weights.dtype)[:, :, None, None]
+        site.attention_BHQK = weights * gates_BH.to(weights.dtype)[:, :, None, None]
 
 
 class HeldAttention(Intercept):
@@ -128,11 +128,11 @@ class HeldAttention(Intercept):
         layers: list[Tensor] = []
         for site, value, gradient in zip(self.sites, self.values, gradients, strict=True):
             product = torch.zeros_like(value) if gradient is None else value.detach() * gradient
-            own_BH = product.float().sum((2, 3)).view(-1, site.layout.windows, value.shape[1]).sum(1)
+            sums_BH = product.float().sum((2, 3)).view(-1, site.layout.windows, value.shape[1]).sum(1)
             if site.parallel:  # another head of the same layer
-                layers[-1] = torch.cat([layers[-1], own_BH], 1)
+                layers[-1] = torch.cat([layers[-1], sums_BH], 1)
             else:
-                layers.append(own_BH)
+                layers.append(sums_BH)
         return layers
 
 

@@ -44,8 +44,8 @@ def alti(run: Run, *, norm: str = "l1") -> Attribution:
     whole = product(layers)
     last = anatomy.record.sites[-1]
     square = layers[0].shape == layers[-1].shape
-    kept = torch.stack(layers, 1) if run.keep_layers and square else None
-    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=kept)
+    per_layer = torch.stack(layers, 1) if run.keep_layers and square else None
+    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=per_layer)
 
 
 def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
@@ -53,9 +53,9 @@ def proximity(parts: Contributions, output_BQE: Tensor, order: int) -> BQK:
 
     NOTE[DIFF] the authors' distance adds 1e-6 to every difference (torch's pairwise_distance); ours does not.
     """
-    found = []
+    chunks = []
     for rows, vectors_BQKE in parts.rows():
         output = output_BQE[:, rows, None]
         distance = torch.linalg.vector_norm(output - vectors_BQKE, ord=order, dim=-1)
-        found.append((torch.linalg.vector_norm(output, ord=order, dim=-1) - distance).clamp(min=0))
-    return torch.cat(found, 1)
+        chunks.append((torch.linalg.vector_norm(output, ord=order, dim=-1) - distance).clamp(min=0))
+    return torch.cat(chunks, 1)

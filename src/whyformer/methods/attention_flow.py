@@ -70,15 +70,15 @@ def attention_flow(
     error_B = np.zeros(len(keep_BN))
     wanted = np.argwhere(wanted_BQ).tolist()
     for b, i in run.track(wanted, "attention_flow"):
-        own = np.flatnonzero(real_BN[b])
-        between = [layer[b][np.ix_(own, own)] for layer in pipes[:-1]]
-        top_K = pipes[-1][b, i, own]
+        tokens = np.flatnonzero(real_BN[b])
+        between = [layer[b][np.ix_(tokens, tokens)] for layer in pipes[:-1]]
+        top_K = pipes[-1][b, i, tokens]
         if joint:
-            flow_BQK[b, i, own], error = joint_flow_from(top_K, between, orders, run.seed)
+            flow_BQK[b, i, tokens], error = joint_flow_from(top_K, between, orders, run.seed)
             error_B[b] = max(error_B[b], error)
         else:
-            inputs = run.track(range(len(own)), "attention_flow") if len(wanted) == 1 else None
-            flow_BQK[b, i, own] = flow_from(top_K, between, inputs)
+            inputs = run.track(range(len(tokens)), "attention_flow") if len(wanted) == 1 else None
+            flow_BQK[b, i, tokens] = flow_from(top_K, between, inputs)
     if normalize:
         total = flow_BQK.sum(2, keepdims=True)
         flow_BQK = np.divide(flow_BQK, total, out=np.zeros_like(flow_BQK), where=total > 0)

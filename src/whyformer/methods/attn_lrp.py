@@ -53,8 +53,8 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         )
     space = at or ("tokens" if scattered else "input")
     # Floats become leaves before the model runs, word embeddings while it runs.
-    own = trace.leaves[-1 if run.modality.embeds else 0]
-    inputs = own if space == "input" else trace.tokens()
+    leaf = trace.leaves[-1 if run.modality.embeds else 0]
+    inputs = leaf if space == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)

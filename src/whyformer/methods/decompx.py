@@ -45,12 +45,12 @@ def decompx(run: Run, *, bias: str | None = "absdot") -> Attribution:
     targets = run.targets
     size, length = run.keep_BN.shape
     scores = torch.zeros(size, length, device=run.keep_BN.device)
-    kept: list[Tensor] = []
+    maps: list[Tensor] = []
     for row in run.track(range(size), "decompx"):
         scores[row], maps_LQK = _decomposed(run, row, bias)
-        kept.append(maps_LQK)
+        maps.append(maps_LQK)
     error = (scores.sum(1) - run.value_B).abs()
-    layers = torch.stack(kept)
+    layers = torch.stack(maps)
     return Attribution(
         scores * run.keep_BN,
         matrix_BQK=layers[:, -1],

@@ -42,8 +42,8 @@ def grad_sam(run: Run, *, reduce: str = "query") -> Attribution:
         maps.append(summed)
         total += _over_keys(summed, site.first_query, total) if reduce == "query" else summed.sum(1)
     tokens_B1 = keep_BN.sum(1, keepdim=True)
-    kept = torch.stack(maps, 1) if run.keep_layers and len({m.shape for m in maps}) == 1 else None
-    return Attribution(total / (len(sites) * tokens_B1), layers_BLQK=kept)
+    per_layer = torch.stack(maps, 1) if run.keep_layers and len({m.shape for m in maps}) == 1 else None
+    return Attribution(total / (len(sites) * tokens_B1), layers_BLQK=per_layer)
 
 
 def _over_keys(map_BQK: Tensor, first_query: int, like_BN: Tensor) -> Tensor:

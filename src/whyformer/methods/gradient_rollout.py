@@ -64,5 +64,5 @@ def gradient_rollout(
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape
-    kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept)
+    per_layer = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer)

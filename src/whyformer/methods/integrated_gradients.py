@@ -132,22 +132,22 @@ def _baseline(
         raise BadInput("a baseline for each stream is for models with several; this one has a single input.")
     inputs, free = space.inputs, _free(run, space, keep_special)
     if isinstance(baseline, (Tensor, np.ndarray, float)) and not isinstance(baseline, str):
-        return _started(space, _own(baseline, inputs), free)
+        return _started(space, _expanded(baseline, inputs), free)
     other = run.modality.baseline(baseline, run, keep_special)
     if other is not None:
         return space.seen(other)
     if baseline == "zero":
         return _started(space, torch.zeros_like(inputs), free)
     if baseline == "mean":
-        return _started(space, _own_means(run, space), free)
+        return _started(space, _means(run, space), free)
     raise UnknownName("baseline", baseline, ("zero", "mean", "typical (tables)", "a tensor"))
 
 
-def _own_means(run: Run, space: SingleInput) -> Tensor:
+def _means(run: Run, space: SingleInput) -> Tensor:
     """(B, N, D) each input's mean over its own positions: who else is in the batch must not matter."""
     require_steps(run.modality.stream)
     width = space.inputs.shape[-1]
-    means = [vectors[space.kept(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(space.inputs)]
+    means = [vectors[space.real(row)].reshape(-1, width).mean(0) for row, vectors in enumerate(space.inputs)]
     return torch.stack(means)[:, None].expand_as(space.inputs)
 
 
@@ -157,7 +157,7 @@ def _started(space: InputSpace, start: Tensor, free: Tensor) -> tuple[Tensor, Te
     return start, space.values(start)
 
 
-def _own(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
+def _expanded(baseline: Tensor | np.ndarray[Any, Any] | float, inputs: Tensor) -> Tensor:
     tensor = torch.as_tensor(baseline).to(inputs)
     try:
         return tensor.expand(inputs.shape[1:]).expand_as(inputs)
@@ -175,8 +175,8 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
         if keep_special:
             raise NotOffered("keep_special is for tokens; this input has none that are special.")
         return torch.ones([1] * inputs.ndim, dtype=torch.bool, device=inputs.device)
-    as_given = space.entrance is None or not run.study.extra
-    open_BN = run.modality.open_tokens(run.batch, keep_special) if as_given else None
+    aligned = space.entrance is None or not run.study.extra
+    open_BN = run.modality.open_tokens(run.batch, keep_special) if aligned else None
     if open_BN is not None:
         return open_BN[:, :, None]
     if keep_special not in (True, False):

@@ -89,7 +89,7 @@ def smooth_grad(
 def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bool, memory_mb: float) -> Tensor:
     """(groups, B, …) gradients, or their squares, added up per group of samples."""
     spread_B = [noise * space.spread(row) for row in range(run.batch.size)]
-    kept_B = [space.kept(row) for row in range(run.batch.size)]
+    real_B = [space.real(row) for row in range(run.batch.size)]
     sources = [torch.Generator().manual_seed(run.seed) for _ in range(run.batch.size)]
     dtype = torch.promote_types(space.inputs.dtype, torch.float32)
     groups = min(GROUPS, samples)
@@ -100,8 +100,8 @@ def _sums(run: Run, space: InputSpace, samples: int, noise: float, magnitude: bo
         moved = space.inputs[rows]
         for i, row in enumerate(rows):
             # Each input draws its own numbers, for its real positions only: neither batch nor padding changes them.
-            drawn = torch.randn(moved[i][kept_B[row]].shape, generator=sources[row])
-            moved[i][kept_B[row]] += (drawn * spread_B[row]).to(moved)
+            drawn = torch.randn(moved[i][real_B[row]].shape, generator=sources[row])
+            moved[i][real_B[row]] += (drawn * spread_B[row]).to(moved)
         gradient = space.gradient_at(moved, rows).to(dtype)
         gradient = gradient**2 if magnitude else gradient
         for i, (row, sample) in enumerate(chunk):

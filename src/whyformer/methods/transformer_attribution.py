@@ -62,8 +62,8 @@ def transformer_attribution(
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape
-    kept = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept, warnings=warnings)
+    per_layer = torch.stack(cumulative(layers), 1) if run.keep_layers and square else None
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer, warnings=warnings)
 
 
 def _over_heads(site: Site, gradient: Site | None) -> BQK:
@@ -79,8 +79,8 @@ def _over_heads(site: Site, gradient: Site | None) -> BQK:
 def _relevance(run: Run) -> tuple[Record, list[list[str]]]:
     """The relevance of every attention map, in the place where a record has the gradient."""
     rules, trace = _traced(run)
-    found = run.differentiated(trace, [site.attention for site in rules.sites])
-    record = Record(tuple(sites_of(rules, False, found)), run.logits, rules.unclaimed)
+    relevances = run.differentiated(trace, [site.attention for site in rules.sites])
+    record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
     require_sites(record)
     return record, _warnings(run, rules)
 

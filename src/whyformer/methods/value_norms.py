@@ -71,7 +71,7 @@ def value_norms(
         ]
     sites = run.anatomy().record.sites
     square = len({m.shape for m in maps}) == 1
-    kept = torch.stack(maps, 1) if run.keep_layers and square else None
+    per_layer = torch.stack(maps, 1) if run.keep_layers and square else None
     warnings: list[str] = []
     if aggregate == "rollout":
         whole, last = _product(maps, warnings), sites[-1]
@@ -85,7 +85,7 @@ def value_norms(
         whole, last = maps[index], sites[index]
     scores = read_row(whole, run.readout_BN, last.first_query)
     told = [list(warnings) for _ in range(run.batch.size)] if warnings else None
-    return Attribution(scores, matrix_BQK=whole, layers_BLQK=kept, warnings=told)
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer, warnings=told)
 
 
 def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Site, Contributions]]:
@@ -117,11 +117,11 @@ def _product(maps: list[AnyBQK], warnings: list[str]) -> AnyBQK:
 
 def per_head(run: Run) -> list[Tensor]:
     """Per layer (B, H, Q, K): ‖α_ij^h f_h(x_j)‖, each head by itself (Kobayashi 2020)."""
-    found = []
+    norms = []
     for site, parts in layers(run, "attn"):
         maps = parts.attention_BHQK * parts.vectors_BHKE.norm(dim=-1)[:, :, None]
-        found.append(torch.stack([real(m, run.keep_BN, site) for m in maps.unbind(1)], 1))
-    return found
+        norms.append(torch.stack([real(m, run.keep_BN, site) for m in maps.unbind(1)], 1))
+    return norms
 
 
 def transformed_norms(run: Run) -> list[Tensor]:
@@ -138,8 +138,8 @@ def mixing_ratio(run: Run, level: str = "enc") -> Tensor:
     one_of("level", level, LEVELS)
     rows = []
     for site, parts in layers(run, level):
-        others, own = parts.others_BQE.norm(dim=-1), parts.diagonal_BQE.norm(dim=-1)
-        total = others + own
+        others, itself = parts.others_BQE.norm(dim=-1), parts.diagonal_BQE.norm(dim=-1)
+        total = others + itself
         ratio = torch.where(total > 0, others / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
         whole = ratio.new_zeros(run.keep_BN.shape)
         whole[:, site.first_query : site.first_query + ratio.shape[1]] = ratio
@@ -162,14 +162,14 @@ def weighed(explainer: Any, inputs: Any) -> list[Weighed]:
         run = session.run(range(session.size))
         norms = transformed_norms(run)
         maps = [site.attention_BHQK for site in run.anatomy().record.sites]
-        found = []
+        each = []
         for row, units in enumerate(run.units):
             keep = run.keep_BN[row]
-            own = [m[row][..., keep] for m in maps]
-            own = [m[:, keep] if m.shape[1] == len(keep) else m for m in own]
+            attention = [m[row][..., keep] for m in maps]
+            attention = [m[:, keep] if m.shape[1] == len(keep) else m for m in attention]
             lengths = [n[row][:, keep] for n in norms]
-            found.append(Weighed(units, tuple(map(_array, own)), tuple(map(_array, lengths))))
-    return found
+            each.append(Weighed(units, tuple(map(_array, attention)), tuple(map(_array, lengths))))
+    return each
 
 
 def _array(tensor: Tensor) -> Array:

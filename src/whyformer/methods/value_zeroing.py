@@ -42,8 +42,8 @@ def value_zeroing(run: Run, *, distance: str | Distance = "cosine") -> Attributi
     whole = product(layers)
     last = run.anatomy().record.sites[-1]
     square = layers[0].shape == layers[-1].shape
-    kept = torch.stack(layers, 1) if run.keep_layers and square else None
-    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=kept)
+    per_layer = torch.stack(layers, 1) if run.keep_layers and square else None
+    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=per_layer)
 
 
 @torch.no_grad()
@@ -52,7 +52,7 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     measure, tolerance = _measure(distance)
     anatomy = run.anatomy()
     finishes = [Finish(site, block) for site, block in anatomy.layers]  # what cannot be run again is refused first
-    found = []
+    layers = []
     for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
         changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
         length = 0.0
@@ -63,8 +63,8 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
             length = length or float(lifted(original).norm(dim=-1).amax())
         changes = real(changes, run.keep_BN, site)
         _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
-        found.append(changes)
-    return found
+        layers.append(changes)
+    return layers
 
 
 def _measure(distance: str | Distance) -> tuple[Distance, float]:

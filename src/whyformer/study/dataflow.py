@@ -15,7 +15,7 @@ from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
 from whyformer.study.readout import Ending, Reached, Survey
 
-OWN = "queries"  # positions that the model brings itself: object queries, pooling probes
+QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
 Segments = tuple[tuple[str | None, int], ...]
 
@@ -82,8 +82,8 @@ class Lineage(Survey):
         scores = self._marks.get(site.attention)
         query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Ancestry(), Ancestry()))
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
-            query = replace(query, stream=OWN)  # asked by what the model brings itself
-            key = key if key.stream is not None else replace(key, stream=OWN)
+            query = replace(query, stream=QUERIES)  # asked by what the model brings itself
+            key = key if key.stream is not None else replace(key, stream=QUERIES)
         self.calls.append(AttentionCall(query, key))
 
     def _follow(self, name: str, operands: list[Tensor], out: Any, attended: bool) -> None:
@@ -179,8 +179,8 @@ class Tail(Lineage):
         """Rows of the last attention that reach the logits; None if this pass cannot tell."""
         ending, self.ending = self.ending, None
         try:
-            found = ending.reached(logits) if ending is not None and logits.requires_grad else None
-            return found if found is not None and found.rows else None
+            reached = ending.reached(logits) if ending is not None and logits.requires_grad else None
+            return reached if reached is not None and reached.rows else None
         except (RuntimeError, KeyError):  # cut, without derivative, or in need of what was let go (checkpoints)
             return None
         finally:
@@ -214,4 +214,4 @@ def likely_last(names: dict[int, str]) -> int:
     pass of their own.
     """
     layers = [re.match(r"\D*?(?:^|\.)(\d+)\.", name) for name in names.values()]
-    return max((int(found[1]) for found in layers if found), default=0)
+    return max((int(match[1]) for match in layers if match), default=0)

@@ -206,17 +206,17 @@ class _Isolate(Outline):
     def at_site(self, site: OpenSite) -> None:
         weights, value = site.attention_BHQK, site.value_BHKD
         queries, keys = weights.shape[-2:]
-        own = torch.zeros(weights.shape, dtype=weights.dtype, device=value.device)  # weights may be a mere shape
+        identity = torch.zeros(weights.shape, dtype=weights.dtype, device=value.device)  # weights may be a mere shape
         index = len(self.sites)
         if site.kind == "self" if self.cross is None else index not in self.cross:
-            rows = torch.arange(queries, device=own.device)
-            own[:, :, rows, rows + site.first_query] = 1
-        site.attention_BHQK = own  # cross-attention is silenced: no other stream may speak
+            rows = torch.arange(queries, device=identity.device)
+            identity[:, :, rows, rows + site.first_query] = 1
+        site.attention_BHQK = identity  # cross-attention is silenced: no other stream may speak
         if keys in self.lengths and len(value) == 1:
             self._fingerprint(value[0].transpose(0, 1).flatten(1))
         probe = self.probe
         if probe is not None and index == probe.site and probe.position < keys:
             changed = value.clone()
-            own_HD = changed[probe.window, :, probe.position]
-            changed[probe.window, :, probe.position] = own_HD.lerp(own_HD * -1.5 + 0.5, self.strength)
+            value_HD = changed[probe.window, :, probe.position]
+            changed[probe.window, :, probe.position] = value_HD.lerp(value_HD * -1.5 + 0.5, self.strength)
             site.value_BHKD = changed

@@ -38,8 +38,8 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     facts = known_about(modality.model)
     if "hides padding" not in facts:
         one = batch.select([rows[0]])
-        found = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
-        maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
+        record = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
+        maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
         columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
         facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
     return replace(batch, keep_BN=~candidates) if facts["hides padding"] else batch
@@ -57,8 +57,8 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     key = ("True hides", *doubtful)
     if key not in facts and rows:
         one, keep_N = batch.select([rows[0]]), keep_BN[rows[0]]
-        found = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
-        maps = [site.attention_BHQK[0] for site in found.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
+        record = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
+        maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
         attended = [m[:, :, keep_N].any() for m in maps]
         facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)
     if not facts.get(key):

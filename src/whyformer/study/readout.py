@@ -167,7 +167,7 @@ class Ending:
         if grad is None:
             return Reached([], self.site.attention.shape[self.site.contraction.query], set())
         rows = grad_rows(self.site, grad)
-        used = {row for (row, _), own in zip(taken, others, strict=True) if own is not None and own.any()}
+        used = {row for (row, _), slope in zip(taken, others, strict=True) if slope is not None and slope.any()}
         return Reached([int(r) for r in rows.nonzero()[:, 0]], len(rows), used, self.maximum)
 
 
@@ -302,7 +302,7 @@ def direct_rows(forward: Callable[[], Tensor], names: dict[int, str], seed: int 
             return [[] for _ in severed.results]
         mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
         grads = torch.autograd.grad((logits * mix).sum(), severed.results, allow_unused=True)
-    found = []
+    rows = []
     for site, grad in zip(severed.sites, grads, strict=True):
-        found.append([] if grad is None else [int(r) for r in grad_rows(site, grad).nonzero()[:, 0]])
-    return found
+        rows.append([] if grad is None else [int(r) for r in grad_rows(site, grad).nonzero()[:, 0]])
+    return rows

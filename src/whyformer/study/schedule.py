@@ -89,8 +89,8 @@ class Schedule:
 
     def last(self, stream: str) -> int:
         """The site after which the rows of a stream are final: its last one that reaches the output."""
-        own = [s.site for s in self.steps if s.query == stream and s.used]
-        return own[-1] if own else START
+        sites = [s.site for s in self.steps if s.query == stream and s.used]
+        return sites[-1] if sites else START
 
     def reduced(self, feeding: Iterable[str], links: tuple[Link, ...] = ()) -> Schedule:
         """Without the streams that neither attention nor a link connects to those that feed the head."""
@@ -131,8 +131,8 @@ def schedule_of(
 
 
 def _latest(queries: list[str], past: frozenset[int], stream: str) -> int:
-    own = [i for i in past if queries[i] == stream]
-    return max(own) if own else START
+    calls = [i for i in past if queries[i] == stream]
+    return max(calls) if calls else START
 
 
 def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: str) -> tuple[list[str], list[str]]:

@@ -89,12 +89,12 @@ def made_of(
 
 def lengths(modality: Modality, batch: Batch, schedule: Schedule) -> dict[str, int]:
     """Positions of each stream in this batch: as studied, except where every input has its own length."""
-    found = {}
+    sizes = {}
     for stream in schedule.shown:
         part, view = modality.part(stream, batch)
         studied = schedule.lengths[stream]
-        found[stream] = part.length(view) if part.lengths_vary else studied
-    return found
+        sizes[stream] = part.length(view) if part.lengths_vary else studied
+    return sizes
 
 
 def placed(modality: Modality, batch: Batch, schedule: Schedule) -> Schedule:
@@ -125,11 +125,11 @@ def links_of(modality: Modality, one: Batch, schedule: Schedule, feeding: Iterab
 
 def slices(sizes: dict[str, int]) -> dict[str, slice]:
     """Where each stream lies among all positions."""
-    found, start = {}, 0
+    ranges, start = {}, 0
     for stream, size in sizes.items():
-        found[stream] = slice(start, start + size)
+        ranges[stream] = slice(start, start + size)
         start += size
-    return found
+    return ranges
 
 
 def keep_of(modality: Modality, batch: Batch, sizes: dict[str, int]) -> Tensor:
@@ -145,9 +145,9 @@ def units_of(modality: Modality, batch: Batch, sizes: dict[str, int], grid: tupl
     each = []
     for stream, size in sizes.items():
         part, view = modality.part(stream, batch)
-        own = part.units(view, size, None, grid)
+        units = part.units(view, size, None, grid)
         # A part that is the modality itself (image tokens inside a text) knows better which stream a unit is of.
-        each.append(own if part is modality else [replace(u, stream=(stream,) * len(u)) for u in own])
+        each.append(units if part is modality else [replace(u, stream=(stream,) * len(u)) for u in units])
     return [joined(parts) for parts in zip(*each, strict=True)]
 
 
@@ -155,8 +155,8 @@ def stream_probes(modality: Modality, one: Batch, schedule: Schedule) -> list[Pr
     """For the leak audit: one position of each stream, at its first own attention, and who may hear of it."""
     sizes, probes = schedule.lengths, []
     for stream, length in sizes.items():
-        own = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]
-        if not own or length < 2:
+        sites = [s.site for s in schedule.steps if s.used and not s.cross and s.query == stream]
+        if not sites or length < 2:
             continue
         position = length // 2
         if stream in schedule.shown:
@@ -169,7 +169,7 @@ def stream_probes(modality: Modality, one: Batch, schedule: Schedule) -> list[Pr
             places = link.at(_places(modality, one)).placed_BNM
             assert places is not None
             heard[sizes[link.into]] |= set(places[0, :, position].nonzero()[:, 0].tolist())
-        probes.append(Probe(own[0], position, heard))
+        probes.append(Probe(sites[0], position, heard))
     return probes
 
 
@@ -183,7 +183,7 @@ def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str,
     """Rules for the rows of each stream that feed the head, learned on one input."""
     sizes = lengths(modality, one, schedule)
     _require_units(sizes, schedule)
-    found = {}
+    readouts = {}
     for stream, rows in _direct(modality, one, schedule).items():
         part, view = modality.part(stream, one)
         keep = part.keep(view, sizes[stream], None)[0].cpu()
@@ -197,13 +197,13 @@ def readouts_of(modality: Modality, one: Batch, schedule: Schedule) -> dict[str,
                 rule = Readout("rows", tuple(real))
             guessed = rule.kind == "last" and not modality.generates and not any("mask" in n for n in one.tensors)
             # Without a mask an end-of-text token may only happen to be last here: look at each input.
-            found[stream] = Readout("rows", tuple(real)) if guessed and part.lengths_vary else rule
-    if not found:
+            readouts[stream] = Readout("rows", tuple(real)) if guessed and part.lengths_vary else rule
+    if not readouts:
         raise CaptureError(
             "no row of any stream reaches the model's output directly, so there is none to read. Check that the logits "
             "come from the attended positions, without detach() or no_grad() in between."
         )
-    return found
+    return readouts
 
 
 def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
@@ -242,8 +242,8 @@ def readout_weights(
             # No fixed rule (the end-of-text token is where it is): ask the model, input by input.
             each = each or [_direct(modality, batch.select([i]), schedule) for i in range(batch.size)]
             for i, rows in enumerate(each):
-                own = rows.get(stream, [])
-                weights[i, own] = 1 / max(len(own), 1)
+                positions = rows.get(stream, [])
+                weights[i, positions] = 1 / max(len(positions), 1)
         parts[stream] = weights
     return torch.cat(list(parts.values()), 1)
 
@@ -252,8 +252,8 @@ def cropped(
     maps: dict[tuple[str, str], Array], row: int, keep_N: Array, sizes: dict[str, int]
 ) -> dict[tuple[str, str], Array]:
     """One input's maps without padding, by (query stream, key stream)."""
-    own = {stream: keep_N[where] for stream, where in slices(sizes).items()}
-    return {(s, t): m[row][own[s]][:, own[t]] for (s, t), m in maps.items()}
+    keep = {stream: keep_N[where] for stream, where in slices(sizes).items()}
+    return {(s, t): m[row][keep[s]][:, keep[t]] for (s, t), m in maps.items()}
 
 
 def study_several(modality: Modality, one: Batch, study: Study, schedule: Schedule) -> Study:
@@ -272,13 +272,13 @@ def study_several(modality: Modality, one: Batch, study: Study, schedule: Schedu
         used = {step.query for step in schedule.steps if step.used}
         notes = [UNFOLLOWED.format(stream=s) for s in schedule.streams if s in used and s not in followed.streams]
         notes += [LOST.format(count=k.lost, stream=k.source) for k in links if k.lost]
-        found = replace(
+        studied = replace(
             study, readouts=readouts, schedule=followed, notes=tuple(notes), forwards=study.forwards + 1 + len(links)
         )
         probes = stream_probes(modality, one, followed)
         if _is_short(modality, one, followed):
-            found = replace(found, input_length=1)
-        return _audited(modality, one, found, probes, {s.site for s in schedule.steps if s.cross})
+            studied = replace(studied, input_length=1)
+        return _audited(modality, one, studied, probes, {s.site for s in schedule.steps if s.cross})
     except CaptureError as error:
         return study.refused(error)
 
@@ -301,8 +301,8 @@ def _windowed(modality: Modality, one: Batch, study: Study) -> Study:
         return study.refused(error)
     if len(rows) != windows.placements[-1].tokens_WN.shape[1]:
         return study
-    found = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
-    return _audited(modality, one, found, [_window_probe(windows)], set())
+    studied = replace(study, windows=windows, readout=Readout("mean"), forwards=study.forwards + 2)
+    return _audited(modality, one, studied, [_window_probe(windows)], set())
 
 
 def _window_probe(windows: Windows) -> Probe:

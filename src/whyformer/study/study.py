@@ -149,18 +149,27 @@ def study_one(modality: Modality, one: Batch) -> Study:
     names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
-        found, reaching, reached = trace(run, names, modality.inputs(one))
+        lineage, reaching, reached = trace(run, names, modality.inputs(one))
     except CaptureError as error:  # other methods need no map
         return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
-    first_BHKD = found.first_values()
-    schedule = schedule_of(found.facts, found.calls, reaching, modality.stream)
+    first_BHKD = lineage.first_values()
+    schedule = schedule_of(lineage.facts, lineage.calls, reaching, modality.stream)
     sites = tuple(
         replace(site, streams=(step.query, step.key), kind=kind_of(site, step, call))
-        for site, step, call in zip(found.facts, schedule.steps, found.calls, strict=True)
+        for site, step, call in zip(lineage.facts, schedule.steps, lineage.calls, strict=True)
     )
-    grid = found.grid if sites else modality.cells(one)
+    grid = lineage.grid if sites else modality.cells(one)
     study = Study(
-        sites, None, grid, Leak(), found.unclaimed, 0, length, run.count, schedule=schedule, fused=not found.softmaxes
+        sites,
+        None,
+        grid,
+        Leak(),
+        lineage.unclaimed,
+        0,
+        length,
+        run.count,
+        schedule=schedule,
+        fused=not lineage.softmaxes,
     )
     if first_BHKD is None:
         return study
@@ -170,7 +179,7 @@ def study_one(modality: Modality, one: Batch) -> Study:
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
-        readout, besides = _readout(run, names, found, reached, real)
+        readout, besides = _readout(run, names, lineage, reached, real)
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
@@ -180,18 +189,18 @@ def study_one(modality: Modality, one: Batch) -> Study:
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    study = replace(study, notes=(*besides, *_weighed(found, readout, sites[-1].queries), *_several_layers(found)))
-    apart = _side_by_side(found, schedule)
+    study = replace(study, notes=(*besides, *_weighed(lineage, readout, sites[-1].queries), *_several_layers(lineage)))
+    apart = _side_by_side(lineage, schedule)
     return study if apart is None else study.refused(apart)
 
 
 def _readout(
-    run: Passes, names: dict[int, str], found: Lineage, reached: Reached | None, real: Tensor
+    run: Passes, names: dict[int, str], lineage: Lineage, reached: Reached | None, real: Tensor
 ) -> tuple[Readout, tuple[str, ...]]:
     """The rule for the rows of the last attention that feed the head, and what it leaves out."""
-    last = found.sites[-1]
+    last = lineage.sites[-1]
     queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
-    rows, count, slots, maximum = reached or readout_rows(run, names, len(found.sites) - 1)
+    rows, count, slots, maximum = reached or readout_rows(run, names, len(lineage.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
@@ -217,9 +226,9 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
     )
 
 
-def _side_by_side(found: Lineage, schedule: Schedule) -> CaptureError | None:
+def _side_by_side(lineage: Lineage, schedule: Schedule) -> CaptureError | None:
     """Maps are multiplied in call order, so each layer has to start from the result of the one before."""
-    for index, (step, site, call) in enumerate(zip(schedule.steps, found.facts, found.calls, strict=True)):
+    for index, (step, site, call) in enumerate(zip(schedule.steps, lineage.facts, lineage.calls, strict=True)):
         if not index or call.query.stream is None:  # of a flow of data that was lost nothing is known
             continue
         follows = step.query_after == index - 1
@@ -237,18 +246,18 @@ def _side_by_side(found: Lineage, schedule: Schedule) -> CaptureError | None:
     return None
 
 
-def _weighed(found: Lineage, readout: Readout, positions: int) -> tuple[str, ...]:
+def _weighed(lineage: Lineage, readout: Readout, positions: int) -> tuple[str, ...]:
     """A softmax over the positions after the last attention: the head has weights of its own for the rows it reads."""
     if readout.kind not in {"mean", "rows"}:
         return ()
-    after = [c for c in found.softmaxes[found.before_last :] if not c.claimed and c.shape[c.axis] == positions]
+    after = [c for c in lineage.softmaxes[lineage.before_last :] if not c.claimed and c.shape[c.axis] == positions]
     return tuple(WEIGHED.format(path=call.path or "in the model itself") for call in after[:1])
 
 
-def _several_layers(found: Lineage) -> tuple[str, ...]:
+def _several_layers(lineage: Lineage) -> tuple[str, ...]:
     """A weighted sum of all hidden states (SUPERB's models), or the last four of them laid end to end."""
-    one_by_one = any(site.parallel for site in found.facts)  # heads: their calls are no layers
-    return (SEVERAL_LAYERS,) if found.reached_back == len(found.calls) - 1 >= 2 and not one_by_one else ()
+    one_by_one = any(site.parallel for site in lineage.facts)  # heads: their calls are no layers
+    return (SEVERAL_LAYERS,) if lineage.reached_back == len(lineage.calls) - 1 >= 2 and not one_by_one else ()
 
 
 def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) -> Tensor:

@@ -121,15 +121,15 @@ class Shadows(Survey):
             return
         if not isinstance(out, Tensor):
             return
-        own = next((s for t in args if isinstance(t, Tensor) and (s := self._shadows.get(t)) is not None), None)
-        if name == "pad" and own is not None:
-            self._shadows.put(out, torch.nn.functional.pad(own, args[1], value=PADDING))
-        elif name in {"linear", "layer_norm"} and own is not None:
-            self._projected(own, out)
-        elif name in MATMULS and own is not None and out.ndim == own.ndim:
-            self._asking.put(out, own)
-        elif own is not None and own.shape == out.shape:
-            self._shadows.put(out, own)
+        numbers = next((s for t in args if isinstance(t, Tensor) and (s := self._shadows.get(t)) is not None), None)
+        if name == "pad" and numbers is not None:
+            self._shadows.put(out, torch.nn.functional.pad(numbers, args[1], value=PADDING))
+        elif name in {"linear", "layer_norm"} and numbers is not None:
+            self._projected(numbers, out)
+        elif name in MATMULS and numbers is not None and out.ndim == numbers.ndim:
+            self._asking.put(out, numbers)
+        elif numbers is not None and numbers.shape == out.shape:
+            self._shadows.put(out, numbers)
         else:
             asked = next((a for t in args if (a := self._asking.get(t)) is not None), None)
             if asked is not None and out.shape[: asked.ndim - 1][-1:] == asked.shape[-2:-1]:
@@ -141,21 +141,21 @@ class Shadows(Survey):
         self.sizes, self.merges = [rows * columns], []
         self._shadows.put(out, numbers.expand(out.shape).clone())
 
-    def _projected(self, own: Tensor, out: Tensor) -> None:
+    def _projected(self, numbers: Tensor, out: Tensor) -> None:
         """One token per vector stays itself; several side by side become a new one."""
-        if own.shape[:-1] != out.shape[:-1]:
+        if numbers.shape[:-1] != out.shape[:-1]:
             return
-        if (own == own[..., :1]).all():
-            self._shadows.put(out, own[..., :1].expand(out.shape))
+        if (numbers == numbers[..., :1]).all():
+            self._shadows.put(out, numbers[..., :1].expand(out.shape))
             return
-        flat = own.reshape(-1, own.shape[-1])
+        flat = numbers.reshape(-1, numbers.shape[-1])
         merge = torch.zeros(len(flat), self.sizes[-1], dtype=torch.float32)
         for i, values in enumerate(flat):
-            found = values[values >= 0].unique().long()
-            merge[i, found] = 1 / max(len(found), 1)
+            tokens = values[values >= 0].unique().long()
+            merge[i, tokens] = 1 / max(len(tokens), 1)
         self.merges.append(merge)
         self.sizes.append(len(flat))
-        fresh = torch.arange(len(flat), dtype=torch.float64).view(*own.shape[:-1], 1)
+        fresh = torch.arange(len(flat), dtype=torch.float64).view(*numbers.shape[:-1], 1)
         self._shadows.put(out, fresh.expand(out.shape))
 
 

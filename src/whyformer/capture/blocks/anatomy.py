@@ -127,13 +127,13 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
     follow = Follow(tape, _residual_among(tape, sources))
     follow.states.update(dict.fromkeys(mark.results, HEADS))
     places = Places(mark.sites[0], batch)
-    found: Projected | None = None
+    projection: Projected | None = None
     for call in tape.calls[mark.calls[0] + 1 :]:
-        if found is None and any(isinstance(follow.states.get(n), Heads) for n in call.inputs):
-            found = project(follow, call, mark.sites, places)
-        if found is None or call.outs[0] != found.number:
+        if projection is None and any(isinstance(follow.states.get(n), Heads) for n in call.inputs):
+            projection = project(follow, call, mark.sites, places)
+        if projection is None or call.outs[0] != projection.number:
             follow.see(call)
-    if found is None:
+    if projection is None:
         raise NotOffered(f"{where}: no projection of the attention's result was found. {HELP}")
     if not follow.joins:
         raise NotOffered(
@@ -142,7 +142,7 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
         )
     join = follow.joins[0]
     stations = _stations(tape, follow, join, sources, mark.calls[-1] + 1)
-    return _block(tape, follow, found, join, stations, places, where), join.origin, stations.end
+    return _block(tape, follow, projection, join, stations, places, where), join.origin, stations.end
 
 
 def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None]:
@@ -155,8 +155,8 @@ def _residual_among(tape: Tape, sources: set[int]) -> Callable[[int], int | None
             if call is None or call.name not in UNCHANGED | LAYOUTS | MULS:
                 return None
             number = call.inputs[0]
-        found = tape.values[number]
-        return None if isinstance(found, nn.Parameter) or not found.is_floating_point() else number
+        tensor = tape.values[number]
+        return None if isinstance(tensor, nn.Parameter) or not tensor.is_floating_point() else number
 
     return origin
 
@@ -196,14 +196,14 @@ def _last_with(tape: Tape, follow: Follow, norms: int, default: int) -> int:
     Without norms: nothing but constants (the MLP beside the attention) was added to it.
     """
     makers = {n: c for c in tape.calls for n in c.outs}
-    found = [
+    numbers = [
         n
         for n, s in follow.states.items()
         if isinstance(s, Stream)
         and (s.joined and len(s.divisors) == norms and (norms or not s.steps))
         and not (makers[n].name in {*UNCHANGED, *LAYOUTS, "mean"} or _scales(makers[n]))
     ]
-    return found[-1] if found else default
+    return numbers[-1] if numbers else default
 
 
 def _scales(call: TapedCall) -> bool:
@@ -219,7 +219,7 @@ def _unscaled(tape: Tape, number: int) -> int:
 
 
 def _block(
-    tape: Tape, follow: Follow, found: Projected, join: Sum, stations: Stations, places: Places, where: str
+    tape: Tape, follow: Follow, projection: Projected, join: Sum, stations: Stations, places: Places, where: str
 ) -> Block:
     streams = {n: s for n, s in follow.states.items() if isinstance(s, Stream)}
 
@@ -227,7 +227,7 @@ def _block(
         return places.read(tape.values[number], streams[number].rows)
 
     before = places.linear(join.stream)
-    projected_BQE = read(found.number)
+    projected_BQE = read(projection.number)
     added = tape.values[join.other].expand_as(tape.values[join.total])
     residual_BQE = places.read(added, streams[join.total].rows)
     attended_BQE = read(stations.attended)
@@ -235,15 +235,15 @@ def _block(
         attended_BQE = before.scaled(before.apply(projected_BQE)) + residual_BQE
     replay: Stretch | NotOffered
     try:
-        replay = stretch(tape, found.number, stations.end)
+        replay = stretch(tape, projection.number, stations.end)
     except NotOffered as error:
         replay, inside = NotOffered(f"{where}: {error}"), set()
     else:
         inside = {n for call in replay.calls for n in (*call.inputs, *call.outs)}
     return Block(
         path=where,
-        output_HDE=found.output_HDE,
-        bias_E=found.bias_E,
+        output_HDE=projection.output_HDE,
+        bias_E=projection.bias_E,
         projected_BQE=projected_BQE,
         residual_BQE=residual_BQE,
         before=before,
@@ -252,6 +252,6 @@ def _block(
         attended_BQE=attended_BQE,
         output_BQE=read(stations.end),
         replay=replay,
-        streams={n: s for n, s in streams.items() if n in {*inside, found.number, stations.end}},
+        streams={n: s for n, s in streams.items() if n in {*inside, projection.number, stations.end}},
         places=places,
     )

@@ -35,12 +35,12 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
     The layout of its result is the one under which the numbers agree: map · values · W_O must be what the model made.
     """
     values, where = follow.tape.values, sites[0].path or "the model itself"
-    found = _matrix(call, values, follow.states)
-    if found is None and call.name in UNCHANGED | LAYOUTS | JOINS:
+    affine = _matrix(call, values, follow.states)
+    if affine is None and call.name in UNCHANGED | LAYOUTS | JOINS:
         return None
     mixed_BQM = _mixed(sites)
-    if found is not None:
-        (matrix, bias), number = found, call.outs[0]
+    if affine is not None:
+        (matrix, bias), number = affine, call.outs[0]
     elif call.name in ADDS:  # no projection at all: the heads side by side are what is added
         matrix, bias = torch.eye(mixed_BQM.shape[-1], dtype=mixed_BQM.dtype, device=mixed_BQM.device), None
         number = next(n for n in call.inputs if isinstance(follow.states.get(n), Heads))

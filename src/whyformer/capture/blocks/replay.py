@@ -78,13 +78,13 @@ class Finish:
             for start in range(0, len(group), self.step):
                 some = group[start : start + self.step]
                 weights = self.weights_BHQK[..., some + some[-1:] * (self.step - len(some))]
-                own = {n: v[start : start + self.step] for n, v in parts.items()}
-                yield some, self._finished(weights, own)[: len(some)], original[: len(some)]
+                some_parts = {n: v[start : start + self.step] for n, v in parts.items()}
+                yield some, self._finished(weights, some_parts)[: len(some)], original[: len(some)]
 
     def _parts(self, tokens: list[int]) -> dict[int, Tensor]:
         """What these tokens write, negated, (tokens, B, H, …) before the norm (0) and after each folded projection."""
-        found = {0: -self.written_BHKE[:, :, tokens]} | {f.number: self._through(f, tokens) for f in self.folds}
-        return {n: v.permute(2, 0, 1, 3) for n, v in found.items()}
+        written = {0: -self.written_BHKE[:, :, tokens]} | {f.number: self._through(f, tokens) for f in self.folds}
+        return {n: v.permute(2, 0, 1, 3) for n, v in written.items()}
 
     def _finished(self, weights_BHQT: Tensor, parts: dict[int, Tensor]) -> Tensor:
         weights_TBQH = weights_BHQT.permute(3, 0, 2, 1)
@@ -242,7 +242,7 @@ def _folds(block: Block) -> list[Fold]:
     """Projections after the sum that read it through exactly one norm, and that norm's bias."""
     if block.before.scale_BQ is not None:
         return []
-    found = []
+    folds = []
     constants = block.rest.constants
     for call in block.rest.calls:
         position = {"linear": 0, "addmm": 1}.get(call.name)
@@ -262,5 +262,5 @@ def _folds(block: Block) -> list[Fold]:
         if shift is not None:
             constant = shift @ matrix if constant is None else shift @ matrix + constant
         assert call.outs[0] is not None
-        found.append(Fold(call.outs[0], call, stream, matrix, constant, stream.divisors[0]))
-    return found
+        folds.append(Fold(call.outs[0], call, stream, matrix, constant, stream.divisors[0]))
+    return folds

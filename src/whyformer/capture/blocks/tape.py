@@ -130,20 +130,20 @@ class Tape:
 
 def ancestors(calls: Iterable[TapedCall], numbers: Iterable[int]) -> set[int]:
     """Everything the given tensors were made from."""
-    found = set(numbers)
+    past = set(numbers)
     for call in reversed(list(calls)):
-        if found.intersection(call.outs):
-            found.update(call.inputs)
-    return found
+        if past.intersection(call.outs):
+            past.update(call.inputs)
+    return past
 
 
 def descendants(calls: Iterable[TapedCall], numbers: Iterable[int]) -> set[int]:
     """Everything made from the given tensors."""
-    found = set(numbers)
+    future = set(numbers)
     for call in calls:
-        if found.intersection(call.inputs):
-            found.update(n for n in call.outs if n is not None)
-    return found
+        if future.intersection(call.inputs):
+            future.update(n for n in call.outs if n is not None)
+    return future
 
 
 @dataclass(frozen=True)

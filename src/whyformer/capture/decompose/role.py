@@ -124,8 +124,8 @@ class Decompose(TorchFunctionMode):
         if call.name in {"view", "view_as"}:  # shares may lie differently in memory
             call.func = Tensor.reshape if call.name == "view" else Tensor.reshape_as
         rule = RULES.get(call.name)
-        found = call.all_lost("") if rule is None else rule(call)
-        each = found if isinstance(found, Sequence) else [found] * len(results)
+        outcome = call.all_lost("") if rule is None else rule(call)
+        each = outcome if isinstance(outcome, Sequence) else [outcome] * len(results)
         for tensor, shares in zip(results, each, strict=True):
             self._put(tensor, shares)
         return out

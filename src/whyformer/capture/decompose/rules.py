@@ -11,8 +11,8 @@ from torch import Tensor
 
 from whyformer.capture.decompose.shares import (
     MIXED,
-    OWN,
     STRANGER,
+    UNMIXED,
     FunctionCall,
     Outcome,
     Rule,
@@ -62,8 +62,8 @@ def linear_in_all(call: FunctionCall) -> Outcome:
     offsets: Any = None
     if has_offset:
         zero = {i: _zero(call.leaves[i]) for i in tracked if call.shares[i].offset is None}
-        given = {i: call.shares[i].offset for i in tracked if call.shares[i].offset is not None}
-        offsets = call.again(zero | given)
+        carried = {i: call.shares[i].offset for i in tracked if call.shares[i].offset is not None}
+        offsets = call.again(zero | carried)
         offsets = offsets if isinstance(offsets, (tuple, list)) else (offsets,)
 
     def nth(number: int) -> Shares:
@@ -75,13 +75,13 @@ def linear_in_all(call: FunctionCall) -> Outcome:
             return per_source(one, [call.shares[i].part(first, end) for i in tracked])
 
         offset = offsets[number] if has_offset else None
-        return call.settle_own(
+        return call.settle_unmixed(
             Shares(call.sources, tuple(results[number].shape), compute, offset, stage=call.stage, gate=gate)
         )
 
-    found = [nth(n) if isinstance(r, Tensor) and r.is_floating_point() else None for n, r in enumerate(results)]
-    only = found[0]
-    return found if isinstance(call.out, (tuple, list)) or only is None else only
+    each = [nth(n) if isinstance(r, Tensor) and r.is_floating_point() else None for n, r in enumerate(results)]
+    only = each[0]
+    return each if isinstance(call.out, (tuple, list)) or only is None else only
 
 
 def _data_leaves(call: FunctionCall) -> list[int]:
@@ -136,9 +136,9 @@ def add(call: FunctionCall) -> Shares:
         offset = total + (0 if x is None else x) + factor * (0 if y is None else y)
     summed = Shares(call.sources, shape, compute, offset, stage=call.stage, gate=_is_gate(a, b))
     if a is None or b is None:
-        return call.lost(STRANGER) if call.is_stranger(left if a is None else right) else call.settle_own(summed)
+        return call.lost(STRANGER) if call.is_stranger(left if a is None else right) else call.settle_unmixed(summed)
     summed = call.settle(summed)
-    summed.stage = OWN if a.stage == b.stage == OWN else ""
+    summed.stage = UNMIXED if a.stage == b.stage == UNMIXED else ""
     summed.keep = summed.size <= call.holdable  # a residual stream is read by each part of the next layer
     return summed
 
@@ -233,14 +233,14 @@ def _projected(call: FunctionCall, shares: Shares, project: Callable[[Tensor], T
     offset = None if shares.offset is None else project(shares.offset)
     if bias is not None:
         offset = (bias.to(call.dtype) + (0 if offset is None else offset)).expand(call.out.shape)
-    found = Shares(
+    projected = Shares(
         shares.sources,
         call.shape,
         lambda first, end: project(shares.part(first, end)),
         offset,
         stage=shares.stage,
     )
-    return call.settle_own(found)
+    return call.settle_unmixed(projected)
 
 
 def matrix_product(call: FunctionCall) -> Shares:
@@ -259,14 +259,14 @@ def matrix_product(call: FunctionCall) -> Shares:
     shares, weights = b, left
     if shares.lost:
         return call.lost(shares.lost)
-    found = Shares(
+    attended = Shares(
         shares.sources,
         call.shape,
         lambda first, end: mixed(weights, shares.part(first, end)),
         None if shares.offset is None else weights.to(shares.offset.dtype) @ shares.offset,
         stage=MIXED,
     )
-    return call.hold(found)
+    return call.hold(attended)
 
 
 def mixed(weights: Tensor, values: Tensor) -> Tensor:
@@ -287,14 +287,14 @@ def sdpa(call: FunctionCall) -> Shares:
     def mix(v: Tensor) -> Tensor:
         return mixed(weights, repeat_heads(query, v) if gqa else v)
 
-    found = Shares(
+    attended = Shares(
         shares.sources,
         call.shape,
         lambda first, end: mix(shares.part(first, end)),
         None if shares.offset is None else mix(shares.offset[None])[0],
         stage=MIXED,
     )
-    return call.hold(found)
+    return call.hold(attended)
 
 
 def linear_in_one(call: FunctionCall) -> Outcome:
@@ -304,11 +304,11 @@ def linear_in_one(call: FunctionCall) -> Outcome:
     if len(split) != 1:
         return call.lost("a product of two hidden states")
     call.shares = split
-    found = linear_in_all(call)
-    if weighed and isinstance(found, Shares):
-        found.stage = MIXED
-        return call.hold(found)
-    return found
+    outcome = linear_in_all(call)
+    if weighed and isinstance(outcome, Shares):
+        outcome.stage = MIXED
+        return call.hold(outcome)
+    return outcome
 
 
 # What is not linear, made so with the values the model really has.
@@ -365,11 +365,11 @@ def _normed(
     offset = None if shares.offset is None else center(shares.offset) * factor
     if bias is not None:
         offset = (bias.to(scale.dtype) + (0 if offset is None else offset)).expand(shape)
-    stage = OWN if shares.stage == OWN else ""
-    found = Shares(
+    stage = UNMIXED if shares.stage == UNMIXED else ""
+    scaled = Shares(
         shares.sources, shape, lambda first, end: center(shares.part(first, end)) * factor, offset, stage=stage
     )
-    return call.settle(found)
+    return call.settle(scaled)
 
 
 def unrelated(call: FunctionCall) -> None:

@@ -23,7 +23,7 @@ Compute = Callable[[int, int], Tensor]  # first source, end → (sources, *shape
 BUDGET = 2**24  # numbers a chunk of shares may have: 64 MiB in float32
 BIAS_RULES = ("absdot", "norm", "equal", "abssim")
 HALF = frozenset({torch.float16, torch.bfloat16})
-OWN, MIXED = "own", "mixed"  # stages: each position still is its own only source; just out of an attention
+UNMIXED, MIXED = "unmixed", "mixed"  # stages: each position still is its own only source; just out of an attention
 STRANGER = "a sum or join with something that is neither a hidden state nor a parameter: it came around the layers"
 Outcome: TypeAlias = "Shares | Sequence[Shares | None] | None"
 Rule = Callable[["FunctionCall"], Outcome]
@@ -99,12 +99,12 @@ def diagonal(value: Tensor, axis: int) -> Shares:
 
     def compute(first: int, end: int) -> Tensor:
         part = value.new_zeros((end - first, *value.shape))
-        own = torch.arange(first, end, device=value.device)
+        positions = torch.arange(first, end, device=value.device)
         by_position = part.movedim(axis + 1, 1)
-        by_position[own - first, own] = value.movedim(axis, 0)[own]
+        by_position[positions - first, positions] = value.movedim(axis, 0)[positions]
         return part
 
-    return Shares(sources, tuple(value.shape), compute, stage=OWN)
+    return Shares(sources, tuple(value.shape), compute, stage=UNMIXED)
 
 
 def settled(shares: Shares, rule: str | None, holdable: int) -> Shares:
@@ -115,8 +115,8 @@ def settled(shares: Shares, rule: str | None, holdable: int) -> Shares:
     offset = shares.offset
     if offset is None or shares.lost:
         return shares
-    stage = OWN if shares.stage == OWN else ""
-    if rule is None and stage == OWN:
+    stage = UNMIXED if shares.stage == UNMIXED else ""
+    if rule is None and stage == UNMIXED:
         rule = "equal"  # to its own position, which is the only one there; the authors' first layer does the same
     if rule is None:
         return Shares(shares.sources, shares.shape, shares.part, stage=stage, gate=shares.gate)
@@ -182,8 +182,8 @@ class FunctionCall:
         cls, name: str, func: Function, args: Any, kwargs: Any, find: Callable[[Any], Shares | None]
     ) -> FunctionCall:
         leaves, spec = tree_flatten((args, kwargs))
-        found = {i: s for i, leaf in enumerate(leaves) if (s := find(leaf)) is not None}
-        return cls(name, func, leaves, spec, found, None, None, 0)
+        shares = {i: s for i, leaf in enumerate(leaves) if (s := find(leaf)) is not None}
+        return cls(name, func, leaves, spec, shares, None, None, 0)
 
     def again(self, replaced: dict[int, Any]) -> Any:
         """The same call with other operands; constants join in the precision of the shares."""
@@ -194,8 +194,8 @@ class FunctionCall:
     def arguments(self, *names: str) -> list[Any]:
         """Arguments by the order of their names, None where not given."""
         args, kwargs = tree_unflatten(self.leaves, self.spec)
-        given = dict(zip(names, args, strict=False)) | kwargs
-        return [given.get(n) for n in names]
+        by_name = dict(zip(names, args, strict=False)) | kwargs
+        return [by_name.get(n) for n in names]
 
     def of_operand(self, operand: Any) -> Shares | None:
         """Shares of one of the arguments."""
@@ -209,7 +209,7 @@ class FunctionCall:
 
         Before the first attention everything belongs to its position, so nothing is strange there.
         """
-        if self.stage == OWN or not isinstance(constant, Tensor) or isinstance(constant, nn.Parameter):
+        if self.stage == UNMIXED or not isinstance(constant, Tensor) or isinstance(constant, nn.Parameter):
             return False
         return constant.numel() > 1 and bool(constant.any())
 
@@ -224,15 +224,15 @@ class FunctionCall:
     def all_lost(self, why: str) -> Outcome:
         return self.lost(why) if isinstance(self.out, Tensor) else [self.lost(why) for _ in self.out]
 
-    def hold(self, found: Shares) -> Shares:
+    def hold(self, shares: Shares) -> Shares:
         """Attention results are computed at once, so that no chain of promises grows over the layers."""
-        if found.size <= self.holdable:
-            found.hold()
-        return found
+        if shares.size <= self.holdable:
+            shares.hold()
+        return shares
 
-    def settle_own(self, shares: Shares) -> Shares:
+    def settle_unmixed(self, shares: Shares) -> Shares:
         """Before the first attention every bias belongs to the position it is added at."""
-        return self.settle(shares) if shares.stage == OWN else shares
+        return self.settle(shares) if shares.stage == UNMIXED else shares
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -251,7 +251,7 @@ class FunctionCall:
     def stage(self) -> str:
         """Stage of a result that treats its operands alike."""
         stages = {s.stage for s in self.shares.values()}
-        return MIXED if MIXED in stages else OWN if stages == {OWN} else ""
+        return MIXED if MIXED in stages else UNMIXED if stages == {UNMIXED} else ""
 
 
 def _full(leaf: Any) -> Any:

@@ -115,16 +115,16 @@ def discard_smallest(map_BQK: BQK, share: float, keep_BN: BN, site: Site, protec
     queries = map_BQK.shape[1]
     for row in range(len(map_BQK)):
         columns = keep_BN[row].nonzero()[:, 0]
-        own = keep_BN[row, site.first_query : site.first_query + queries].nonzero()[:, 0]
-        block = result[row][own[:, None], columns]
+        rows = keep_BN[row, site.first_query : site.first_query + queries].nonzero()[:, 0]
+        block = result[row][rows[:, None], columns]
         order = block.flatten().argsort(stable=True)
         drop = order[: int(share * block.numel())]
         if protected_BN is not None:
-            guard = protected_BN[row, columns][None] | protected_BN[row, own + site.first_query][:, None]
+            guard = protected_BN[row, columns][None] | protected_BN[row, rows + site.first_query][:, None]
             drop = drop[~guard.flatten()[drop]]
         flat = block.flatten()
         flat[drop] = 0
-        result[row][own[:, None], columns] = flat.view_as(block)
+        result[row][rows[:, None], columns] = flat.view_as(block)
     return result
 
 

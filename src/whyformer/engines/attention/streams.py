@@ -71,7 +71,7 @@ def generic_relevance(
     dtype = next(iter(maps.values())).dtype
     eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in whole_keep(schedule, keep).items()}
     for link in schedule.links:  # a placed token is nothing of its own
-        eyes[link.into] = eyes[link.into] * _own(link)
+        eyes[link.into] = eyes[link.into] * _unplaced(link)
     states: dict[tuple[str, int], Rows] = {}
 
     def state(stream: str, after: int) -> Rows:
@@ -115,7 +115,7 @@ def _placed(link: Link, like: Tensor) -> Tensor:
     return link.placed_BNM.to(like.dtype)
 
 
-def _own(link: Link) -> Tensor:
+def _unplaced(link: Link) -> Tensor:
     """(B, N, 1) tokens that are not placed."""
     assert link.placed_BNM is not None
     return link.placed_BNM.sum(2, keepdim=True) == 0
@@ -146,10 +146,10 @@ def _crossed(
     self_in_rule_10: bool,
 ) -> Rows:
     s, q = step.query, step.key
-    own, other = rows[s], others[q]
+    asking, other = rows[s], others[q]
     if normalize_cross:
-        own, other = normalized(own, eyes[s]), normalized(other, eyes[q])
-    between = own.transpose(1, 2) @ layer @ other if self_in_rule_10 else layer  # eq. 10
+        asking, other = normalized(asking, eyes[s]), normalized(other, eyes[q])
+    between = asking.transpose(1, 2) @ layer @ other if self_in_rule_10 else layer  # eq. 10
     # Eq. 11 for the query stream itself, and in the same way for any third stream that the keys had seen.
     return {t: r + (between if t == q else layer @ others[t]) for t, r in rows.items()}
 
@@ -166,28 +166,28 @@ def rollout_relevance(
     rolled: dict[tuple[str, int], Tensor] = {
         (s, START): eye_of(k, dtype) for s, k in whole_keep(schedule, keep).items()
     }
-    found: Maps = {}
+    maps: Maps = {}
     for step in schedule.steps:
         if not step.used:
             continue
-        own = rolled[step.query, step.query_after]
+        asking = rolled[step.query, step.query_after]
         if step.cross and step.site in cross:
             other = rolled[step.key, step.key_after]
-            found[step.query, step.key] = own.transpose(1, 2) @ cross[step.site] @ other
+            maps[step.query, step.key] = asking.transpose(1, 2) @ cross[step.site] @ other
         elif not step.cross and step.site in layers:
-            own = layers[step.site] @ own
-        rolled[step.query, step.site] = own
+            asking = layers[step.site] @ asking
+        rolled[step.query, step.site] = asking
     for s in schedule.streams:
         if schedule.between(s, s):
-            found[s, s] = rolled[s, schedule.last(s)]
+            maps[s, s] = rolled[s, schedule.last(s)]
     for link in schedule.links:
-        whole = found[link.into, link.into]
+        whole = maps[link.into, link.into]
         starts = whole @ _placed(link, whole)
-        for third in [t for s, t in found if s == link.source and t != link.source]:  # what the placed stream had read
-            found[link.into, third] = starts @ found[link.source, third]
-        found[link.into, link.source] = starts @ rolled[link.source, schedule.last(link.source)]
-        found[link.into, link.into] = whole * _own(link).transpose(1, 2)
-    return _folded(schedule, found)
+        for third in [t for s, t in maps if s == link.source and t != link.source]:  # what the placed stream had read
+            maps[link.into, third] = starts @ maps[link.source, third]
+        maps[link.into, link.source] = starts @ rolled[link.source, schedule.last(link.source)]
+        maps[link.into, link.into] = whole * _unplaced(link).transpose(1, 2)
+    return _folded(schedule, maps)
 
 
 def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
@@ -206,13 +206,13 @@ def start_sites(schedule: Schedule, start_layer: int) -> set[int]:
 
 def layer_means(schedule: Schedule, maps: Mapping[int, AnyBQK], layers: str | int | Sequence[int]) -> Maps:
     """For each pair of streams, the mean of the chosen layers (numbered among those of the pair)."""
-    found: Maps = {}
+    means: Maps = {}
     for s in schedule.shown:
         for t in schedule.shown:
             sites = schedule.between(s, t)
             if sites:
-                found[s, t] = torch.stack([maps[sites[i]] for i in chosen_layers(layers, len(sites))]).mean(0)
-    return found
+                means[s, t] = torch.stack([maps[sites[i]] for i in chosen_layers(layers, len(sites))]).mean(0)
+    return means
 
 
 def read_streams(maps: Maps, readout: Mapping[str, Tensor], keep: Mapping[str, Tensor]) -> Tensor:

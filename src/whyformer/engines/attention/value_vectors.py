@@ -40,8 +40,8 @@ class Contributions:
         """T_ii."""
         weights_BHQ = self.attention_BHQK.diagonal(self.first_query, dim1=2, dim2=3)
         queries = self.attention_BHQK.shape[2]
-        own = self.vectors_BHKE[:, :, self.first_query : self.first_query + queries]
-        return self._finished(torch.einsum("bhq,bhqe->bqe", weights_BHQ, own), self.residual_BQE)
+        vectors_BHQE = self.vectors_BHKE[:, :, self.first_query : self.first_query + queries]
+        return self._finished(torch.einsum("bhq,bhqe->bqe", weights_BHQ, vectors_BHQE), self.residual_BQE)
 
     @property
     def others_BQE(self) -> BQE:
@@ -69,8 +69,8 @@ class Contributions:
         norms = torch.cat(parts, 1).to(self.vectors_BHKE.dtype)
         if self.scale_BQ is not None:
             norms = norms * self.scale_BQ[..., None]
-        own = torch.arange(norms.shape[1], device=norms.device)
-        norms[:, own, own + self.first_query] = self.diagonal_BQE.norm(dim=-1)
+        queries = torch.arange(norms.shape[1], device=norms.device)
+        norms[:, queries, queries + self.first_query] = self.diagonal_BQE.norm(dim=-1)
         return norms
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
@@ -79,8 +79,8 @@ class Contributions:
             weights_BKQH = self.attention_BHQK[:, :, rows].permute(0, 3, 2, 1)
             vectors_BKQE = weights_BKQH @ self.vectors_BHKE.transpose(1, 2)
             if self.residual_BQE is not None:
-                own = torch.arange(rows.start, rows.stop, device=vectors_BKQE.device)
-                vectors_BKQE[:, own + self.first_query, own - rows.start] += self.residual_BQE[:, rows]
+                queries = torch.arange(rows.start, rows.stop, device=vectors_BKQE.device)
+                vectors_BKQE[:, queries + self.first_query, queries - rows.start] += self.residual_BQE[:, rows]
             if self.scale_BQ is not None:
                 vectors_BKQE = vectors_BKQE * self.scale_BQ[:, None, rows, None]
             yield rows, vectors_BKQE.transpose(1, 2)

@@ -42,8 +42,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
             "at='embeddings'."
         )
-    given = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
-    entrance = Entrance.of(trace, given) if chosen == "embeddings" else None
+    leaf_count = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
+    entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
     inputs = trace.leaves[0] if entrance is None else trace.tokens()
     plain = not (text or run.modality.pixels or run.modality.named_columns)
     if entrance is None and plain and _no_steps(run, inputs):
@@ -52,11 +52,11 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             f"{run.length} positions of its own making: which belongs to which is not known. Use at='embeddings', or "
             "an attention method."
         )
-    found = run.differentiated(trace, [inputs])[0] if gradient else None
+    slopes = run.differentiated(trace, [inputs])[0] if gradient else None
     if entrance is not None:
-        inputs, found = trace.batch_first(inputs), None if found is None else trace.batch_first(found)
+        inputs, slopes = trace.batch_first(inputs), None if slopes is None else trace.batch_first(slopes)
     point_bytes = max(1, saved.total // run.batch.size)
-    return SingleInput(run, inputs.detach(), entrance, point_bytes, None if found is None else lifted(found))
+    return SingleInput(run, inputs.detach(), entrance, point_bytes, None if slopes is None else lifted(slopes))
 
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:

@@ -21,14 +21,14 @@ from whyformer.run import Run
 class FeatureMap:
     """One layer's features of the patches, row by row; special tokens are left out.
 
-    own_B: rows and columns of each picture, where a batch of different sizes was padded at the right and bottom.
+    grids_B: rows and columns of each picture, where a batch of different sizes was padded at the right and bottom.
     """
 
     name: str
     grid: tuple[int, int]
     values_BPD: Tensor
     gradient_BPD: Tensor | None  # of the explained values
-    own_B: tuple[tuple[int, int], ...] = ()
+    grids_B: tuple[tuple[int, int], ...] = ()
 
     def maps(self, row: int) -> Tensor:
         """(D, rows, columns) of one picture, without its padding."""
@@ -36,7 +36,7 @@ class FeatureMap:
 
     def laid_out(self, values_PD: Tensor, row: int) -> Tensor:
         """(D, rows, columns) numbers of the patches of one picture, without its padding."""
-        rows, columns = self.own_B[row] if self.own_B else self.grid
+        rows, columns = self.grids_B[row] if self.grids_B else self.grid
         return values_PD.T.unflatten(1, self.grid)[:, :rows, :columns]
 
 
@@ -50,7 +50,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
             f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
             "input_x_gradient or occlusion."
         )
-    kept: list[Any] = []
+    outputs: list[Any] = []
     names = module_names(run.modality.model)
     intercept = AttentionInputs(run.batch.size, names, run.study.batch_axes)
     pixels = run.batch.tensors[run.modality.main]
@@ -58,24 +58,24 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(grad))
         if isinstance(layer, str):
-            stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: kept.append(out)).remove)
+            stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
         with intercept:
             logits = run.output.logits(batch)
         values_B = run.scalars(logits)
         run.forwards_B += 1
-        name, tensor, number = _chosen(run, intercept, kept, layer)
+        name, tensor, number = _chosen(run, intercept, outputs, layer)
         gradient = None
         if grad:
-            (found,) = torch.autograd.grad(values_B.sum(), tensor, allow_unused=True)
+            (slopes,) = torch.autograd.grad(values_B.sum(), tensor, allow_unused=True)
             run.backwards_B += 1
-            gradient = torch.zeros_like(tensor) if found is None else found
+            gradient = torch.zeros_like(tensor) if slopes is None else slopes
     arrange = _Arrangement(run, tensor, number)
     features = FeatureMap(
         name,
         arrange.grid,
         arrange.patches(tensor),
         None if gradient is None else arrange.patches(gradient),
-        arrange.own_grids(),
+        arrange.grids(),
     )
     if features.gradient_BPD is not None:
         _require_gradient(features, intercept)
@@ -90,11 +90,11 @@ def _module(run: Run, name: str) -> torch.nn.Module:
 
 
 def _chosen(
-    run: Run, intercept: AttentionInputs, kept: list[Any], layer: int | str | None
+    run: Run, intercept: AttentionInputs, outputs: list[Any], layer: int | str | None
 ) -> tuple[str, Tensor, int | None]:
     """Name, tensor, and the number of the attention it enters (None for the output of a module)."""
     if isinstance(layer, str):
-        out = kept[-1] if kept else None
+        out = outputs[-1] if outputs else None
         tensor = out if isinstance(out, Tensor) else next((t for t in _members(out) if isinstance(t, Tensor)), None)
         if tensor is None:
             raise BadInput(f"layer={layer!r}: this module put out no tensor while the model ran.")
@@ -105,13 +105,13 @@ def _chosen(
     number = count - 1 if layer is None else layer
     if not isinstance(number, int) or not -count <= number < count:
         raise BadInput(f"layer={layer!r}: the model has {count} attention layers, numbered 0 to {count - 1}.")
-    path, found = intercept.inputs[number]
-    if found is None:
+    path, entering = intercept.inputs[number]
+    if entering is None:
         raise NotOffered(
             f"what the attention {path} reads could not be followed to its source. Name a module instead: "
             "layer='path.of.module'."
         )
-    return f"the input of {path}", found, number % count
+    return f"the input of {path}", entering, number % count
 
 
 def _members(out: Any) -> list[Any]:
@@ -143,14 +143,14 @@ class _Arrangement:
             raise BadInput(f"which axis of features of shape {tuple(tensor.shape)} holds the channels is not clear.")
         rows = self._rows(tensor).shape[1]
         units = run.units[0]
-        own = np.asarray(units.special)
+        special = np.asarray(units.special)
         height, width = run.batch.tensors[run.modality.main].shape[-2:]
         self.size: tuple[int, int] = (height, width)
         self.seen = self._seen_grid(rows)
         if not run.multi_stream and rows == len(units) and units.grid is not None:
-            self.kept, self.grid = torch.tensor(~own), units.grid
+            self.is_patch, self.grid = torch.tensor(~special), units.grid
         else:
-            self.kept = torch.ones(rows, dtype=torch.bool)
+            self.is_patch = torch.ones(rows, dtype=torch.bool)
             self.grid = self.seen or _grid_of(rows, height, width)
 
     def _seen_grid(self, count: int) -> tuple[int, int] | None:
@@ -159,7 +159,7 @@ class _Arrangement:
         known = self.run.multi_stream and self.run.stream_sizes.get("image") == count
         return part.padded_grid(view, count) if known else None
 
-    def own_grids(self) -> tuple[tuple[int, int], ...]:
+    def grids(self) -> tuple[tuple[int, int], ...]:
         """Of each picture, where some are padded."""
         sizes = [units.image_size or self.size for units in self.run.units]
         if all(size == self.size for size in sizes):
@@ -195,7 +195,7 @@ class _Arrangement:
 
     def patches(self, tensor: Tensor) -> Tensor:
         rows = self._rows(tensor.detach())
-        rows = rows[:, self.kept.to(rows.device)]
+        rows = rows[:, self.is_patch.to(rows.device)]
         return rows.to(torch.promote_types(rows.dtype, torch.float32))
 
 

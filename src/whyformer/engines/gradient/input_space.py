@@ -40,7 +40,7 @@ class InputSpace(ABC):
         """(B, N) the sum (or the largest entry) of a (B, …) tensor over each unit."""
 
     @abstractmethod
-    def kept(self, row: int) -> Tensor:
+    def real(self, row: int) -> Tensor:
         """True at the real numbers of one input, in the shape of its first axes."""
 
     @abstractmethod
@@ -149,7 +149,7 @@ class SingleInput(InputSpace):
             logits, vectors = self._entered(batch, None)
             numbers.append(vectors)
         elif self.run.modality.embeds:
-            with torch.no_grad(), self.run.modality.looked_up(batch, partial(_kept, numbers)):
+            with torch.no_grad(), self.run.modality.looked_up(batch, partial(_noted, numbers)):
                 logits = self.run.output.logits(batch)
         else:
             numbers.append(batch.tensors[self.run.modality.main])
@@ -180,7 +180,7 @@ class SingleInput(InputSpace):
             scores = self.run.per_unit(detail, largest)
         return scores * self.run.keep_BN
 
-    def kept(self, row: int) -> Tensor:
+    def real(self, row: int) -> Tensor:
         """Everything, where positions are no tokens."""
         numbers = self.inputs[row]
         if self.run.modality.pixels and self.entrance is None:
@@ -192,8 +192,8 @@ class SingleInput(InputSpace):
 
     def spread(self, row: int) -> Tensor:
         numbers = self.inputs[row].double()
-        own = numbers[self.kept(row)]
-        return (own.std(correction=0) if numbers.ndim == 2 else own.max() - own.min()).cpu()
+        real = numbers[self.real(row)]
+        return (real.std(correction=0) if numbers.ndim == 2 else real.max() - real.min()).cpu()
 
     def smoothed(self, detail: Tensor, patch_smoothing: float) -> Tensor:
         self.check_smoothing(patch_smoothing)
@@ -213,6 +213,6 @@ class SingleInput(InputSpace):
         return [n.cpu().numpy() for n in numbers.float()]
 
 
-def _kept(numbers: list[Tensor], embedding: Tensor) -> Tensor:
+def _noted(numbers: list[Tensor], embedding: Tensor) -> Tensor:
     numbers.append(embedding)
     return embedding

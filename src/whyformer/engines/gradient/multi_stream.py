@@ -74,11 +74,11 @@ class MultiStream(InputSpace):
                 f"baseline={{{', '.join(f'{s!r}: …' for s in streams)}}}; streams left out take their default."
             )
         if isinstance(baseline, Mapping):
-            for stream, own in baseline.items():
+            for stream, start in baseline.items():
                 if stream not in streams:
                     raise UnknownName("stream", stream, streams)
-                if not isinstance(own, (Tensor, np.ndarray, float)) and own is not None:
-                    require_taken([e for e in self.stream_inputs if e.stream == stream], own)
+                if not isinstance(start, (Tensor, np.ndarray, float)) and start is not None:
+                    require_taken([e for e in self.stream_inputs if e.stream == stream], start)
             return {stream: baseline.get(stream) for stream in streams}
         if baseline is not None:
             require_taken(self.stream_inputs, baseline)
@@ -90,11 +90,11 @@ class MultiStream(InputSpace):
         scores = detail.new_zeros(self.run.keep_BN.shape)
         for stream_input, numbers in zip(self.stream_inputs, self.split(detail), strict=True):
             for row in range(len(scores)):
-                own = scores[row, stream_input.positions]
-                own[self.run.keep_BN[row, stream_input.positions]] += stream_input.per_unit(row, numbers[row], largest)
+                part = scores[row, stream_input.positions]
+                part[self.run.keep_BN[row, stream_input.positions]] += stream_input.per_unit(row, numbers[row], largest)
         return scores
 
-    def kept(self, row: int) -> Tensor:
+    def real(self, row: int) -> Tensor:
         return torch.cat([
             stream_input.kept(row, numbers[row]).expand_as(numbers[row]).flatten()
             for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True)
@@ -104,10 +104,10 @@ class MultiStream(InputSpace):
         """One number for each kept one: every stream has its own scale."""
         spreads = []
         for stream_input, numbers in zip(self.stream_inputs, self.split(self.inputs), strict=True):
-            own = numbers[row].double()[stream_input.kept(row, numbers[row]).expand_as(numbers[row])]
-            if len(own):
+            real = numbers[row].double()[stream_input.kept(row, numbers[row]).expand_as(numbers[row])]
+            if len(real):
                 spreads.append(
-                    (own.std(correction=0) if stream_input.vectors else own.max() - own.min()).expand_as(own)
+                    (real.std(correction=0) if stream_input.vectors else real.max() - real.min()).expand_as(real)
                 )
         return torch.cat(spreads).cpu()
 
@@ -142,8 +142,8 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         leaves[number] = as_leaf(tensor)
         return leaves[number].clone()  # a leaf itself must not be written into, and some models do that
 
-    given = {i: stream_input.given(run.batch) for i, stream_input in enumerate(stream_inputs)}
-    floats = {stream_inputs[i].name: leaf(i, tensor) for i, tensor in given.items() if tensor is not None}
+    tensors = {i: stream_input.given(run.batch) for i, stream_input in enumerate(stream_inputs)}
+    floats = {stream_inputs[i].name: leaf(i, tensor) for i, tensor in tensors.items() if tensor is not None}
     swaps = {i: stream_input.swap(run.batch, partial(leaf, i)) for i, stream_input in enumerate(stream_inputs)}
     looked_up = {i: swap for i, swap in swaps.items() if swap is not None}
     with SavedBytes(run.modality.model) as saved, torch.enable_grad():
@@ -159,11 +159,11 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
             )
         stream_inputs[i].weight = swap.weight_used.detach()
     numbers = [leaves[i] for i in range(len(stream_inputs))]
-    found = None
+    slopes = None
     if gradient:
         trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
-        found = torch.cat([lifted(g).flatten(1) for g in run.differentiated(trace, numbers)], 1)
-    return MultiStream(run, stream_inputs, numbers, max(1, saved.total // run.batch.size), found)
+        slopes = torch.cat([lifted(g).flatten(1) for g in run.differentiated(trace, numbers)], 1)
+    return MultiStream(run, stream_inputs, numbers, max(1, saved.total // run.batch.size), slopes)
 
 
 def stream_inputs_of(run: Run) -> list[StreamInput]:
