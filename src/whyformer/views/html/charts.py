@@ -97,9 +97,10 @@ def _axes(across: Axis, up: Axis, mark: Lines | Scatter) -> list[str]:
     for value in across.ticks():
         parts.append(_text(float(_across(across, value)), HEIGHT - BOTTOM + 16, f"{value:.4g}", "middle"))
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, mark.x_axis, "middle"))
+    size = min(12.0, (HEIGHT - BOTTOM) / max(len(mark.y_axis), 1) / 0.55)  # the whole name, along the axis
     parts.append(
-        f'<text transform="translate(12 {(HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" text-anchor="middle" font-size="12" '
-        f'fill="{GREY}">{escape(mark.y_axis)}</text>'
+        f'<text transform="translate(12 {(HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" text-anchor="middle" '
+        f'font-size="{size:.3g}" fill="{GREY}">{escape(mark.y_axis)}</text>'
     )
     return parts
 
