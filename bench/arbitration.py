@@ -7,7 +7,7 @@ import torch
 import whyformer as wf
 from bench.timing import machine, ratios
 from whyformer.engines.perturbation.ranking import leave_one_out
-from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.games import games_of
 
 TOKENS = 20
 SPECIAL = {"cls_token_id": 101, "sep_token_id": 102, "mask_token_id": 103}
@@ -33,11 +33,11 @@ def main() -> None:
         f"{count} candidates": (lambda spaces=spaces: explainer.recommend(inputs, spaces=spaces, **how))
         for spaces, count in counts.items()
     }
-    with perturbing(explainer, inputs, replace=103) as perturbed:
+    with games_of(explainer, inputs, replace=103) as games:
         masks = leave_one_out(TOKENS)
 
         def forwards() -> None:
-            perturbed.new_game(0).ask(masks)
+            games.new_game(0).ask(masks)
 
         found = ratios({**contenders, "forwards": forwards}, rounds=5)
     print(f"{TOKENS + 1} perturbed forwards: {found['forwards', '']:.3f} s")

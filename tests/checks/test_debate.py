@@ -169,7 +169,7 @@ def test_permuting_uniform_attention_changes_nothing() -> None:
         run = exam.run(0)
         for layers in ("last", "all"):
             places = rows_of(run, layers, rows="all")
-            own = outputs_with(run, places, [p.own_HRK[None] for p in places])
+            own = outputs_with(run, places, [p.weights_HRK[None] for p in places])
             shuffled = outputs_with(run, places, permuted(places, 6, 0))
             assert float(tvd(shuffled, own).max()) < 1e-6
     assert max(i.change_everywhere for i in wiegreffe_pinter(exam).inputs) < 1e-6
@@ -182,10 +182,10 @@ def test_permuted_rows_hold_the_same_weights_and_leave_special_tokens_alone() ->
     with exam.borrowing():
         (place,) = rows_of(exam.run(0))
     (maps,) = permuted([place], 5, 0)
-    assert torch.equal(maps.sort(-1).values, place.own_HRK.sort(-1).values.expand_as(maps))
+    assert torch.equal(maps.sort(-1).values, place.weights_HRK.sort(-1).values.expand_as(maps))
     hidden = ~place.free_RK
     assert hidden[0].nonzero()[:, 0].tolist() == [0, 9]
-    assert torch.equal(maps[..., hidden[0]], place.own_HRK[..., hidden[0]].expand(5, -1, -1, -1))
+    assert torch.equal(maps[..., hidden[0]], place.weights_HRK[..., hidden[0]].expand(5, -1, -1, -1))
     assert len({m.numpy().tobytes() for m in maps}) > 1
 
 
@@ -202,9 +202,9 @@ def test_the_adversary_is_as_far_as_it_says_and_keeps_the_output() -> None:
     with exam.borrowing():
         run = exam.run(0)
         places = rows_of(run, heads=[2])
-        before = outputs_with(run, places, [places[0].own_HRK[None]])[0]
+        before = outputs_with(run, places, [places[0].weights_HRK[None]])[0]
         found = adversarial_attention(run, places, before, candidates=3, steps=60)
-        own = places[0].shown(places[0].own_HRK[None])[0]
+        own = places[0].shown(places[0].weights_HRK[None])[0]
     assert 0 < found.jsd <= math.log(2)
     assert found.jsd == pytest.approx(twin.divergence(own.tolist(), found.shown[0].tolist()), abs=1e-5)
     assert found.change <= 0.05
@@ -221,9 +221,9 @@ def test_the_models_own_attention_is_among_the_candidates() -> None:
     with exam.borrowing():
         run = exam.run(0)
         places = rows_of(run, "all", rows="all")
-        before = outputs_with(run, places, [p.own_HRK[None] for p in places])[0]
+        before = outputs_with(run, places, [p.weights_HRK[None] for p in places])[0]
         found = adversarial_attention(run, places, before, candidates=1, steps=2, epsilon=1e-9)
-        own = places[-1].shown(places[-1].own_HRK[None])[0]
+        own = places[-1].shown(places[-1].weights_HRK[None])[0]
     assert found.jsd == 0
     assert found.change == 0
     assert torch.equal(found.shown[-1], own)
@@ -260,7 +260,7 @@ def test_runs_on_other_families(name: str) -> None:
         run = exam.run(1)
         for rows in ("readout", "all"):  # a model's own attention, imposed, is the model
             places = rows_of(run, "all", rows=rows)
-            own = outputs_with(run, places, [p.own_HRK.expand(3, -1, -1, -1) for p in places])
+            own = outputs_with(run, places, [p.weights_HRK.expand(3, -1, -1, -1) for p in places])
             assert float(tvd(own, probabilities(run.logits)).max()) < 1e-5
         places = rows_of(run, "all", heads=[1])
         moved = outputs_with(run, places, permuted(places, 4, 0))

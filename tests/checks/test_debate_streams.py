@@ -100,8 +100,8 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
         assert rows == {"image": tuple(range(16))}
     for place in places:
         assert float(place.read_R.sum()) == pytest.approx(1)
-        assert place.shown(place.own_HRK[None]).sum().item() == pytest.approx(1)
-        assert torch.allclose(place.full(place.share_HRK[None])[0], place.own_HRK, atol=1e-6)
+        assert place.shown(place.weights_HRK[None]).sum().item() == pytest.approx(1)
+        assert torch.allclose(place.full(place.share_HRK[None])[0], place.weights_HRK, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -114,7 +114,7 @@ def test_imposed_rows_give_what_the_twin_gives(name: str, rows: str, layers: str
         places = rows_of(one, layers, rows=rows)
         maps = permuted(places, 3, seed=0)
         found = outputs_with(one, places, maps)
-        own = outputs_with(one, places, [p.own_HRK[None] for p in places])[0]
+        own = outputs_with(one, places, [p.weights_HRK[None] for p in places])[0]
     model, inputs = eager(name), alone(name, 0)
     assert own.tolist() == pytest.approx(answered(name, model, inputs, {}).softmax(-1).tolist(), abs=1e-5)
     assert (found - own).abs().max() > 1e-3
@@ -131,7 +131,7 @@ def test_a_similarity_is_told_in_shares_of_what_the_units_add() -> None:
         places = rows_of(one)
         maps = permuted(places, 2, seed=1)
         found = outputs_with(one, places, maps)
-        own = outputs_with(one, places, [p.own_HRK[None] for p in places])[0]
+        own = outputs_with(one, places, [p.weights_HRK[None] for p in places])[0]
     assert own.tolist() == pytest.approx([0, 1], abs=1e-5)
     model, inputs = eager("clip"), alone("clip", 0)
     whole = float(answered("clip", model, inputs, {})[0])
@@ -192,7 +192,7 @@ def test_the_shown_map_inside_windows_is_the_mean_over_tokens() -> None:
             for number, tokens in enumerate(window_tokens(side, 4, shift)):
                 for j, token in enumerate(tokens):
                     want[token] += float(maps[number, :, j].sum()) / side**2
-            shown = place.shown(place.own_HRK[None])[0]
+            shown = place.shown(place.weights_HRK[None])[0]
             assert shown.tolist() == pytest.approx(want.tolist(), abs=1e-5)
             over = place.over_units(shown[None])[0].view(8, 8)
             share = 1 if layer == 1 else 4
@@ -255,15 +255,15 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
             rows = without(place, gone)
             erased = torch.isin(place.keys_RK, gone)
             assert (rows[0][:, erased] == 0).all()
-            assert torch.allclose(rows.sum(-1), place.own_HRK.sum(-1)[None], atol=1e-5)
+            assert torch.allclose(rows.sum(-1), place.weights_HRK.sum(-1)[None], atol=1e-5)
     assert attention.shape == gradient.shape == product.shape
     by_hand = torch.zeros_like(attention)
     for place in places:
         for r in range(len(place.rows)):
-            for k in range(place.own_HRK.shape[-1]):
-                by_hand[place.keys_RK[r, k]] += place.own_HRK[:, r, k].sum()
+            for k in range(place.weights_HRK.shape[-1]):
+                by_hand[place.keys_RK[r, k]] += place.weights_HRK[:, r, k].sum()
     assert torch.allclose(attention, by_hand, atol=1e-4)
-    assert attention.sum().item() == pytest.approx(sum(float(p.own_HRK.sum()) for p in places), rel=1e-5)
+    assert attention.sum().item() == pytest.approx(sum(float(p.weights_HRK.sum()) for p in places), rel=1e-5)
 
 
 # The checks as a whole
@@ -303,7 +303,7 @@ def test_how_far_from_uniform_is_the_mean_over_who_asks_whom() -> None:
     found = wiegreffe_pinter(exam).inputs[0].jsd
     with exam.borrowing():
         places = rows_of(exam.run(0))
-    each = [float(jsd(p.shown(p.own_HRK[None]), p.shown(p.full(p.even_HRK[None])))) for p in places]
+    each = [float(jsd(p.shown(p.weights_HRK[None]), p.shown(p.full(p.even_HRK[None])))) for p in places]
     assert len(each) == 2
     assert found == pytest.approx(np.mean(each), abs=1e-6)
 

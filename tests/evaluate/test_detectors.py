@@ -18,7 +18,7 @@ from tests.support import processors
 from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
 from whyformer.evaluate.detectors import overlap
-from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.games import games_of
 from whyformer.evaluate.recommend import _halves
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
@@ -69,11 +69,11 @@ def images(bright: bool = True) -> dict[str, torch.Tensor]:
 
 def test_the_value_is_that_of_the_query_on_the_changed_pixels() -> None:
     model, processor = model_of("detr"), processors.detr()
-    with perturbing(Explainer(model, processor), pictures(2), target=[(3, 1), (2, 0)], replace="zero") as perturbed:
-        assert [len(p) for p in perturbed.parts] == [24, 24]  # patches, and none of the queries
+    with games_of(Explainer(model, processor), pictures(2), target=[(3, 1), (2, 0)], replace="zero") as games:
+        assert [len(p) for p in games.parts] == [24, 24]  # patches, and none of the queries
         encoded = processor(pictures(2), return_tensors="pt")
         for row, (query, index) in enumerate([(3, 1), (2, 0)]):
-            rows, columns = perturbed.units[row].grid
+            rows, columns = games.units[row].grid
             absent = np.array([0, columns - 1, columns, rows * columns - 1])
             present = np.ones((2, 24), bool)
             present[1, absent] = False
@@ -83,7 +83,7 @@ def test_the_value_is_that_of_the_query_on_the_changed_pixels() -> None:
                 pixels[1, :, 8 * r : 8 * r + 8, 8 * c : 8 * c + 8] = 0
             with torch.no_grad():
                 logits = model(pixels, encoded["pixel_mask"][[row, row]]).logits[:, query]
-            said = perturbed.game(row).ask(present)
+            said = games.game(row).ask(present)
             assert said[:, 1] == pytest.approx(logits[:, index].tolist(), abs=1e-5)
             assert said[:, 0] == pytest.approx(logits.softmax(-1)[:, index].tolist(), abs=1e-5)
             assert said[:, 2].tolist() == (logits.argmax(-1) == index).float().tolist()
@@ -93,13 +93,13 @@ def test_the_value_is_that_of_the_query_on_the_changed_pixels() -> None:
 @pytest.mark.parametrize("replace", ["mean", "blur", "grey", "black"])
 def test_padding_is_never_touched_and_what_is_put_in_is_of_the_picture(replace: str) -> None:
     explainer = Explainer(model_of("detr"), processors.detr())
-    with perturbing(explainer, pictures(2), target=(1, 0), replace=replace) as perturbed:
-        mask = perturbed.batch.tensors["pixel_mask"].bool()
+    with games_of(explainer, pictures(2), target=(1, 0), replace=replace) as games:
+        mask = games.batch.tensors["pixel_mask"].bool()
         assert not mask.all()
         for row in range(2):
-            whole = perturbed.batch.tensors["pixel_values"][row]
-            run, place = perturbed.run_of(row)
-            variants = variants_of(run, place, perturbed.parts[row].tolist(), replace, perturbed.pool, (0, row))
+            whole = games.batch.tensors["pixel_values"][row]
+            run, place = games.run_of(row)
+            variants = variants_of(run, place, games.parts[row].tolist(), replace, games.pool, (0, row))
             empty = variants.batch(np.zeros((1, 24), bool), 0).tensors["pixel_values"][0]
             assert torch.equal(empty[:, ~mask[row]], whole[:, ~mask[row]])
             assert (empty[:, mask[row]] != whole[:, mask[row]]).float().mean() > 0.99
@@ -155,11 +155,11 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
     found = wf.recommend(model_of("detr"), pictures(), **how)
     assert found.best["method"] in METHODS
     assert "explanations of 4 inputs" in found.warnings[0]
-    with perturbing(Explainer(model_of("detr"), processors.detr()), pictures(), target=0.42) as perturbed:
-        choosing, testing = _halves(perturbed, list(range(perturbed.size)))
-    assert sorted(choosing + testing) == list(range(perturbed.size))
-    assert len({perturbed.of[i] for i in choosing}) == len({perturbed.of[i] for i in testing}) == 2
-    assert not {perturbed.of[i] for i in choosing} & {perturbed.of[i] for i in testing}
+    with games_of(Explainer(model_of("detr"), processors.detr()), pictures(), target=0.42) as games:
+        choosing, testing = _halves(games, list(range(games.size)))
+    assert sorted(choosing + testing) == list(range(games.size))
+    assert len({games.of[i] for i in choosing}) == len({games.of[i] for i in testing}) == 2
+    assert not {games.of[i] for i in choosing} & {games.of[i] for i in testing}
     assert (found.chosen_on, found.reported_on) == (len(choosing), len(testing))
     with pytest.raises(BadInput, match="2 inputs cannot be split"):
         wf.recommend(model_of("detr"), pictures(2), **how)
@@ -203,10 +203,10 @@ class Each(Swapping):
 @pytest.mark.parametrize("takes_over", [True, False])
 def test_a_detector_that_asks_for_each_class_by_itself(takes_over: bool) -> None:
     model = type("EachForObjectDetection", (Each,), {})(takes_over).eval()
-    with perturbing(Explainer(model), images(), target=(0, 1), replace="zero") as perturbed:
-        present = np.ones((2, len(perturbed.parts[0])), bool)
+    with games_of(Explainer(model), images(), target=(0, 1), replace="zero") as games:
+        present = np.ones((2, len(games.parts[0])), bool)
         present[1, 0] = False  # the bright patch
-        said = perturbed.game(0).ask(present)
+        said = games.game(0).ask(present)
     with torch.no_grad():
         logits = [float(model(**images()).logits[0, 0, 1]), said[1, 1]]
     assert said[:, 1] == pytest.approx(logits, abs=1e-4)

@@ -17,7 +17,7 @@ from tests.references.metrics import optimus
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
-from whyformer.evaluate.perturbed import perturbing
+from whyformer.evaluate.games import games_of
 from whyformer.evaluate.recommend import ANY, _alone
 
 TEXTS = [
@@ -58,8 +58,8 @@ def test_every_candidate_is_the_method_it_names(name: str) -> None:
     case = CASES[name]
     model, inputs = case.build(None), case.inputs()
     explainer = wf.Explainer(model)
-    with perturbing(explainer, inputs, target=1, perturb=False) as perturbed:
-        candidates, scores = scores_of_each(perturbed.runs, SPACES, _alone)
+    with games_of(explainer, inputs, target=1, perturb=False) as games:
+        candidates, scores = scores_of_each(games.runs, SPACES, _alone)
     assert candidates == candidates_of(SPACES, case.sites, 4) or name in {"rtdl_ft_transformer", "modernbert"}
     generator = np.random.default_rng(0)
     # All rollouts, and some of each kind of attention.

@@ -34,7 +34,7 @@ class LayerRows:
     layer: int  # number of the call
     heads: tuple[int, ...]
     rows: tuple[int, ...]  # query rows of the call; those of windows are numbered through
-    own_HRK: Tensor  # the model's own weights
+    weights_HRK: Tensor  # the model's own weights
     free_RK: Tensor  # keys whose weights may change: real, ordinary, and not hidden from the row
     read_R: Tensor  # how much each row feeds the head; sums to 1
     keys_RK: Tensor  # the position that each key is
@@ -46,7 +46,7 @@ class LayerRows:
     @property
     def share_HRK(self) -> Tensor:
         """The model's own distribution over the free keys; uniform where none of them has any weight."""
-        inside = self.own_HRK * self.free_RK
+        inside = self.weights_HRK * self.free_RK
         total = inside.sum(-1, keepdim=True)
         return torch.where(total > 0, inside / total.clamp(min=torch.finfo(total.dtype).tiny), self.even_HRK)
 
@@ -54,12 +54,12 @@ class LayerRows:
     def even_HRK(self) -> Tensor:
         """The same share for every free key."""
         even = self.free_RK / self.free_RK.sum(-1, keepdim=True).clamp(min=1)
-        return even.expand(self.own_HRK.shape)
+        return even.expand(self.weights_HRK.shape)
 
     def full(self, share_VHRK: Tensor) -> Tensor:
         """Distributions over the free keys → whole rows: their sum is what it was, the other keys keep theirs."""
-        mass = (self.own_HRK * self.free_RK).sum(-1, keepdim=True)
-        return self.own_HRK * ~self.free_RK + mass * share_VHRK
+        mass = (self.weights_HRK * self.free_RK).sum(-1, keepdim=True)
+        return self.weights_HRK * ~self.free_RK + mass * share_VHRK
 
     def shown(self, rows_VHRK: Tensor) -> Tensor:
         """(V, P) what a reader would be shown: heads averaged, the rows that feed the head, ordinary tokens."""
@@ -70,7 +70,7 @@ class LayerRows:
     @property
     def free_P(self) -> Tensor:
         """Positions whose weight may change in some row."""
-        return self.summed(self.free_RK[None].to(self.own_HRK.dtype))[0] > 0
+        return self.summed(self.free_RK[None].to(self.weights_HRK.dtype))[0] > 0
 
     def summed(self, values_VRK: Tensor) -> Tensor:
         """(V, P) values of keys added up over the rows, by the position they are at."""
@@ -86,10 +86,10 @@ class LayerRows:
         here = [(i, h - first) for i, h in enumerate(self.heads) if 0 <= h - first < attention_BHQK.shape[1]]
         if not here:
             return attention_BHQK
-        given, at = (torch.tensor(list(t), device=rows_VHRK.device) for t in zip(*here, strict=True))
+        source, at = (torch.tensor(list(t), device=rows_VHRK.device) for t in zip(*here, strict=True))
         queries = torch.tensor(self.rows, device=rows_VHRK.device)
         changed = _rows_together(attention_BHQK, len(rows_VHRK)).clone()
-        changed[:, at[:, None], queries] = rows_VHRK[:, given].to(changed.dtype)
+        changed[:, at[:, None], queries] = rows_VHRK[:, source].to(changed.dtype)
         return _rows_apart(changed, attention_BHQK)
 
     def of(self, values_XHQK: Tensor) -> Tensor:
@@ -124,10 +124,10 @@ def rows_of(run: Run, layers: Choice = "last", heads: Choice = "all", rows: str 
         for asks, calls in _calls(run).items()
         for number in chosen_layers("mean" if layers == "all" else layers, len(calls))
     ]
-    found = [f for f in every if f is not None]
-    if max((int(f.free_RK.sum(-1).max()) for f in found), default=0) < 2:
+    places = [f for f in every if f is not None]
+    if max((int(f.free_RK.sum(-1).max()) for f in places), default=0) < 2:
         raise NotOffered("fewer than two ordinary units share attention here: there is nothing to change.")
-    return found
+    return places
 
 
 def _calls(run: Run) -> dict[tuple[str, str], list[int]]:
@@ -146,24 +146,24 @@ def _plain(
     """The rows of one call over a whole stream; None where a stream that does not feed the head asks, or too few keys
     could change."""
     site = run.record(multi_stream=True).sites[call]
-    own = site.attention_BHQK[0].float()
+    attention = site.attention_BHQK[0].float()
     where = slices(run.stream_sizes) if run.multi_stream else {asks[0]: slice(0, run.length)}
     queries, keys = where[asks[0]], where[asks[1]]
     whole = queries.stop - queries.start
-    first, count = site.first_query if own.shape[1] != whole else 0, own.shape[1]
+    first, count = site.first_query if attention.shape[1] != whole else 0, attention.shape[1]
     weight = (run.readout_BN if rows == "readout" else run.keep_BN)[0, queries][first : first + count].float()
     asked = weight.nonzero()[:, 0]
     if not len(asked):
         return None
     chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
-    own = own[list(chosen)][:, asked]
-    free = (run.keep_BN[0] & ~run.special_BN[0])[keys] & (own > 0).any(0)
+    attention = attention[list(chosen)][:, asked]
+    free = (run.keep_BN[0] & ~run.special_BN[0])[keys] & (attention > 0).any(0)
     if run.multi_stream and int(free.sum(-1).max()) < 2:  # object queries that look at each other
         return None
-    place = torch.arange(keys.start, keys.stop, device=own.device).expand(free.shape)
+    place = torch.arange(keys.start, keys.stop, device=attention.device).expand(free.shape)
     read, everything = weight[asked] / weight[asked].sum(), run.keep_BN.shape[1]
     return LayerRows(
-        call, tuple(chosen), tuple(asked.tolist()), own, free, read, place, everything, said, asks
+        call, tuple(chosen), tuple(asked.tolist()), attention, free, read, place, everything, said, asks
     )  # fmt: skip
 
 
@@ -175,22 +175,22 @@ def _windowed(
     tokens_WN = windows.placements[call].tokens_WN.to(site.attention_BHQK.device)
     stage = windows.placements[call].stage
     chosen = range(site.heads) if heads == "all" else chosen_layers(heads, site.heads)
-    own = _rows_together(site.attention_BHQK.float(), 1)[0][list(chosen)]
+    attention = _rows_together(site.attention_BHQK.float(), 1)[0][list(chosen)]
     asked = (tokens_WN.flatten() >= 0).nonzero()[:, 0]  # the others are padding
     keys = tokens_WN.repeat_interleave(tokens_WN.shape[1], 0)[asked]
-    own = own[:, asked]
+    attention = attention[:, asked]
     return LayerRows(
         call,
         tuple(chosen),
         tuple(asked.tolist()),
-        own,
-        (keys >= 0) & (own > HIDDEN).any(0),
-        torch.full((len(asked),), 1 / len(asked), device=own.device),
+        attention,
+        (keys >= 0) & (attention > HIDDEN).any(0),
+        torch.full((len(asked),), 1 / len(asked), device=attention.device),
         keys.clamp(min=0),
         windows.sizes[stage],
         said,
         asks,
-        _patches(windows, stage).to(own.device),
+        _patches(windows, stage).to(attention.device),
     )
 
 

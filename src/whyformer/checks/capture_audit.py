@@ -23,27 +23,27 @@ class CaptureAudit:
     def findings(self) -> tuple[Finding, ...]:
         numbers = {"sites": float(self.sites), "unclaimed": float(len(self.unclaimed)), "leak": self.leak}
         numbers["compared"] = float(self.compared)
-        found = []
+        findings = []
         if not self.sites:
             text = "No attention was seen in this model: attention methods cannot be used on it, others can."
             return (Finding("warning", "capture_audit", "Capture", text, numbers),)
         if self.unclaimed:
             first = self.unclaimed[0]
             text = f"{len(self.unclaimed)} softmaxes look like attention and were not followed to values: {first}."
-            found.append(Finding("warning", "capture_audit", "Unclaimed softmaxes", text, numbers))
+            findings.append(Finding("warning", "capture_audit", "Unclaimed softmaxes", text, numbers))
         if self.leak:
             text = (
                 f"Positions exchange information outside the captured attention (seen at {self.leak_path}, a change of "
                 f"{self.leak:.1e} where there should be none): attention maps are blind to part of the computation."
             )
-            found.append(Finding("warning", "capture_audit", "Leak", text, numbers))
+            findings.append(Finding("warning", "capture_audit", "Leak", text, numbers))
         if self.trouble:
-            found.append(Finding("warning", "capture_audit", "Capture", self.trouble, numbers))
-        if not found:
+            findings.append(Finding("warning", "capture_audit", "Capture", self.trouble, numbers))
+        if not findings:
             how = f"{self.compared} places compared" if self.compared else "not run: too few positions"
             text = f"All {self.sites} attentions were seen ({self.heads} heads); leak audit: {how}, nothing found."
-            found.append(Finding("ok", "capture_audit", "Capture", text, numbers))
-        return tuple(found)
+            findings.append(Finding("ok", "capture_audit", "Capture", text, numbers))
+        return tuple(findings)
 
 
 def capture_audit(exam: Exam) -> CaptureAudit:

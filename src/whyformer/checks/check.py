@@ -141,17 +141,17 @@ def _wanted(checks: Wanted) -> dict[str, dict[str, Any]]:
     if checks is None:
         return {name: {} for name in CHECKS}
     chosen = [checks] if isinstance(checks, str) else checks
-    found = {n: dict(chosen[n]) if isinstance(chosen, Mapping) else {} for n in chosen}
-    if not found:
+    options_of = {n: dict(chosen[n]) if isinstance(chosen, Mapping) else {} for n in chosen}
+    if not options_of:
         raise BadInput("checks is empty: name at least one, or leave it out for all of them.")
-    for name, settings in found.items():
+    for name, settings in options_of.items():
         if name not in CHECKS:
             raise UnknownName("check", name, CHECKS)
         known = [k for k, p in inspect.signature(CHECKS[name]).parameters.items() if p.kind is p.KEYWORD_ONLY]
         for option in settings:
             if option not in known:
                 raise UnknownName(f"option of {name}", option, known or ["(it has none)"])
-    return found
+    return options_of
 
 
 def _default(exam: Exam) -> str:

@@ -56,7 +56,7 @@ def class_dependence(exam: Exam) -> ClassDependence:
     with exam.borrowing():
         logits = [exam.run(row).logits[0] for row in range(exam.size)]
     if exam.modality.objects and not asks_each(exam.modality, len(logits[0])):
-        logits = [own[:-1] for own in logits]  # the last class means: no object
+        logits = [logits_C[:-1] for logits_C in logits]  # the last class means: no object
     if logits[0].shape[0] < 2:
         raise NotOffered("the model has a single output: there is no other class to explain.")
     rivals = []

@@ -55,8 +55,8 @@ def kendall(a: Array, b: Array) -> tuple[float, float]:
 
     if len(a) < FEWEST or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan"), float("nan")
-    found = kendalltau(a, b)
-    return float(found.statistic), float(found.pvalue)
+    correlation = kendalltau(a, b)
+    return float(correlation.statistic), float(correlation.pvalue)
 
 
 def rank_agreement(a: Array, b: Array) -> float:

@@ -115,15 +115,15 @@ class Exam:
         asked |= {"target": self.target if target is None else target}
         if "method" not in how:
             asked |= self.options
-        found = (explainer or self.explainer).explain(self.inputs if inputs is None else inputs, **(asked | how))
-        if any(not isinstance(e, Explanation) for e in found):
+        explanations = (explainer or self.explainer).explain(self.inputs if inputs is None else inputs, **(asked | how))
+        if any(not isinstance(e, Explanation) for e in explanations):
             raise NotOffered("other inputs give several explanations each (detections, generated tokens) here.")
-        return list(found)
+        return list(explanations)
 
     @cached_property
     def explanations(self) -> list[Explanation]:
-        found = self.cached(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
-        return list(found)
+        explanations = self.cached(tuple[Explanation, ...], ("explanations",), lambda: tuple(self.explain()))
+        return list(explanations)
 
     @property
     def method(self) -> Method:

@@ -36,8 +36,8 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
     scores = run.per_unit(detail) if whole else trace.batch_first(detail).sum(2)
     if patches_PN is not None:
         scores = scores @ (patches_PN > 0).to(scores).T
-    kept: Array = (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
-    return kept
+    sizes_U: Array = (scores[0] if patches_PN is not None else scores[0, run.keep_BN[0]]).abs().cpu().numpy()
+    return sizes_U
 
 
 def _has_units(run: Run, leaf: Tensor) -> bool:

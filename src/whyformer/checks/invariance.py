@@ -118,8 +118,8 @@ def _together(exam: Exam) -> list[Explanation]:
     if exam.raw is not None:
         last = exam.raw[-1]
         mate = f"{max(exam.raw, key=len)} {last}" if all(isinstance(r, str) for r in exam.raw) else last
-        found = exam.explain([*exam.raw, mate], target=[*exam.targets, 0], batch_size=exam.size + 1)
-        return found[: exam.size]
+        explanations = exam.explain([*exam.raw, mate], target=[*exam.targets, 0], batch_size=exam.size + 1)
+        return explanations[: exam.size]
     rows = [*range(exam.size), 0]
     targets = [*exam.targets, exam.targets[0]]
     tensors = exam.modality.lengthened(_named(exam, rows), PADDING)

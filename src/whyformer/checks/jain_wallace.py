@@ -67,10 +67,10 @@ def adversarial_attention(
             "above 0 and at most 1."
         )
     generator = torch.Generator().manual_seed(seed)
-    own = [place.shown(place.own_HRK[None])[0] for place in places]
+    original = [place.shown(place.weights_HRK[None])[0] for place in places]
     thetas = [_start(place, candidates, generator) for place in places]
     optimizer = torch.optim.Adam(thetas, lr=lr, amsgrad=True)
-    best = Adversarial(0.0, 0.0, tuple(own), before_C)
+    best = Adversarial(0.0, 0.0, tuple(original), before_C)
     since = 0
     for _ in range(steps) if track is None else track(range(steps), "adversarial attention"):
         with torch.enable_grad():
@@ -80,7 +80,7 @@ def adversarial_attention(
             ]
             output = places[0].said(logits_with(run, places, rows))
             shown = [place.shown(r) for place, r in zip(places, rows, strict=True)]
-            apart = torch.stack([jsd(s, o) for s, o in zip(shown, own, strict=True)]).mean(0)
+            apart = torch.stack([jsd(s, o) for s, o in zip(shown, original, strict=True)]).mean(0)
             change = tvd(output, before_C)
             objective = apart.sum() + _diversity(shown) - PENALTY * (change - MARGIN).clamp(min=0).sum()
             grads = torch.autograd.grad(objective, thetas)
@@ -101,8 +101,8 @@ def adversarial_attention(
 
 
 def _start(place: LayerRows, candidates: int, generator: torch.Generator) -> Tensor:
-    shape = (candidates, *place.own_HRK.shape)
-    return (START * torch.randn(shape, generator=generator)).to(place.own_HRK.device).requires_grad_()
+    shape = (candidates, *place.weights_HRK.shape)
+    return (START * torch.randn(shape, generator=generator)).to(place.weights_HRK.device).requires_grad_()
 
 
 def _diversity(shown: Sequence[Tensor]) -> Tensor:
@@ -253,11 +253,11 @@ def jain_wallace(
 
     key = ("jain_wallace", layers, heads, rows, *settings)
     with exam.borrowing():
-        found = [
+        tests = [
             exam.cached(AttentionTest, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "attention is not explanation")
         ]
-    return JainWallace(tuple(found), str(layers), str(heads), rows, permutations, candidates, epsilon)
+    return JainWallace(tuple(tests), str(layers), str(heads), rows, permutations, candidates, epsilon)
 
 
 def _one(
@@ -270,14 +270,14 @@ def _one(
     steps: int,
     epsilon: float,
 ) -> AttentionTest:
-    own_N = over_units(places, [place.shown(place.own_HRK[None])[0] for place in places])
+    attention_N = over_units(places, [place.shown(place.weights_HRK[None])[0] for place in places])
     units = run.keep_BN[0].nonzero()[:, 0]
     words = (~run.special_BN[0][units]).cpu().numpy()
-    before = outputs_with(run, places, [p.own_HRK[None] for p in places])
+    before = outputs_with(run, places, [p.weights_HRK[None] for p in places])
     merged = places[-1].patches_PN  # tokens of the last chosen stage are what is ranked there
-    attention = own_N[units].cpu().numpy()
+    attention = attention_N[units].cpu().numpy()
     if merged is not None:
-        attention, words = ((merged > 0).to(own_N) @ own_N).cpu().numpy(), np.ones(len(merged), bool)
+        attention, words = ((merged > 0).to(attention_N) @ attention_N).cpu().numpy(), np.ones(len(merged), bool)
     slopes, losses = gradient_x_input(run, merged), leave_one_out(run, merged)
     tau_gradient, p_gradient = kendall(attention[words], slopes[words])
     tau_loo, p_loo = kendall(attention[words], losses[words])
@@ -287,9 +287,14 @@ def _one(
     )
     target = column_of(run)
     scalar = "share" if run.modality.compares else shown.scalar
-    own_map = {"scores": _map(own_N, units), "value": float(before[0, target]), "method": "attention", "scalar": scalar}
-    original = shown.replace(**own_map)
-    found = over_units(places, list(adversary.shown))
+    fields = {
+        "scores": _map(attention_N, units),
+        "value": float(before[0, target]),
+        "method": "attention",
+        "scalar": scalar,
+    }
+    original = shown.replace(**fields)
+    adversarial_N = over_units(places, list(adversary.shown))
     return AttentionTest(
         title_of(shown),
         int(words.sum()),
@@ -305,7 +310,7 @@ def _one(
         adversary.change,
         original,
         original.replace(
-            scores=_map(found, units),
+            scores=_map(adversarial_N, units),
             value=float(adversary.probability_C[target]),
             method="adversarial attention",
         ),
@@ -328,12 +333,12 @@ def permuted(places: list[LayerRows], count: int, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     result = []
     for place in places:
-        rows = place.own_HRK.repeat(count, 1, 1, 1)
+        rows = place.weights_HRK.repeat(count, 1, 1, 1)
         for r, free in enumerate(place.free_RK):
             keys = free.nonzero()[:, 0]
             noise = torch.rand((count, len(place.heads), len(keys)), generator=generator).to(rows.device)
-            own = place.own_HRK[:, r, keys].expand(count, -1, -1)
-            rows[:, :, r, keys] = own.gather(2, noise.argsort(-1))
+            weights = place.weights_HRK[:, r, keys].expand(count, -1, -1)
+            rows[:, :, r, keys] = weights.gather(2, noise.argsort(-1))
         result.append(rows)
     return result
 

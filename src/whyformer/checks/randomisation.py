@@ -190,14 +190,14 @@ class Randomisation:
         same = self.final >= SAME
         if math.isnan(self.final):
             text = "No map could be made of the randomised model, so nothing can be said."
-            found = [Finding("note", "randomisation", "Random weights", text, numbers)]
+            findings = [Finding("note", "randomisation", "Random weights", text, numbers)]
         else:
             text = f"With all weights random, {self.method} gives " + (
                 f"nearly the same map (Spearman {self.final:.2f}): it does not show what the model has learned."
                 if same
                 else f"another map (Spearman {self.final:.2f}): it depends on what the model has learned."
             )
-            found = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
+            findings = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
         if self.untrained:
             text = (
                 "The model makes hardly more of these inputs than copies with random weights do (log-odds against an "
@@ -205,8 +205,8 @@ class Randomisation:
                 "looks untrained, or these inputs mean nothing to it."
             )
             numbers = {"evidence": self.evidence, "random_evidence": mean_known(self.random_evidence)}
-            found.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
-        return tuple(found)
+            findings.append(Finding("warning", "randomisation", "The model itself looks random", text, numbers))
+        return tuple(findings)
 
 
 def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int = 9) -> Randomisation:
@@ -241,15 +241,15 @@ def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int
         for number in exam.track(range(len(parts)), "randomising from the output down"):
             drawn.draw(parts[number], seeds[number])
             together.append(agreement("together", number))
-        kept, chance = together[-1:], []
+        agreements, chance = together[-1:], []
         for other in exam.track(range(beside), "randomised copies"):
             if other:
                 _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
             chance.append(exam.cached(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
             if 0 < other < copies:
-                kept.append(agreement("copy", other))
+                agreements.append(agreement("copy", other))
     stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
-    means = mean_known([plain for plain, _ in kept]), mean_known([absolute for _, absolute in kept])
+    means = mean_known([plain for plain, _ in agreements]), mean_known([absolute for _, absolute in agreements])
     return Randomisation(exam.method.name, stages, *means, evidence, tuple(chance))
 
 
@@ -266,10 +266,10 @@ def _draw_all(drawn: Redrawn, parts: list[Part], seed: int) -> None:
 def _agreement(exam: Exam, original: list[Any]) -> tuple[float, float]:
     """Mean Spearman of the model as it is now with the original maps, with and without the sign."""
     try:
-        found = exam.scores(exam.explain(target=exam.targets))
+        scores = exam.scores(exam.explain(target=exam.targets))
     except (NotOffered, NonFinite):  # random weights can overflow, or leave nothing to explain
         return math.nan, math.nan
-    pairs = list(zip(original, found, strict=True))
+    pairs = list(zip(original, scores, strict=True))
     return (
         mean_known([rank_agreement(a, b) for a, b in pairs]),
         mean_known([rank_agreement(np.abs(a), np.abs(b)) for a, b in pairs]),
@@ -288,7 +288,7 @@ def _evidence(exam: Exam) -> float:
 
     A random model can be sure of one class whatever it is shown; what counts is what the input does to it.
     """
-    found = []
+    effects = []
     with exam.borrowing():
         for row in range(exam.size):
             run = exam.run(row, own_answer=True)
@@ -299,5 +299,5 @@ def _evidence(exam: Exam) -> float:
                 empty = float(game.scores(np.array([[False]]))[0])
             except (NotOffered, BadInput, IndexError):  # units cannot be taken away: what is said is all there is
                 empty = 0.0
-            found.append(abs(float(run.value_B[0]) - empty))
-    return mean_known(found)
+            effects.append(abs(float(run.value_B[0]) - empty))
+    return mean_known(effects)

@@ -111,18 +111,18 @@ def serrano_smith(
 
     key = ("serrano_smith", layers, heads, rows, draws, points)
     with exam.borrowing():
-        found = tuple(
+        erasures = tuple(
             exam.cached(Erasure, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "erasing attention")
         )
-    return SerranoSmith(found, str(layers), str(heads), rows)
+    return SerranoSmith(erasures, str(layers), str(heads), rows)
 
 
 def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, points: int) -> Erasure:
     if len({place.positions for place in places}) > 1:
         raise NotOffered("layers of different stages have different tokens: name layers of one stage, e.g. 'last'.")
     keys = torch.stack([place.free_P for place in places]).any(0).nonzero()[:, 0]
-    before = outputs_with(run, places, [p.own_HRK[None] for p in places])[0]
+    before = outputs_with(run, places, [p.weights_HRK[None] for p in places])[0]
     attention, gradient, product = importance(run, places)
     random = np.random.default_rng(exam.seed)
     orders = {
@@ -155,13 +155,13 @@ def _one(exam: Exam, row: int, places: list[LayerRows], run: Run, draws: int, po
 def importance(run: Run, places: list[LayerRows]) -> tuple[Tensor, Tensor, Tensor]:
     """(P,) attention, its gradient (of the decision's log-odds), and their product, over heads, rows and layers."""
     sites = run.record(grad=True, multi_stream=True).sites
-    totals = [torch.zeros(places[0].positions, device=places[0].own_HRK.device) for _ in range(3)]
+    totals = [torch.zeros(places[0].positions, device=places[0].weights_HRK.device) for _ in range(3)]
     for place in places:
         grad = sites[place.layer].attention_grad_BHQK
         assert grad is not None
         slope = place.of(grad)
-        found = (place.own_HRK, slope, slope * place.own_HRK)
-        totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, found, strict=True)]
+        values = (place.weights_HRK, slope, slope * place.weights_HRK)
+        totals = [total + place.summed(v.sum(0)[None])[0] for total, v in zip(totals, values, strict=True)]
     return totals[0], totals[1], totals[2]
 
 
@@ -181,7 +181,7 @@ def _until_flip(run: Run, places: list[LayerRows], order: Tensor, before_C: Tens
 
 def without(place: LayerRows, gone_VM: Tensor) -> Tensor:
     """(V, H, R, K) rows with the keys of each variant erased and the rest renormalised; nothing left stays nothing."""
-    rows = place.own_HRK.repeat(len(gone_VM), 1, 1, 1)
+    rows = place.weights_HRK.repeat(len(gone_VM), 1, 1, 1)
     stays_VP = torch.ones(len(gone_VM), place.positions, dtype=torch.bool, device=rows.device)
     stays_VP.scatter_(1, gone_VM, False)
     total = rows.sum(-1, keepdim=True)

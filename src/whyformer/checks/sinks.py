@@ -66,12 +66,12 @@ def sinks(exam: Exam) -> Sinks:
 
 def _attention(exam: Exam, row: int) -> list[float]:
     run = exam.run(row)
-    found = []
+    shares = []
     keep = run.keep_BN[0]
     sink = run.special_BN[0].clone()
     sink[int(keep.nonzero()[0])] = True
     for site in run.record().sites:
         rows = keep[site.first_query : site.first_query + site.attention_BHQK.shape[2]]
         weights = site.attention_BHQK[0].float()[:, rows]
-        found.append(float(weights[..., sink].sum() / weights.sum()))
-    return found
+        shares.append(float(weights[..., sink].sum() / weights.sum()))
+    return shares

@@ -38,7 +38,7 @@ class Stability:
     paraphrase_same_answer: float
 
     def findings(self) -> tuple[Finding, ...]:
-        found = []
+        findings = []
         if not math.isnan(self.sensitivity):
             numbers = {"max_sensitivity": self.sensitivity, "spearman": self.spearman, "same_answer": self.same_answer}
             steady = self.spearman >= STEADY
@@ -46,7 +46,7 @@ class Stability:
                 f"Noise of {self.noise:.0%} of the input's spread moves the map by up to {self.sensitivity:.0%}, "
                 f"Spearman {self.spearman:.2f} with the original, while {self.same_answer:.0%} of the answers stay."
             )
-            found.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
+            findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
         if not math.isnan(self.paraphrase_same_answer):
             rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
             shown = (
@@ -55,8 +55,8 @@ class Stability:
             text = f"Said in other words, the answer stays for {same:.0%} of the inputs; the maps: {shown}."
             level = "warning" if rho < STEADY and same == 1 else "ok"
             numbers = {"spearman": rho, "same_answer": same}
-            found.append(Finding(level, "stability", "Paraphrase", text, numbers))
-        return tuple(found)
+            findings.append(Finding(level, "stability", "Paraphrase", text, numbers))
+        return tuple(findings)
 
 
 def stability(
@@ -97,12 +97,12 @@ def stability(
 
 def _moved(exam: Exam, base: list[Explanation], noise: float, draw: int) -> tuple[tuple[float, float, float], ...]:
     """Per input: how far the scores moved, how far they agree, and whether the answer stayed."""
-    found = []
+    per_input = []
     for before, again in zip(base, _noisy(exam, noise, draw), strict=True):
         a, b = ordinary(before), ordinary(again)
         moved = float(np.linalg.norm(b - a) / max(1e-12, float(np.linalg.norm(a))))
-        found.append((moved, rank_agreement(a, b), float(again.prediction.index == before.prediction.index)))
-    return tuple(found)
+        per_input.append((moved, rank_agreement(a, b), float(again.prediction.index == before.prediction.index)))
+    return tuple(per_input)
 
 
 def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
@@ -142,7 +142,7 @@ def _paraphrased(exam: Exam, paraphrases: list[str]) -> tuple[float, float]:
 
 
 def _by_word(explanation: Explanation) -> dict[str, float]:
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for word, score in explanation.words():
-        found[word.lower()] = found.get(word.lower(), 0.0) + score
-    return found
+        scores[word.lower()] = scores.get(word.lower(), 0.0) + score
+    return scores

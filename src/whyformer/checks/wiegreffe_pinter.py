@@ -64,10 +64,10 @@ class WiegreffePinter:
             if needless
             else "Where attention goes matters to the model somewhere, so a test of attention means something here."
         )
-        found = [Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)]
+        findings = [Finding("warning" if needless else "ok", "wiegreffe_pinter", "Uniform attention", text, numbers)]
         if self.models:
-            found.append(self._seeds())
-        return tuple(found)
+            findings.append(self._seeds())
+        return tuple(findings)
 
     def _seeds(self) -> Finding:
         apart, change = self.mean("seed_jsd"), self.mean("seed_change")
@@ -93,24 +93,24 @@ def wiegreffe_pinter(
     and the model-consistent adversary need training: ``python -m bench.attention_debate`` runs them.
     """
     others = [Explainer(model, exam.explainer.processor) for model in models]
-    own = exam.explain(method="raw_attention", scalar="probability")
+    ours = exam.explain(method="raw_attention", scalar="probability")
     theirs = [exam.explain(explainer=other, method="raw_attention", scalar="probability") for other in others]
 
     def one(row: int) -> UniformTest:
         run = exam.run(row)
         read, far = _uniform(run, rows_of(run, layers, heads))
         everywhere, _ = _uniform(run, rows_of(run, "all", rows="all"))
-        apart = [_apart(own[row], explained[row]) for explained in theirs]
+        apart = [_apart(ours[row], explained[row]) for explained in theirs]
         seeds = mean_known([j for j, _ in apart]), mean_known([c for _, c in apart])
-        return UniformTest(title_of(own[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
+        return UniformTest(title_of(ours[row]), read[0], everywhere[0], read[1], everywhere[1], far, *seeds)
 
     key = ("wiegreffe_pinter", layers, heads, [other.model for other in others])
     with exam.borrowing():
-        found = [
+        tests = [
             exam.cached(UniformTest, (*key, row), partial(one, row))
             for row in exam.track(range(exam.size), "uniform attention")
         ]
-    return WiegreffePinter(tuple(found), str(layers), len(others))
+    return WiegreffePinter(tuple(tests), str(layers), len(others))
 
 
 def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], float]:
@@ -119,10 +119,10 @@ def _uniform(run: Run, places: list[LayerRows]) -> tuple[tuple[float, bool], flo
     Of several streams, the mean over who asks whom.
     """
     even = [place.full(place.even_HRK[None]) for place in places]
-    before = outputs_with(run, places, [place.own_HRK[None] for place in places])
+    before = outputs_with(run, places, [place.weights_HRK[None] for place in places])
     after = outputs_with(run, places, even)
     last = {place.asks: (place, rows) for place, rows in zip(places, even, strict=True)}.values()
-    far = mean_known([float(jsd(place.shown(place.own_HRK[None]), place.shown(rows))) for place, rows in last])
+    far = mean_known([float(jsd(place.shown(place.weights_HRK[None]), place.shown(rows))) for place, rows in last])
     return (float(tvd(after, before)), bool((decisions(after) != decisions(before)).any())), far
 
 

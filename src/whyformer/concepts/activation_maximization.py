@@ -162,15 +162,15 @@ class Unit:
         logits_BC = Output(self.modality, batch).logits(batch)
         if self._tap is None:
             return logits_BC[0, self.target]
-        found = self._tap.take()[0]
+        activations = self._tap.take()[0]
         if self.unit[0] == "layer":
-            return found.mean()
+            return activations.mean()
         *place, index = self.unit[2:]
         try:
-            return found[place[0], index] if place else found[..., index].mean()
+            return activations[place[0], index] if place else activations[..., index].mean()
         except IndexError:
             raise BadInput(
-                f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(found.shape)}."
+                f"unit={self.unit!r}: {self.layer} gives activations of shape {tuple(activations.shape)}."
             ) from None
 
 
@@ -397,9 +397,11 @@ def _bytes(explainer: Explainer, image: Tensor, bounded: bool) -> Any:
 
 
 def _warnings(jitter: float, patch: int, start: float, final: float) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if jitter < patch / 2:
-        found.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
+        warnings.append(f"jitter={jitter:g} is less than half a patch ({patch} pixels): expect a grid in the picture.")
     if final <= start:
-        found.append("the unit is no higher than at the start: more steps, another lr, or smaller penalties may help.")
-    return tuple(found)
+        warnings.append(
+            "the unit is no higher than at the start: more steps, another lr, or smaller penalties may help."
+        )
+    return tuple(warnings)

@@ -57,7 +57,7 @@ class Tap:
 
     def __init__(self, model: nn.Module, name: str, leaf: bool = False) -> None:
         self.module, self.name, self.leaf = model.get_submodule(name), name, leaf
-        self._found: list[Tensor] = []
+        self._outputs: list[Tensor] = []
         self._handle: Any = None
 
     def __enter__(self) -> Tap:
@@ -66,28 +66,28 @@ class Tap:
 
     def __exit__(self, *exc: object) -> None:
         self._handle.remove()
-        self._found.clear()
+        self._outputs.clear()
 
     def _keep(self, module: nn.Module, args: Any, out: Any) -> Any:
         tensor = out[0] if isinstance(out, (tuple, list)) else out
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise NotOffered(f"{self.name} gives a {type(tensor).__name__}, no tensor of activations: choose another.")
         if not self.leaf:
-            self._found.append(tensor)
+            self._outputs.append(tensor)
             return None
         tensor = tensor.detach().requires_grad_()
-        self._found.append(tensor)
+        self._outputs.append(tensor)
         return (tensor, *out[1:]) if isinstance(out, tuple) else tensor
 
     def take(self) -> Tensor:
         """What the last pass left here."""
-        found, self._found = self._found, []
-        if len(found) != 1:
+        outputs, self._outputs = self._outputs, []
+        if len(outputs) != 1:
             raise NotOffered(
-                f"{self.name} ran {len(found)} times in one pass: a layer that runs exactly once is needed. "
+                f"{self.name} ran {len(outputs)} times in one pass: a layer that runs exactly once is needed. "
                 "Give another module by its dotted name."
             )
-        return found[0]
+        return outputs[0]
 
 
 # From activations per token to one vector per input, and the same way for gradients.

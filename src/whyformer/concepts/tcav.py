@@ -388,13 +388,13 @@ def _warnings(
     gradient_BD: Array,
     random_magnitude: float,
 ) -> tuple[str, ...]:
-    found = [
+    remarks = [
         f"{row.name}: the concept vectors are right for {row.accuracy:.0%} of the held-out examples, little better "
         "than guessing; this layer does not know the concept, and no claim is made."
         for row in rows
         if row.doubtful
     ]
-    found += [
+    remarks += [
         f"{row.name}: signs agree more than by chance (p = {row.p:.2g}), but the logit moves by {row.magnitude:+.2g} "
         f"only, and by ±{random_magnitude:.2g} along random vectors: a small effect."
         for row in rows
@@ -404,14 +404,14 @@ def _warnings(
     needed = sets * min(map(len, others), default=0)
     few = [name for name, examples in known.items() if len(examples) < needed]
     if few and sets >= 3:
-        found.append(
+        remarks.append(
             f"{', '.join(few)}: fewer than {needed} examples ({sets} vectors of {needed // sets}), so vectors share "
             "some, their scores are not independent, and p is too small."
         )
     if sets < 3:
-        found.append("fewer than three random sets: nothing can be said about significance.")
+        remarks.append("fewer than three random sets: nothing can be said about significance.")
     elif sets < 10:
-        found.append(f"{sets} random sets make a weak test: 20 or more are usual.")
+        remarks.append(f"{sets} random sets make a weak test: 20 or more are usual.")
     if not gradient_BD.any():
-        found.append("the target's logit does not depend on this layer as it was pooled: all derivatives are zero.")
-    return tuple(found)
+        remarks.append("the target's logit does not depend on this layer as it was pooled: all derivatives are zero.")
+    return tuple(remarks)

@@ -48,10 +48,10 @@ MEASURES = {"spearman": spearman, "kendall": kendall, "top_k": top_overlap}
 def agreement(scores: Sequence[Array]) -> dict[str, Array]:
     """Matrices (methods × methods), the mean over inputs of (M, P) scores; NaN where never defined."""
     several = [np.asarray(s, dtype=float) for s in scores if s.shape[1] > 1]
-    found = {}
+    matrices = {}
     for name, measure in MEASURES.items():
         each = np.array([measure(s) for s in several])
         known = (~np.isnan(each)).sum(0) if len(each) else np.zeros((len(scores[0]),) * 2)
         total = np.nansum(each, axis=0) if len(each) else known
-        found[name] = np.where(known > 0, total / np.maximum(known, 1), np.nan)
-    return found
+        matrices[name] = np.where(known > 0, total / np.maximum(known, 1), np.nan)
+    return matrices

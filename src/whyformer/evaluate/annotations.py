@@ -13,9 +13,9 @@ from whyformer.types import Units
 Array = np.ndarray[Any, Any]
 
 
-def rationale_of(given: Any, units: Units, parts: Array) -> Array:
+def rationale_of(marked: Any, units: Units, parts: Array) -> Array:
     """(P,) the marked parts, from one number or boolean per part, unit or word, or from character ranges."""
-    values = list(given)
+    values = list(marked)
     if values and isinstance(values[0], (tuple, list)):
         return _from_spans(values, units, parts)
     flags = np.asarray(values, dtype=float) > 0.5
@@ -40,7 +40,7 @@ def _from_spans(spans: Sequence[tuple[int, int]], units: Units, parts: Array) ->
     return np.array([any(a < end and start < b for start, end in spans) for a, b in where], dtype=bool)
 
 
-def region_of(given: Any, units: Units) -> Array:
+def region_of(marked: Any, units: Units) -> Array:
     """(height, width) of the model's own view of the image, from a mask of any size or from boxes.
 
     Boxes are (left, top, right, bottom), in pixels of the model's view or as shares of it (all at most 1).
@@ -50,19 +50,19 @@ def region_of(given: Any, units: Units) -> Array:
     if units.image_size is None:
         raise BadInput("masks and boxes are for images: this input has no patches.")
     height, width = units.image_size
-    if _are_boxes(given):
+    if _are_boxes(marked):
         region = np.zeros((height, width), dtype=bool)
-        for left, top, right, bottom in np.asarray(given, dtype=float):
+        for left, top, right, bottom in np.asarray(marked, dtype=float):
             share = max(left, top, right, bottom) <= 1
             scale = np.array([width, height, width, height]) if share else np.ones(4)
             a, b, c, d = np.round(np.array([left, top, right, bottom]) * scale).astype(int)
             region[b:d, a:c] = True
         return region
-    mask = np.asarray(given)
+    mask = np.asarray(marked)
     if mask.ndim != 2:
         raise BadInput(f"a mask has shape {mask.shape}: expected height × width, or a list of boxes.")
     return resized(mask.astype(float), (height, width), "nearest") > 0
 
 
-def _are_boxes(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in given)
+def _are_boxes(marked: Any) -> bool:
+    return isinstance(marked, (list, tuple)) and all(isinstance(b, (list, tuple)) and len(b) == 4 for b in marked)

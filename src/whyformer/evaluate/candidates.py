@@ -59,11 +59,11 @@ class Field:
 
 def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candidate]:
     """All candidates of the spaces, in the order of ``scores_of``: (L + 2)(H + 1)·4 of each kind of attention."""
-    found = []
+    candidates = []
     for space, method in (("attention", "raw_attention"), ("gradient", "attention_x_gradient")):
         if space in spaces:
             cost = cost_class_of(method, {})
-            found += [
+            candidates += [
                 Candidate(method, {"layers": layer, "heads": head, "read": read}, cost_class=cost)
                 for layer in ("mean", "product", *range(layers))
                 for head in ("mean", *range(heads))
@@ -74,8 +74,8 @@ def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candid
         names += ["gradient_rollout", "generic_attention"] if "gradient" in spaces else []
         for name in names:
             cost = cost_class_of(name, {})
-            found += [Candidate(name, {"start_layer": s}, cost_class=cost) for s in range(layers)]
-    return found
+            candidates += [Candidate(name, {"start_layer": s}, cost_class=cost) for s in range(layers)]
+    return candidates
 
 
 def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Array]]:
@@ -84,7 +84,7 @@ def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Ar
     shapes = {site.attention_BHQK.shape for site in sites}
     if len(shapes) > 1:
         return _one_by_one(run, spaces, sites)
-    found = candidates_of(spaces, len(sites), sites[0].heads)
+    candidates = candidates_of(spaces, len(sites), sites[0].heads)
     attention_BLHNN = torch.stack([site.attention_BHQK.float() for site in sites], 1)
     raised_BLHNN = None
     if "gradient" in spaces:
@@ -97,22 +97,22 @@ def scores_of(run: Run, spaces: Sequence[str]) -> tuple[list[Candidate], list[Ar
         attention = attention_BLHNN[row][..., keep[:, None], keep]
         raised = None if raised_BLHNN is None else raised_BLHNN[row][..., keep[:, None], keep]
         rows.append(_of_one(attention, raised, readout_N, spaces).cpu().numpy())
-    return found, rows
+    return candidates, rows
 
 
 def _one_by_one(run: Run, spaces: Sequence[str], sites: Sequence[Site]) -> tuple[list[Candidate], list[Array]]:
     """Layers of different shapes (a last layer that asks for one row): every candidate by its own method."""
-    found, scores = [], []
+    candidates, scores = [], []
     for candidate in candidates_of(spaces, len(sites), min(site.heads for site in sites)):
         entry = get_method(candidate.method)
         try:
             scores.append(entry.run(run, **entry.checked(candidate.options)).scores_BN)
         except NotOffered:  # columns of a layer that has none
             continue
-        found.append(candidate)
+        candidates.append(candidate)
     stacked = torch.stack(scores, 1).float().cpu().numpy()
     keep = run.keep_BN.cpu().numpy()
-    return found, [stacked[row][:, keep[row]] for row in range(run.batch.size)]
+    return candidates, [stacked[row][:, keep[row]] for row in range(run.batch.size)]
 
 
 def _of_one(attention_LHNN: Tensor, raised_LHNN: Tensor | None, readout_N: Tensor, spaces: Sequence[str]) -> Tensor:
@@ -157,19 +157,19 @@ def _with_half(maps_LNN: Tensor) -> Tensor:
 
 def scores_of_each(runs: Sequence[Run], spaces: Sequence[str], alone: Any) -> tuple[list[Candidate], list[Array]]:
     """Over several runs; ``alone(run, row)`` makes a run of one input, for batches whose layout is not clear."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     scores: list[Array] = []
     for run in runs:
         try:
-            found, some = scores_of(run, spaces)
+            candidates, some = scores_of(run, spaces)
         except AmbiguousLayout:
             if run.batch.size == 1:
                 raise
             some = []
             for row in range(run.batch.size):
-                found, one = scores_of(alone(run, row), spaces)
+                candidates, one = scores_of(alone(run, row), spaces)
                 some += one
         scores += some
     if len({s.shape[0] for s in scores}) > 1:
         raise NotOffered("inputs differ in their number of layers or heads, so their aggregations cannot be compared.")
-    return found, scores
+    return candidates, scores

@@ -15,8 +15,8 @@ from whyformer.engines.perturbation.ranking import FRACTIONS
 from whyformer.errors import BadInput, NotOffered, UnknownName, spelled
 from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
+from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
-from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
 from whyformer.registry import Metric, get_metric
@@ -172,30 +172,34 @@ def compare(
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)
     how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    opened = perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
-    with opened as perturbed:
-        for given, name in ((rationales, "rationales"), (masks, "masks")):
-            if given is not None and len(given) not in {perturbed.size, perturbed.given}:
-                raise BadInput(f"{len(given)} {name} for {perturbed.given} inputs: give one per input.")
-        marks = Marks(*(None if given is None else perturbed.each(given) for given in (rationales, masks)))
-        return _compared(perturbed, contenders, judged, marks, scalar)
+    opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
+    with opened as games:
+        for marked, name in ((rationales, "rationales"), (masks, "masks")):
+            if marked is not None and len(marked) not in {games.size, games.input_count}:
+                raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
+        marks = Marks(*(None if marked is None else games.each(marked) for marked in (rationales, masks)))
+        return _compared(games, contenders, judged, marks, scalar)
 
 
-def chosen_metrics(given: Any, rationales: bool, masks: bool) -> Judged:
-    if given is None:
+def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
+    if metrics is None:
         names = (*DEFAULT_METRICS, *(WITH_RATIONALES if rationales else ()), *(WITH_REGIONS if masks else ()))
         return [(get_metric(name), {}) for name in names]
-    named = given if isinstance(given, Mapping) else {n: {} for n in ([given] if isinstance(given, str) else given)}
+    named = (
+        metrics
+        if isinstance(metrics, Mapping)
+        else {n: {} for n in ([metrics] if isinstance(metrics, str) else metrics)}
+    )
     if not named:
         raise BadInput("there is no metric to compare by: name one, or leave metrics out.")
-    found: Judged = []
+    judged: Judged = []
     for name, options in named.items():
         metric = get_metric(name)
         unknown = set(options) - set(metric.options)
         if unknown:
             raise BadInput(f"{name} has no option {sorted(unknown)}; it has: {', '.join(metric.options) or 'none'}.")
-        found.append((metric, dict(options)))
-    return found
+        judged.append((metric, dict(options)))
+    return judged
 
 
 def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
@@ -206,23 +210,21 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
             raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
 
 
-def _compared(
-    perturbed: Perturbed, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str
-) -> Comparison:
-    done = [filled(entry, perturbed, scalar) for entry in perturbed.track(contenders, "explaining")]
+def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str) -> Comparison:
+    done = [filled(entry, games, scalar) for entry in games.track(contenders, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
     if not done:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
         raise NotOffered(f"none of the methods can explain this model: {reasons}")
     names = [*(e.name for e in done), FLOOR, CEILING]
-    values = {m.name: {name: np.full(perturbed.size, np.nan) for name in names} for m, _ in judged}
+    values = {m.name: {name: np.full(games.size, np.nan) for name in names} for m, _ in judged}
     curves: Curves = {}
-    for number in perturbed.track(range(perturbed.size), "judging"):
-        if len(perturbed.parts[number]):
-            judge(OneInput(perturbed, number, marks, scalar), done, judged, values, curves)
-    rows = _rows(done, judged, values, perturbed)
-    scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(perturbed.parts)]
+    for number in games.track(range(games.size), "judging"):
+        if len(games.parts[number]):
+            judge(OneInput(games, number, marks, scalar), done, judged, values, curves)
+    rows = _rows(done, judged, values, games)
+    scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     return Comparison(
         rows=rows,
         metrics=tuple(m.name for m, _ in judged),
@@ -233,30 +235,28 @@ def _compared(
         fractions=FRACTIONS,
         values={m: {n: v.tolist() for n, v in by.items()} for m, by in values.items()},
         failures=failures,
-        replacement=None if perturbed.replacement is None else str(perturbed.replacement),
-        inputs=perturbed.size,
-        variants=perturbed.forwards,
-        seed=perturbed.seed,
-        warnings=(*_twice(perturbed, judged), *_warnings(perturbed, done, scores)),
-        model=type(perturbed.explainer.model).__name__,
+        replacement=None if games.replacement is None else str(games.replacement),
+        inputs=games.size,
+        variants=games.forwards,
+        seed=games.seed,
+        warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
+        model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
     )
 
 
-def _rows(
-    contenders: list[Contender], judged: Judged, values: Values, perturbed: Perturbed
-) -> tuple[ComparedMethod, ...]:
+def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:
     names = [e.name for e in contenders]
-    scores = {m.name: _scores(m, values[m.name], names, perturbed) for m, _ in judged}
+    scores = {m.name: _scores(m, values[m.name], names, games) for m, _ in judged}
     decisive = [m.name for m, _ in judged if m.kind in RANKED] or list(scores)
     mean_rank = {name: mean_of([scores[m][name].rank for m in decisive]) for name in names}
     order = sorted(contenders, key=lambda e: (math.isnan(mean_rank[e.name]), mean_rank[e.name]))
     places = rankdata([mean_rank[e.name] for e in order], method="min", nan_policy="omit")
     rows = []
     for entry, place in zip(order, places, strict=True):
-        own = {m: by_method[entry.name] for m, by_method in scores.items()}
+        by_metric = {m: by_method[entry.name] for m, by_method in scores.items()}
         costs = (entry.forwards, entry.backwards, entry.seconds, entry.peak_bytes)
-        rows.append(ComparedMethod(entry.name, entry.method, entry.options, own, float(place), *costs))
+        rows.append(ComparedMethod(entry.name, entry.method, entry.options, by_metric, float(place), *costs))
     for name, kind in ((FLOOR, "floor"), (CEILING, "ceiling")):
         known = {m: by_method[name] for m, by_method in scores.items() if not math.isnan(by_method[name].mean)}
         if known:
@@ -264,14 +264,12 @@ def _rows(
     return tuple(rows)
 
 
-def _scores(
-    metric: Metric, by_method: dict[str, Array], names: list[str], perturbed: Perturbed
-) -> dict[str, MetricScore]:
+def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games: Games) -> dict[str, MetricScore]:
     """All methods by one metric."""
     everyone = [*names, FLOOR, CEILING]
     values_IM = np.stack([by_method[name] for name in everyone], 1)
     gain_IM = (values_IM - by_method[FLOOR][:, None]) * (1 if metric.higher_is_better else -1)
-    seed, of = perturbed.seed, perturbed.of
+    seed, of = games.seed, games.of
     columns = np.stack([*spread(values_IM, seed, of), *spread(gain_IM, seed, of)], 1)
     means = columns[: len(names), 0]
     ranks = rankdata(-means if metric.higher_is_better else means, nan_policy="omit")
@@ -281,9 +279,9 @@ def _scores(
     }
 
 
-def _twice(perturbed: Perturbed, judged: Judged) -> list[str]:
+def _twice(games: Games, judged: Judged) -> list[str]:
     """Metrics that take the softmax of what is one already."""
-    if not any(run.gives_probabilities for run in perturbed.runs):
+    if not any(run.gives_probabilities for run in games.runs):
         return []
     squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
     if not squashed:
@@ -295,18 +293,20 @@ def _twice(perturbed: Perturbed, judged: Judged) -> list[str]:
     ]
 
 
-def _warnings(perturbed: Perturbed, contenders: list[Contender], scores: list[Array]) -> tuple[str, ...]:
-    found = list(perturbed.doubts())
+def _warnings(games: Games, contenders: list[Contender], scores: list[Array]) -> tuple[str, ...]:
+    warnings = list(games.doubts())
     flat = sum((np.ptp(s, axis=1) == 0).astype(int) for s in scores if s.shape[1] > 1)
     for entry, count in zip(contenders, np.broadcast_to(flat, len(contenders)), strict=True):
         if count:
-            found.append(
+            warnings.append(
                 f"{entry.name}: all scores are equal on {count} of {len(scores)} inputs, so its order there is that of "
                 "the positions."
             )
-    if perturbed.given < 10:
-        found.append(f"{perturbed.given} inputs say little: intervals are over inputs, and few of them are drawn from.")
-    none = sum(len(p) == 0 for p in perturbed.parts)
+    if games.input_count < 10:
+        warnings.append(
+            f"{games.input_count} inputs say little: intervals are over inputs, and few of them are drawn from."
+        )
+    none = sum(len(p) == 0 for p in games.parts)
     if none:
-        found.append(f"{none} inputs have nothing but special tokens and were left out.")
-    return tuple(found)
+        warnings.append(f"{none} inputs have nothing but special tokens and were left out.")
+    return tuple(warnings)

@@ -13,7 +13,7 @@ import numpy as np
 
 from whyformer.engines.perturbation.game import digest
 from whyformer.errors import BadInput, WhyformerError
-from whyformer.evaluate.perturbed import Perturbed
+from whyformer.evaluate.games import Games
 from whyformer.inputs.choose import are_tensors
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
@@ -46,24 +46,24 @@ class Contender:
     failure: str = ""
 
 
-def wanted(given: Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
+def wanted(methods: Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
-    if given is None:
+    if methods is None:
         return [Contender(name, name) for name in list_methods() if name != "random"]
-    if isinstance(given, (str, Mapping)):
-        given = [given]
-    found = []
-    for one in given:
+    if isinstance(methods, (str, Mapping)):
+        methods = [methods]
+    contenders = []
+    for one in methods:
         options = {} if isinstance(one, str) else {k: v for k, v in one.items() if k != "method"}
         name = one if isinstance(one, str) else one.get("method")
         if name is None:
             raise BadInput(f"{one!r} names no method: write {{'method': 'raw_attention', 'layers': 'mean'}}.")
         entry = get_method(name)
         entry.checked(options)
-        found.append(Contender(named(entry.name, options), entry.name, options))
-    if len({e.name for e in found}) != len(found):
-        raise BadInput(f"a method is named twice: {', '.join(e.name for e in found)}.")
-    return found
+        contenders.append(Contender(named(entry.name, options), entry.name, options))
+    if len({e.name for e in contenders}) != len(contenders):
+        raise BadInput(f"a method is named twice: {', '.join(e.name for e in contenders)}.")
+    return contenders
 
 
 def named(method: str, options: Mapping[str, Any]) -> str:
@@ -72,31 +72,31 @@ def named(method: str, options: Mapping[str, Any]) -> str:
     return f"{method}({inside})" if inside else method
 
 
-def filled(entry: Contender, perturbed: Perturbed, scalar: str, memory: bool = True) -> Contender:
+def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> Contender:
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
-    path = _path(entry, perturbed, scalar)
-    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": perturbed.seed, "progress": False}
-    explain: Any = partial(perturbed.explainer.explain, **how, **entry.options)
+    path = _path(entry, games, scalar)
+    how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
+    explain: Any = partial(games.explainer.explain, **how, **entry.options)
     if path is not None and path.is_file():
         known = dataclasses.replace(read_piece(Contender, path), options=entry.options)
         if memory and known.peak_bytes is None:
-            known = dataclasses.replace(known, peak_bytes=_peak(explain, perturbed))
+            known = dataclasses.replace(known, peak_bytes=_peak(explain, games))
             write_piece(dataclasses.replace(known, options={}), path)
         return known
-    peak = _peak(explain, perturbed) if memory else None  # first: what is loaded only once does not count as time
+    peak = _peak(explain, games) if memory else None  # first: what is loaded only once does not count as time
     try:
-        found = explain(perturbed.inputs, target=list(perturbed.targets), batch_size=perturbed.batch_size)
+        explanations = explain(games.inputs, target=list(games.targets), batch_size=games.batch_size)
     except WhyformerError as reason:
         return dataclasses.replace(entry, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others
         return dataclasses.replace(entry, failure=f"failed: {type(error).__name__}: {error}")
-    scored = tuple(Scored(e.scores, e.value, e.base, e.scalar, e.signed) for e in found)
+    scored = tuple(Scored(e.scores, e.value, e.base, e.scalar, e.signed) for e in explanations)
     done = dataclasses.replace(
         entry,
         scored=scored,
-        forwards=float(np.mean([e.cost.forwards for e in found])),
-        backwards=float(np.mean([e.cost.backwards for e in found])),
-        seconds=float(np.mean([e.cost.seconds for e in found])),
+        forwards=float(np.mean([e.cost.forwards for e in explanations])),
+        backwards=float(np.mean([e.cost.backwards for e in explanations])),
+        seconds=float(np.mean([e.cost.seconds for e in explanations])),
         peak_bytes=peak,
     )
     if path is not None:
@@ -104,12 +104,12 @@ def filled(entry: Contender, perturbed: Perturbed, scalar: str, memory: bool = T
     return done
 
 
-def _peak(explain: Any, perturbed: Perturbed) -> int | None:
+def _peak(explain: Any, games: Games) -> int | None:
     """Measured on the longest input alone: counting tensors takes time that the others need not spend."""
-    number = int(np.argmax([len(u) for u in perturbed.units]))
-    one = one_input(perturbed.inputs, number)
+    number = int(np.argmax([len(u) for u in games.units]))
+    one = one_input(games.inputs, number)
     try:
-        return peak_bytes(lambda: explain(one, target=[perturbed.targets[number]], batch_size=perturbed.batch_size))
+        return peak_bytes(lambda: explain(one, target=[games.targets[number]], batch_size=games.batch_size))
     except Exception:  # a measurement that some exotic tensor does not support loses no result
         return None
 
@@ -132,11 +132,11 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(entry: Contender, perturbed: Perturbed, scalar: str) -> Path | None:
-    if perturbed.folder is None:
+def _path(entry: Contender, games: Games, scalar: str) -> Path | None:
+    if games.folder is None:
         return None
-    tensors = [x for pair in perturbed.batch.tensors.items() for x in pair]
-    targets = repr([(t.index, t.versus, t.position) for t in perturbed.targets])
+    tensors = [x for pair in games.batch.tensors.items() for x in pair]
+    targets = repr([(t.index, t.versus, t.position) for t in games.targets])
     options = repr(sorted(entry.options.items()))
-    name = digest(perturbed.weights, entry.method, options, perturbed.seed, scalar, targets, *tensors)
-    return perturbed.folder / f"{name}.scores.json"
+    name = digest(games.weights, entry.method, options, games.seed, scalar, targets, *tensors)
+    return games.folder / f"{name}.scores.json"

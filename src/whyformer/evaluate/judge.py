@@ -14,8 +14,8 @@ from whyformer.engines.perturbation.game import Game
 from whyformer.engines.perturbation.ranking import count_of, only_top, without_top
 from whyformer.evaluate.annotations import rationale_of, region_of
 from whyformer.evaluate.contender import Contender
+from whyformer.evaluate.games import Games
 from whyformer.evaluate.noise import scores_with_noise
-from whyformer.evaluate.perturbed import Perturbed
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import Metric
 
@@ -88,13 +88,13 @@ class Marks:
 class OneInput:
     """One input on which all methods are tried."""
 
-    def __init__(self, perturbed: Perturbed, number: int, marks: Marks, scalar: str) -> None:
-        self.perturbed, self.number, self.scalar = perturbed, number, scalar
-        self.units, self.parts = perturbed.units[number], perturbed.parts[number]
-        self.game: Any = perturbed.game(number) if perturbed.replacement is not None else None
+    def __init__(self, games: Games, number: int, marks: Marks, scalar: str) -> None:
+        self.games, self.number, self.scalar = games, number, scalar
+        self.units, self.parts = games.units[number], games.parts[number]
+        self.game: Any = games.game(number) if games.replacement is not None else None
         self._searched: dict[str, Trial] = {}
-        given = marks.rationales
-        self.rationale = None if given is None else rationale_of(given[number], self.units, self.parts)
+        rationales = marks.rationales
+        self.rationale = None if rationales is None else rationale_of(rationales[number], self.units, self.parts)
         self.region = None if marks.masks is None else region_of(marks.masks[number], self.units)
 
     def searched(self, kind: str) -> Trial:
@@ -106,12 +106,12 @@ class OneInput:
     def trial(self, scores_P: Array, signed: bool, entry: Contender | None = None) -> Trial:
         again = None
         if entry is not None:
-            again = partial(scores_with_noise, self.perturbed, entry, self.scalar, self.number)
+            again = partial(scores_with_noise, self.games, entry, self.scalar, self.number)
         return Trial(
             np.asarray(scores_P, dtype=float),
             self.game,
             signed,
-            self.perturbed.seed,
+            self.games.seed,
             self.units,
             self.parts,
             None if entry is None else entry.scored[self.number],
@@ -128,7 +128,7 @@ def judge(
     values: Values,
     curves: Curves,
 ) -> None:
-    number, drawn = one.number, random_scores(len(one.parts), one.number, one.perturbed.seed)
+    number, drawn = one.number, random_scores(len(one.parts), one.number, one.games.seed)
     trials = {}
     for entry in contenders:
         scored = entry.scored[number]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.evaluate.contender import Contender
-from whyformer.evaluate.perturbed import Perturbed
+from whyformer.evaluate.games import Games
 from whyformer.registry import get_method
 from whyformer.run import Run
 
@@ -34,12 +34,10 @@ class NoisyEmbedding(TorchFunctionMode):
         return out + self.noise_ND[: out.shape[-2]]
 
 
-def scores_with_noise(
-    perturbed: Perturbed, entry: Contender, scalar: str, number: int, draw: int, radius: float
-) -> Array:
+def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, draw: int, radius: float) -> Array:
     """(P,) scores of one input with uniform noise of ± radius × the spread of its numbers; NaN where it has none."""
-    modality, batch = perturbed.modality, perturbed.batch.select([number])
-    generator = torch.Generator().manual_seed(hash((perturbed.seed, number, draw)) % 2**31)
+    modality, batch = games.modality, games.batch.select([number])
+    generator = torch.Generator().manual_seed(hash((games.seed, number, draw)) % 2**31)
 
     def noise(shape: Any, like: Tensor, spread: Tensor) -> Tensor:
         uniform = torch.rand(shape, generator=generator).to(device=like.device, dtype=like.dtype) * 2 - 1
@@ -53,12 +51,12 @@ def scores_with_noise(
     else:
         floats = {k: v for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
         if not floats or modality.embeds:
-            return np.full(len(perturbed.parts[number]), np.nan)
+            return np.full(len(games.parts[number]), np.nan)
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(entry.method)
-    study = perturbed.run_of(number)[0].study
-    run = Run(modality, batch, study, target=[perturbed.targets[number]], scalar=scalar, seed=perturbed.seed)
+    study = games.run_of(number)[0].study
+    run = Run(modality, batch, study, target=[games.targets[number]], scalar=scalar, seed=games.seed)
     with mode:
-        found = method.run(run, **method.checked(entry.options))
-    scores = found.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
-    return np.asarray(scores[perturbed.parts[number]])
+        attribution = method.run(run, **method.checked(entry.options))
+    scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
+    return np.asarray(scores[games.parts[number]])

@@ -16,9 +16,9 @@ from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, one_of, spelled
 from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
 from whyformer.evaluate.contender import filled, wanted
+from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
-from whyformer.evaluate.perturbed import Perturbed, perturbing
 from whyformer.evaluate.trial import Trial
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
@@ -103,12 +103,12 @@ class Recommendation(Result):
 
     def chosen(self, cost_class: str) -> Any:
         """The same within one class of cost: "one forward", "forward and backward", "many passes"."""
-        found = {c.group: {"method": c.method, **c.options} for c in self.choices if c.cost_class == cost_class}
-        if not found:
+        by_group = {c.group: {"method": c.method, **c.options} for c in self.choices if c.cost_class == cost_class}
+        if not by_group:
             raise UnknownName("class of cost", cost_class, dict.fromkeys(c.cost_class for c in self.choices))
         if self.scope == "dataset":
-            return next(iter(found.values()))
-        return found if self.scope == "label" else list(found.values())
+            return next(iter(by_group.values()))
+        return by_group if self.scope == "label" else list(by_group.values())
 
     def within(self, cost_class: str) -> Outcome:
         """The outcome of one class of cost, or of "random", "greedy", …"""
@@ -166,7 +166,7 @@ LAST, MEAN = "last-layer attention", "mean attention"
 
 
 def outcomes_of(
-    perturbed: Perturbed,
+    games: Games,
     field: Field,
     chosen: Mapping[tuple[str, str], Choice],
     group_of: Mapping[int, str],
@@ -176,27 +176,27 @@ def outcomes_of(
     number_of = {c.name: m for m, c in enumerate(field.candidates)}
     usual = _usual(field)
     values: dict[str, list[float]] = {}
-    for i in perturbed.track(list(group_of), "testing"):
-        game, scores_MP = perturbed.game(i), field.scores[i]
+    for i in games.track(list(group_of), "testing"):
+        game, scores_MP = games.game(i), field.scores[i]
         contenders: dict[str, Array] = {}
         for cost_class, other in fallback.items():
-            own = chosen.get((group_of[i], cost_class))
-            contenders[cost_class] = scores_MP[other if own is None else number_of[own.name]]
+            choice = chosen.get((group_of[i], cost_class))
+            contenders[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
         contenders |= {name: scores_MP[m] for name, m in usual.items()}
         contenders |= {name: scores[i] for name, scores in field.aside.items()}
         trials = {name: Trial(scores, game) for name, scores in contenders.items()}
-        floor = [Trial(scores, game) for scores in random_scores(game.parts, i, perturbed.seed)]
+        floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
         game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
         for name, trial in trials.items():
             values.setdefault(name, []).append(aopc(trial))
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
         values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
-    return _summed(values, fallback, chosen, perturbed.seed, [perturbed.of[i] for i in group_of])
+    return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
 
 
 def _usual(field: Field) -> dict[str, int]:
     """What people look at by habit, where it is among the candidates."""
-    found = {}
+    numbers = {}
     last = max(
         (c.options["layers"] for c in field.candidates if isinstance(c.options.get("layers"), int)), default=None
     )
@@ -205,8 +205,8 @@ def _usual(field: Field) -> dict[str, int]:
         if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
             continue
         if options.get("read", "row") == "row" and options.get("layers", last) in {last, "mean"}:
-            found[MEAN if options.get("layers", last) == "mean" else LAST] = m
-    return {name: found[name] for name in (LAST, MEAN) if name in found}
+            numbers[MEAN if options.get("layers", last) == "mean" else LAST] = m
+    return {name: numbers[name] for name in (LAST, MEAN) if name in numbers}
 
 
 def _summed(
@@ -223,12 +223,12 @@ def _summed(
     over_last = np.full_like(over_random, np.nan)
     if LAST in names:
         over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed, of), 1)
-    found = []
+    outcomes = []
     for x, name in enumerate(names):
         picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
         shown = name if name not in classes else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
-        found.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
-    return tuple(found)
+        outcomes.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
+    return tuple(outcomes)
 
 
 def _three(row: Array) -> tuple[float, float, float]:
@@ -293,54 +293,54 @@ def recommend(
     contenders = wanted(methods)
     explainer = Explainer(model, processor, attention_at=attention_at)
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
-    with perturbing(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as perturbed:
-        known = [i for i in range(perturbed.size) if len(perturbed.parts[i])]
-        inputs_left = len({perturbed.of[i] for i in known})
+    with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
+        known = [i for i in range(games.size) if len(games.parts[i])]
+        inputs_left = len({games.of[i] for i in known})
         if scope != "instance" and inputs_left < 4:
             raise BadInput(
                 f"{inputs_left} inputs cannot be split into those that choose and those that test: give at least 4 "
                 "(50 or more say something), or scope='instance'."
             )
-        if value == "probability" and any(run.gives_probabilities for run in perturbed.runs):
+        if value == "probability" and any(run.gives_probabilities for run in games.runs):
             raise NotOffered(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax at its end."
             )
-        field = _field(perturbed, spaces, contenders)
+        field = _field(games, spaces, contenders)
         if not field.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
             raise NotOffered(f"none of the candidates can explain this model: {reasons}")
-        return _recommended(perturbed, field, known, scope, report, value)
+        return _recommended(games, field, known, scope, report, value)
 
 
-def _field(perturbed: Perturbed, spaces: Sequence[str], contenders: Sequence[Any]) -> Field:
+def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Field:
     excluded: dict[str, str] = {}
     candidates: list[Candidate] = []
-    scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in perturbed.parts]
+    scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in games.parts]
     if spaces:
         try:
             if "gradient" in spaces:
-                refuse_without_gradients(perturbed.explainer.model, "spaces='gradient'")
-            candidates, units = scores_of_each(perturbed.runs, spaces, _alone)
-            scores = [all_U[:, parts] for all_U, parts in zip(units, perturbed.parts, strict=True)]
+                refuse_without_gradients(games.explainer.model, "spaces='gradient'")
+            candidates, units = scores_of_each(games.runs, spaces, _alone)
+            scores = [all_U[:, parts] for all_U, parts in zip(units, games.parts, strict=True)]
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
     aside: dict[str, list[Array]] = {}
     if candidates:  # these methods stand with all of their options already
         contenders = [e for e in contenders if SPACED.get(e.method) not in spaces or e.options]
-    for entry in perturbed.track(list(contenders), "explaining"):
-        done = filled(entry, perturbed, perturbed.scalar, memory=False)
+    for entry in games.track(list(contenders), "explaining"):
+        done = filled(entry, games, games.scalar, memory=False)
         if done.failure:
             excluded[entry.name] = done.failure
             continue
-        own = [s.scores[parts] for s, parts in zip(done.scored, perturbed.parts, strict=True)]
+        entry_scores = [s.scores[parts] for s, parts in zip(done.scored, games.parts, strict=True)]
         if entry.method == "occlusion":
             excluded[entry.name] = BY_CONSTRUCTION
-            aside[entry.name] = own
+            aside[entry.name] = entry_scores
             continue
         cost = cost_class_of(entry.method, entry.options)
         candidates.append(Candidate(entry.method, entry.options, done.scored[0].signed, cost))
-        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, own, strict=True)]
+        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, entry_scores, strict=True)]
     return Field(candidates, scores, excluded, aside)
 
 
@@ -356,21 +356,19 @@ def _alone(run: Run, row: int) -> Run:
     )
 
 
-def _recommended(
-    perturbed: Perturbed, field: Field, known: list[int], scope: str, report: bool, value: str
-) -> Recommendation:
-    choosing, testing = _halves(perturbed, known) if report and scope != "instance" else (known, known)
+def _recommended(games: Games, field: Field, known: list[int], scope: str, report: bool, value: str) -> Recommendation:
+    choosing, testing = _halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
-    truth_MI = np.full((len(field.candidates), perturbed.size), np.nan)
+    truth_MI = np.full((len(field.candidates), games.size), np.nan)
     signed = np.array([c.signed for c in field.candidates])
-    for i in perturbed.track(choosing, "choosing"):
+    for i in games.track(choosing, "choosing"):
         # NOTE[DIFF] the authors take the probability, which hardly moves where a model is sure, so that what speaks
         # against the class looks like nothing and methods that name it lose; value="probability" is theirs.
-        drops = perturbed.game(i).drops(value)
+        drops = games.game(i).drops(value)
         for kind in (True, False):
             if (signed == kind).any():
                 truth_MI[signed == kind, i] = ranked(field.scores[i][signed == kind], drops, kind)
-    groups = _groups(perturbed, choosing, scope)
+    groups = _groups(games, choosing, scope)
     choices = tuple(
         _choice(field, truth_MI[:, members].mean(1), group, cost_class, len(members))
         for group, members in groups.items()
@@ -380,11 +378,11 @@ def _recommended(
     mean_M = truth_MI[:, choosing].mean(1)
     leaders = np.argsort(-mean_M, kind="stable")[:LEADERS]
     grid, reading = _grid(field.candidates, mean_M)
-    group_of = {i: _group(perturbed, i, scope) for i in testing}
+    group_of = {i: _group(games, i, scope) for i in testing}
     warnings = _warnings(groups, group_of, scope, len(choosing))
     chosen = {(c.group, c.cost_class): c for c in choices}
-    outcomes = outcomes_of(perturbed, field, chosen, group_of, _best_of_all(field, mean_M)) if testing else ()
-    warnings = (*perturbed.doubts(), *warnings)  # the variants have been run by now
+    outcomes = outcomes_of(games, field, chosen, group_of, _best_of_all(field, mean_M)) if testing else ()
+    warnings = (*games.doubts(), *warnings)  # the variants have been run by now
     return Recommendation(
         scope=scope,
         choices=choices,
@@ -394,46 +392,46 @@ def _recommended(
         grid_reading=reading,
         candidates=len(field.candidates),
         excluded=field.excluded,
-        replacement=str(perturbed.replacement),
+        replacement=str(games.replacement),
         chosen_on=len(choosing),
         reported_on=len(testing),
-        variants=perturbed.forwards,
-        seed=perturbed.seed,
+        variants=games.forwards,
+        seed=games.seed,
         warnings=warnings,
-        model=type(perturbed.explainer.model).__name__,
+        model=type(games.explainer.model).__name__,
         options={"value": value},
     )
 
 
-def _halves(perturbed: Perturbed, known: list[int]) -> tuple[list[int], list[int]]:
+def _halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
     """Those that choose and those that test. All detections of an image are on one side."""
-    inputs = list(dict.fromkeys(perturbed.of[i] for i in known))
-    order = np.random.default_rng(perturbed.seed).permutation(inputs).tolist()
+    inputs = list(dict.fromkeys(games.of[i] for i in known))
+    order = np.random.default_rng(games.seed).permutation(inputs).tolist()
     first = set(order[: (len(order) + 1) // 2])
-    return [i for i in known if perturbed.of[i] in first], [i for i in known if perturbed.of[i] not in first]
+    return [i for i in known if games.of[i] in first], [i for i in known if games.of[i] not in first]
 
 
-def _group(perturbed: Perturbed, number: int, scope: str) -> str:
+def _group(games: Games, number: int, scope: str) -> str:
     if scope == "dataset":
         return "all inputs"
-    return perturbed.label(number) if scope == "label" else f"input {number}"
+    return games.label(number) if scope == "label" else f"input {number}"
 
 
-def _groups(perturbed: Perturbed, choosing: list[int], scope: str) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _groups(games: Games, choosing: list[int], scope: str) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
     for i in choosing:
-        found.setdefault(_group(perturbed, i, scope), []).append(i)
-    return found
+        groups.setdefault(_group(games, i, scope), []).append(i)
+    return groups
 
 
 def _best_of_all(field: Field, mean_M: Array) -> dict[str, int]:
     """Per class of cost the best over all inputs, for those whose own group had none to choose by."""
-    found = {}
+    best = {}
     for cost_class in (ANY, *CLASSES):
         stands = [m for m, c in enumerate(field.candidates) if cost_class in (ANY, c.cost_class)]
         if stands:
-            found[cost_class] = stands[int(np.argmax(mean_M[stands]))]
-    return found
+            best[cost_class] = stands[int(np.argmax(mean_M[stands]))]
+    return best
 
 
 def _choice(field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> Choice:
@@ -456,15 +454,15 @@ def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float
 
 
 def _warnings(groups: dict[str, list[int]], group_of: dict[int, str], scope: str, choosing: int) -> tuple[str, ...]:
-    found = []
+    warnings = []
     if scope == "instance" and group_of:
-        found.append(
+        warnings.append(
             "chosen and tested on the same inputs, by different variants of them: RFT takes single parts away, AOPC "
             "many. For a test on other inputs use scope='dataset' or 'label'."
         )
     elif choosing < 20:
-        found.append(f"{choosing} inputs chose: with so few, many candidates are equally good by chance.")
+        warnings.append(f"{choosing} inputs chose: with so few, many candidates are equally good by chance.")
     without = sorted(set(group_of.values()) - set(groups))
     if without:
-        found.append(f"no input chose for {', '.join(without)}: the choice of all inputs was tested there.")
-    return tuple(found)
+        warnings.append(f"no input chose for {', '.join(without)}: the choice of all inputs was tested there.")
+    return tuple(warnings)

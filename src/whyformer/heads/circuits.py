@@ -53,13 +53,13 @@ class Circuits(Result):
 
     def qk(self, layer: int, head: int) -> Array:
         """(in, in) W_QK = W_Q W_Kᵀ, without the 1/√D; at offset zero for rotary models."""
-        found: Array = self.query[layer][head] @ self.key[layer][head].T
-        return found
+        product: Array = self.query[layer][head] @ self.key[layer][head].T
+        return product
 
     def ov(self, layer: int, head: int) -> Array:
         """(in, out) W_OV = W_V W_O."""
-        found: Array = self.value[layer][head] @ self.output[layer][head]
-        return found
+        product: Array = self.value[layer][head] @ self.output[layer][head]
+        return product
 
     def to_frame(self) -> pd.DataFrame:
         """One row per head: the summaries of its circuits."""
@@ -113,7 +113,7 @@ def circuits(
 
 
 def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
-    found: dict[str, HeadWeights] = {}
+    weights: dict[str, HeadWeights] = {}
     for name in ("query", "key", "value", "output"):
         weight = getattr(site, name)
         if weight is None:
@@ -127,12 +127,12 @@ def _complete(site: SiteWeights) -> dict[str, HeadWeights]:
                 )
                 + ". Circuits are offered for plain, packed and grouped projections, with or without rotary positions."
             )
-        found[name] = weight
-    return found
+        weights[name] = weight
+    return weights
 
 
-def _array(found: HeadWeights) -> Array:
-    array: Array = found.weight_HXY.detach().float().cpu().numpy()
+def _array(weights: HeadWeights) -> Array:
+    array: Array = weights.weight_HXY.detach().float().cpu().numpy()
     return array
 
 

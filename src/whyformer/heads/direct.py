@@ -55,10 +55,10 @@ class DirectShares(Result):
 
     def ranked(self, index: int = 0) -> list[tuple[int, int, float]]:
         """(layer, head, share) of one input, the largest first."""
-        found = [
+        shares = [
             (int(i), int(j), float(self.shares[index, i, j])) for i, j in np.argwhere(~np.isnan(self.shares[index]))
         ]
-        return sorted(found, key=lambda f: -f[2])
+        return sorted(shares, key=lambda f: -f[2])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per input and head."""
@@ -105,8 +105,8 @@ def direct_logit(
             targets.update(zip(rows, run.targets, strict=True))
             return torch.cat([run.value_B[:, None].to(shares), shares.flatten(1)], 1)
 
-        found = session.gather(measure, label="direct shares")
-        value, shares = found[:, 0], found[:, 1:].reshape(session.size, *open_gates(session).shape)
+        columns = session.gather(measure, label="direct shares")
+        value, shares = columns[:, 0], columns[:, 1:].reshape(session.size, *open_gates(session).shape)
         return DirectShares(
             shares=shares.astype(np.float32),
             rest=(value - np.nansum(shares, (1, 2))).astype(np.float32),
@@ -129,7 +129,7 @@ def _shares(run: Run) -> Tensor:
     np.add.at(run.forwards_B, everyone, 2)
     np.add.at(run.backwards_B, everyone, 1)
     try:
-        found = record(lambda: run.output.logits(run.batch), role, run.scalars)
+        maps = record(lambda: run.output.logits(run.batch), role, run.scalars)
     except NotOffered as error:
         if "does not depend on any captured attention" not in str(error):
             raise
@@ -137,8 +137,8 @@ def _shares(run: Run) -> Tensor:
             "the logits are not a linear function of the last layer's stream (a pooler or an MLP stands before them), "
             'so they do not split into shares of heads. Use head_importance (kind="gradient" or "ablation").'
         ) from None
-    require_sites(found)
-    return mask_gradient(found)
+    require_sites(maps)
+    return mask_gradient(maps)
 
 
 class _Counter(Observe):

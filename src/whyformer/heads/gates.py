@@ -161,13 +161,13 @@ def gate_curve(
     with opened as session:
         known = checked_labels(test[1], session.size)
         whole = open_gates(session)
-        tables = [whole] + [torch.nan_to_num(torch.from_numpy(found.gates)).to(whole) for found in trained]
+        tables = [whole] + [torch.nan_to_num(torch.from_numpy(result.gates)).to(whole) for result in trained]
         samples = session.gather(lambda run, rows: _measured(run, rows, tables, known, metric), label="learned gates")
-        kept = np.array([len(session.heads), *(found.kept for found in trained)])
-        order = np.argsort(-kept, kind="stable")
+        open_heads = np.array([len(session.heads), *(result.kept for result in trained)])
+        order = np.argsort(-open_heads, kind="stable")
         low, high = interval(samples, seed)
         return PruningCurve(
-            kept=kept[order],
+            kept=open_heads[order],
             values=samples.mean(0)[order],
             low=low[order],
             high=high[order],

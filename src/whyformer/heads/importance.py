@@ -223,14 +223,14 @@ def _samples(session: Session, how: _How) -> tuple[Array, Array | None]:
     keep_one = how.ablate == "all_but_one"
     return (
         session.gather(
-            lambda run, rows: ablation(run, gates, session.heads, _own(how, rows), keep_one),
+            lambda run, rows: ablation(run, gates, session.heads, _labels_of(how, rows), keep_one),
             label="ablation",
         ),
         None,
     )
 
 
-def _own(how: _How, rows: list[int]) -> list[Any] | None:
+def _labels_of(how: _How, rows: list[int]) -> list[Any] | None:
     return None if how.labels is None else [how.labels[row] for row in rows]
 
 
@@ -240,24 +240,24 @@ def _gradient_samples(session: Session, how: _How) -> tuple[Array, Array]:
 
     def measure(run: Run, rows: list[int]) -> Tensor:
         """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
-        found = recorded(run, _own(how, rows))
-        signed = mask_gradient(found)
+        maps = recorded(run, _labels_of(how, rows))
+        signed = mask_gradient(maps)
         if how.per != "token":
             return signed[:, None]
-        counts = token_counts(run, len(found.sites))[:, :, None].expand_as(signed)
-        return torch.stack([signed, token_sums(found), counts], 1)
+        counts = token_counts(run, len(maps.sites))[:, :, None].expand_as(signed)
+        return torch.stack([signed, token_sums(maps), counts], 1)
 
     if how.per == "batch":
         # NOTE[DIFF] the script sums |gradient of the batch's mean loss| over batches and divides by the number of
         # tokens; the mean over batches is the same up to one factor for all heads.
         parts = session.each(measure, label="gradients", sort=False)
-        signed = np.stack([found[:, 0].mean(0).detach().cpu().double().numpy() for _, found in parts])
+        signed = np.stack([part[:, 0].mean(0).detach().cpu().double().numpy() for _, part in parts])
         return np.abs(signed), signed.mean(0)
-    found = session.gather(measure, label="gradients")
+    samples = session.gather(measure, label="gradients")
     if how.per == "token":
         # Σ over all tokens of the data set / their number, written as a mean over inputs.
-        return found[:, 1] / found[:, 2].mean(0), found[:, 0].mean(0)
-    return np.abs(found[:, 0]), found[:, 0].mean(0)
+        return samples[:, 1] / samples[:, 2].mean(0), samples[:, 0].mean(0)
+    return np.abs(samples[:, 0]), samples[:, 0].mean(0)
 
 
 def _result(session: Session, how: _How, samples: Array, direction: Array | None, seed: int) -> HeadImportance:

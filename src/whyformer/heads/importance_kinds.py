@@ -32,10 +32,10 @@ def checked_labels(labels: Any, size: int) -> list[Any]:
     listed = labels.tolist() if callable(getattr(labels, "tolist", None)) else labels
     if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
         listed = [listed]
-    found = list(listed)
-    if len(found) != size:
-        raise BadInput(f"{len(found)} labels for {size} inputs: give one label per input.")
-    return found
+    label_list = list(listed)
+    if len(label_list) != size:
+        raise BadInput(f"{len(label_list)} labels for {size} inputs: give one label per input.")
+    return label_list
 
 
 def label_indices(labels: list[Any], logits_BC: Tensor, run: Run) -> Tensor:
@@ -103,9 +103,9 @@ def ablation(
             gates[i, layer, head] = 0
             if keep_one:
                 gates[i, layer] = 1 - gates[i, layer]
-        own = None if labels is None else [labels[row] for row in rows]
+        row_labels = None if labels is None else [labels[row] for row in rows]
         with torch.no_grad():
-            score = score_of(run, gated(run, rows, gates), rows, own)
+            score = score_of(run, gated(run, rows, gates), rows, row_labels)
         for (row, layer, head), value in zip(chunk, score.tolist(), strict=True):
             result[row, layer, head] = sign * (float(whole[row]) - value)
     return result
@@ -117,12 +117,12 @@ def ablation(
 def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = Recorder) -> Record:
     """Maps and gradients of the score, of models with one stream of tokens or several: a head is a head."""
     recorder = role(run.batch.size, module_names(run.modality.model), run.study.batch_axes)
-    found = record(lambda: run.output.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
+    maps = record(lambda: run.output.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
     everyone = list(range(run.batch.size))
     np.add.at(run.forwards_B, everyone, 1)
     np.add.at(run.backwards_B, everyone, 1)
-    require_sites(found)
-    return found
+    require_sites(maps)
+    return maps
 
 
 def row_products(site: Site) -> Tensor:
@@ -140,14 +140,14 @@ def table(layers: list[Tensor]) -> Tensor:
     return torch.stack(pad, 1)
 
 
-def mask_gradient(found: Record) -> Tensor:
+def mask_gradient(maps: Record) -> Tensor:
     """(B, L, H) ∂s/∂ξ, signed: positive where more of the head would raise the score."""
-    return table([row_products(site).sum(-1) for site in found.sites])
+    return table([row_products(site).sum(-1) for site in maps.sites])
 
 
-def token_sums(found: Record) -> Tensor:
+def token_sums(maps: Record) -> Tensor:
     """(B, L, H) Σ_q |o_q · ∂s/∂o_q|: the absolute value taken per token, as in Michel's code."""
-    return table([row_products(site).abs().sum(-1) for site in found.sites])
+    return table([row_products(site).abs().sum(-1) for site in maps.sites])
 
 
 def token_counts(run: Run, layers: int) -> Tensor:

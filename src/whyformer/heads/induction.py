@@ -96,8 +96,8 @@ def induction(
         progress=progress,
     )
     with opened as session:
-        found = session.gather(lambda run, rows: _scores(run, length), label="induction").mean(0)
-        previous, duplicate, induced = found.astype(np.float32)
+        scores = session.gather(lambda run, rows: _scores(run, length), label="induction").mean(0)
+        previous, duplicate, induced = scores.astype(np.float32)
         return InductionScores(previous, duplicate, induced, session.paths, length, sequences)
 
 

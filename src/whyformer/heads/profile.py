@@ -159,15 +159,15 @@ def distance_BL(run: Run) -> Tensor:
     rows = []
     for row in range(run.batch.size):
         apart_NN = distances(places(run, row))
-        own_N = run.keep_BN[row] & ~run.special_BN[row]
-        found = [_distance(site.attention_BHQK[row], site.first_query, apart_NN, own_N) for site in sites]
-        rows.append(torch.stack(found))
+        ordinary_N = run.keep_BN[row] & ~run.special_BN[row]
+        layers = [_distance(site.attention_BHQK[row], site.first_query, apart_NN, ordinary_N) for site in sites]
+        rows.append(torch.stack(layers))
     return torch.stack(rows)
 
 
-def _distance(attention_HQK: Tensor, first: int, apart_NN: Tensor, own_N: Tensor) -> Tensor:
-    asked = torch.arange(attention_HQK.shape[1], device=own_N.device) + first
-    queries = asked[own_N[asked]]  # none where a last layer asks for [CLS] only
-    part = attention_HQK.float()[:, queries - first][..., own_N]
-    bridged = (part * apart_NN[queries][:, own_N]).sum()
+def _distance(attention_HQK: Tensor, first: int, apart_NN: Tensor, ordinary_N: Tensor) -> Tensor:
+    asked = torch.arange(attention_HQK.shape[1], device=ordinary_N.device) + first
+    queries = asked[ordinary_N[asked]]  # none where a last layer asks for [CLS] only
+    part = attention_HQK.float()[:, queries - first][..., ordinary_N]
+    bridged = (part * apart_NN[queries][:, ordinary_N]).sum()
     return bridged / part.sum().clamp(min=torch.finfo(part.dtype).tiny)

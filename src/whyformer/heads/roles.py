@@ -210,11 +210,11 @@ class _Tally:
 
     def _count_offsets(self, layer: int, places_NA: Tensor, queries: Tensor, largest_HQ: Tensor) -> None:
         moves_HQA = places_NA[largest_HQ] - places_NA[queries][None]
-        found = self.offsets[layer]
+        tallies = self.offsets[layer]
         for head, moves in enumerate(moves_HQA):
             real = moves[~moves.isnan().any(-1)]
             for move, count in zip(*real.long().unique(dim=0, return_counts=True), strict=True):
-                at = found.setdefault(tuple(move.tolist()), torch.zeros(len(largest_HQ)))
+                at = tallies.setdefault(tuple(move.tolist()), torch.zeros(len(largest_HQ)))
                 at[head] += int(count)
 
     def result(self, session: Session) -> HeadRoles:

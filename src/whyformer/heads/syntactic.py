@@ -112,12 +112,12 @@ class SyntacticHeads(Result):
 
     def best(self) -> list[tuple[str, str, int, int, float, float, int]]:
         """(relation, direction, layer, head, share, baseline, arcs) of the best head of each, largest gain first."""
-        found = []
+        rows = []
         for key, share in self.share.items():
             layer, head = np.unravel_index(int(np.nanargmax(share)), share.shape)
             hit = float(share[layer, head])
-            found.append((*key, int(layer), int(head), hit, self.baseline[key], self.arcs[key]))
-        return sorted(found, key=lambda f: f[5] - f[4])
+            rows.append((*key, int(layer), int(head), hit, self.baseline[key], self.arcs[key]))
+        return sorted(rows, key=lambda f: f[5] - f[4])
 
     def to_frame(self) -> pd.DataFrame:
         """The best head of each relation and direction."""
@@ -161,7 +161,7 @@ def syntactic(
     if dropped := sum(e is None for e in encoded):
         warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
     tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], processor)
-    kept = [arcs[i] for i in usable]
+    usable_arcs = [arcs[i] for i in usable]
     opened = passing_through(
         model, tensors, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
     )
@@ -170,11 +170,11 @@ def syntactic(
 
         def measure(run: Run, rows: list[int]) -> None:
             for index, row in enumerate(rows):
-                _count(run, index, words[row], kept[row], pieces, hits)
+                _count(run, index, words[row], usable_arcs[row], pieces, hits)
 
         session.each(measure, label="syntax")
         widest = max(heads for _, heads in session.layers)
-    baseline, offset = _best_offset(kept)
+    baseline, offset = _best_offset(usable_arcs)
     return SyntacticHeads(
         share={key: _mean(parts, widest) for key, parts in sorted(hits.items())},
         baseline=baseline,
@@ -198,15 +198,15 @@ def _arcs(sentence: Sentence, wanted: set[str] | None, subtypes: bool) -> Arcs:
 def _encoded(model: Any, tokenizer: Any, sentences: list[Sentence]) -> list[Any]:
     """Encodings that know which word each piece belongs to; None for sentences that are too long."""
     limit = TextInput(model, tokenizer).max_length()
-    found: list[Any] = []
+    encodings: list[Any] = []
     for sentence in sentences:
         encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)
         try:
             encoding.word_ids()
         except ValueError:
             raise BadInput("the tokenizer does not know which word a piece belongs to: load the fast one.") from None
-        found.append(encoding if limit is None or len(encoding["input_ids"]) <= limit else None)
-    return found
+        encodings.append(encoding if limit is None or len(encoding["input_ids"]) <= limit else None)
+    return encodings
 
 
 def _batch(encodings: list[Any], tokenizer: Any) -> tuple[dict[str, Tensor], list[list[int | None]]]:
@@ -248,9 +248,9 @@ def _count(
     place = {word: i for i, word in enumerate(present)}  # a word of spaces has no pieces
     strongest = []
     for site in run.record().sites:
-        own = over_words(site.attention_BHQK[index].float(), words, pieces)
-        own.diagonal(dim1=1, dim2=2).fill_(-1)  # another word than itself
-        strongest.append(own.argmax(-1))
+        between_words = over_words(site.attention_BHQK[index].float(), words, pieces)
+        between_words.diagonal(dim1=1, dim2=2).fill_(-1)  # another word than itself
+        strongest.append(between_words.argmax(-1))
     for relation, direction, start, end in arcs:
         if start in place and end in place:
             hit = [(s[:, place[start]] == place[end]).float() for s in strongest]

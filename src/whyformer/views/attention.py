@@ -32,8 +32,8 @@ def attention_map(
     rows, columns = _label_pair(labels, values.shape[1:], chosen.first_query)
     matrix = _matrix(_reduced(values, head), rows, columns)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
-    found = (Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which))
-    return View("Attention", (Panel((matrix,), wide=True),), found, caption=CAPTION, legend=matrix.scale)
+    facts = (Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which))
+    return View("Attention", (Panel((matrix,), wide=True),), facts, caption=CAPTION, legend=matrix.scale)
 
 
 def heads_grid(record: Record, *, row: int = 0, sites: Sequence[int] | None = None) -> View:
@@ -48,8 +48,8 @@ def heads_grid(record: Record, *, row: int = 0, sites: Sequence[int] | None = No
         for head, values in enumerate(heads):
             panels.append(Panel((Matrix(values, scale, small=True),), f"{number}.{head}"))
         panels += [Panel(())] * (columns - len(heads))
-    found = (Fact("sites", str(len(chosen))), Fact("titles", "site.head, in call order; one scale for all"))
-    return View("Attention, every head", tuple(panels), found, caption=CAPTION, columns=columns, legend=scale)
+    facts = (Fact("sites", str(len(chosen))), Fact("titles", "site.head, in call order; one scale for all"))
+    return View("Attention, every head", tuple(panels), facts, caption=CAPTION, columns=columns, legend=scale)
 
 
 def attention_streams(
@@ -79,8 +79,8 @@ def attention_streams(
         mark = Matrix(values, scale, rows, columns, query or "query", key or "key")
         panels.append(Panel((mark,), f"{name} ({len(members)} sites)" if len(members) > 1 else name))
     shown = f"head {head}" if isinstance(head, int) else f"{head} over heads"
-    found = (Fact("shown", f"site {layer} of each kind, {shown}"),)
-    return View("Attention by kind", tuple(panels), found, caption=CAPTION, columns=min(3, len(panels)), legend=scale)
+    facts = (Fact("shown", f"site {layer} of each kind, {shown}"),)
+    return View("Attention by kind", tuple(panels), facts, caption=CAPTION, columns=min(3, len(panels)), legend=scale)
 
 
 def heads_over_image(
@@ -117,21 +117,21 @@ def heads_over_image(
         Panel((HeadColours((grid,), (names[i],), (i,), pixels, units.image_size),)) for i, grid in enumerate(grids)
     ]
     who = units.labels[query] if maps.shape[1] == len(units) else str(query)
-    found = (Fact("site", chosen.path or "the model itself"), Fact("looking", f"position {query}, {who}"))
+    facts = (Fact("site", chosen.path or "the model itself"), Fact("looking", f"position {query}, {who}"))
     caption = (
         "Colour: the head. Its strength: how much of the head's attention a patch gets, next to the head's own highest."
     )
-    return View("Where the heads look", tuple(panels), found, caption=caption, columns=min(4, max(1, len(grids))))
+    return View("Where the heads look", tuple(panels), facts, caption=caption, columns=min(4, max(1, len(grids))))
 
 
 def relevance_map(explanation: Explanation, streams: tuple[str, str] | None = None) -> View:
     """The whole map of a method that has one: output positions down, input positions across."""
     from whyformer.views.facts import doubts, facts
 
-    found = explanation.matrix
-    if found is None:
+    matrix = explanation.matrix
+    if matrix is None:
         raise NotOffered(f"{explanation.method} has no map of positions by positions; its scores are all there is.")
-    parts = found if isinstance(found, dict) else {("", ""): found}
+    parts = matrix if isinstance(matrix, dict) else {("", ""): matrix}
     if streams is not None:
         if streams not in parts:
             raise UnknownName("pair of streams", streams, parts)
@@ -202,10 +202,10 @@ def _label_pair(
     rows, columns = pair
     if not is_pair and len(rows) != shape[0]:
         rows = rows[first_query : first_query + shape[0]]  # a last layer that asks for a few rows only
-    for given, wanted, what in ((rows, shape[0], "rows"), (columns, shape[1], "columns")):
-        if len(given) != wanted:
+    for names, wanted, what in ((rows, shape[0], "rows"), (columns, shape[1], "columns")):
+        if len(names) != wanted:
             raise BadInput(
-                f"{len(given)} labels for {wanted} {what} of the map. Padding has a place in it too; record one "
+                f"{len(names)} labels for {wanted} {what} of the map. Padding has a place in it too; record one "
                 "input at a time to have none."
             )
     return tuple(map(str, rows)), tuple(map(str, columns))
@@ -232,12 +232,12 @@ def _kind(site: Site) -> str:
 
 
 def _stream_labels(labels: Mapping[str, Sequence[str]] | None, stream: str, length: int) -> tuple[str, ...]:
-    given = (labels or {}).get(stream)
-    if given is None:
+    names = (labels or {}).get(stream)
+    if names is None:
         return tuple(map(str, range(length)))
-    if len(given) != length:
-        raise BadInput(f"{len(given)} labels for the {length} positions of {stream!r}.")
-    return tuple(map(str, given))
+    if len(names) != length:
+        raise BadInput(f"{len(names)} labels for the {length} positions of {stream!r}.")
+    return tuple(map(str, names))
 
 
 def _unit_labels(units: Units, stream: str, length: int) -> tuple[str, ...]:

@@ -71,10 +71,10 @@ def _known(test: Any) -> list[Fact]:
         for name, tau in (("gradient", test.tau_gradient), ("leave-one-out", test.tau_loo))
         if not math.isnan(tau)
     ]
-    found = [Fact("agreement", f"Kendall's τ {', '.join(agreement)}")] if agreement else []
+    facts = [Fact("agreement", f"Kendall's τ {', '.join(agreement)}")] if agreement else []
     if not math.isnan(test.mixing):
-        found.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
-    return found
+        facts.append(Fact("mixing", f"{test.mixing:.0%} of what is read there comes through attention"))
+    return facts
 
 
 def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
@@ -88,8 +88,8 @@ def _drawn(explanation: Explanation, scale: Scale) -> tuple[Mark, ...]:
     words = [i for i in rest if units.stream[i] in TEXT]
     others = [i for i in rest if i not in set(words)]
     for stream in dict.fromkeys(units.stream[i] for i in words):
-        own = [i for i in words if units.stream[i] == stream]
-        marks.append(token_run(explanation, scale=scale, members=own))
+        members = [i for i in words if units.stream[i] == stream]
+        marks.append(token_run(explanation, scale=scale, members=members))
     if others:
         marks.append(bars(explanation, scale=scale, members=others))
     return tuple(marks)

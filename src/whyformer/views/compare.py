@@ -67,11 +67,11 @@ def with_limits(score: Any, baseline: str = "") -> str:
 def _shade(result: Any, row: Any, metric: str) -> float | None:
     """Where the mean lies between floor and ceiling."""
     by_kind = {r.baseline: r.scores.get(metric) for r in result.rows if r.baseline}
-    floor, ceiling, own = by_kind.get("floor"), by_kind.get("ceiling"), row.scores.get(metric)
-    if row.baseline or own is None or floor is None or ceiling is None or math.isnan(own.mean):
+    floor, ceiling, score = by_kind.get("floor"), by_kind.get("ceiling"), row.scores.get(metric)
+    if row.baseline or score is None or floor is None or ceiling is None or math.isnan(score.mean):
         return None
     width = ceiling.mean - floor.mean
-    return min(1.0, max(0.0, (own.mean - floor.mean) / width)) if width else None
+    return min(1.0, max(0.0, (score.mean - floor.mean) / width)) if width else None
 
 
 def _costs(row: Any) -> tuple[str, str, str]:

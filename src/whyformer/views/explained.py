@@ -74,20 +74,20 @@ def explanation_view(
 def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
     """The input with its scores: patches smooth and as a grid, text as highlights and bars, the rest as bars."""
     units = explanation.units
-    found: list[Panel] = []
+    panels: list[Panel] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
         name = f" ({stream})" if len(set(units.stream)) > 1 else ""
         if _is_grid(units, stream):
-            found.append(Panel((heat(explanation, image=image),), f"scores{name}"))
-            found.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
+            panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
+            panels.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
             continue
         if stream in TEXT:
-            found.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
+            panels.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
         if stream not in TEXT or len(members) <= MOST_BARS:
             per = f"per {by}" if stream in TEXT else "per column" if stream == "table" else "per unit"
-            found.append(Panel((bars(explanation, by=by, members=members),), f"{per}{name}"))
-    return found
+            panels.append(Panel((bars(explanation, by=by, members=members),), f"{per}{name}"))
+    return panels
 
 
 def side_by_side(
@@ -142,7 +142,7 @@ def side_by_side(
         tuple(panels),
         (*(facts_about_input(chosen[0]) if one_target else ()), *common),
         (),
-        caption(chosen, shared and mixed, own_scales=not shared and len(panels) > 1),
+        caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1),
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
@@ -181,7 +181,7 @@ def _title(explanation: Explanation) -> str:
     return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
 
 
-def caption(chosen: Sequence[Explanation], shares: bool = False, own_scales: bool = False) -> str:
+def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales: bool = False) -> str:
     """What the colours say; of which methods, where some have a sign and others have none."""
     signed, unsigned = (", ".join(dict.fromkeys(e.method for e in chosen if e.signed is s)) for s in (True, False))
     if signed and unsigned:
@@ -189,7 +189,7 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, own_scales: boo
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
     text += _beyond(chosen)
-    if own_scales:
+    if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
         text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
@@ -200,24 +200,24 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, own_scales: boo
 
 def _beyond(chosen: Sequence[Explanation]) -> str:
     """Names the position that is left out of the scale, where there is one."""
-    found = {e.units.labels[at] for e in chosen if (at := outshining(e)) is not None}
-    names = ", ".join(repr(label) for label in sorted(found))
-    return f" The answer is read at {names}, whose score is beyond the scale of the others." if found else ""
+    labels = {e.units.labels[at] for e in chosen if (at := outshining(e)) is not None}
+    names = ", ".join(repr(label) for label in sorted(labels))
+    return f" The answer is read at {names}, whose score is beyond the scale of the others." if labels else ""
 
 
 def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
     """One mark per stream of the input, for a panel among others."""
     units = explanation.units
-    found: list[Mark] = []
+    marks: list[Mark] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
         if _is_grid(units, stream):
-            found.append(heat(explanation, image=image, scale=scale, times=times))
+            marks.append(heat(explanation, image=image, scale=scale, times=times))
         elif stream in TEXT:
-            found.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
+            marks.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
         else:
-            found.append(bars(explanation, scale=scale, times=times, members=members))
-    return found
+            marks.append(bars(explanation, scale=scale, times=times, members=members))
+    return marks
 
 
 def _is_grid(units: Units, stream: str) -> bool:
@@ -233,9 +233,9 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
     both = len({e.signed for e in chosen}) > 1
     scales = {}
     for signed in {e.signed for e in chosen}:
-        own = [r for e, r in zip(chosen, reached, strict=True) if e.signed == signed]
+        ranges = [r for e, r in zip(chosen, reached, strict=True) if e.signed == signed]
         named = f"{meaning}, {'with' if signed else 'without'} a sign" if both else meaning
-        scale = scale_of(own, signed, from_zero=not patches, meaning=named)
+        scale = scale_of(ranges, signed, from_zero=not patches, meaning=named)
         scales[signed] = replace(scale, low=-largest if scale.signed else scale.low, high=largest)
     return scales
 
@@ -243,8 +243,8 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
 def _reached(explanation: Explanation, by: str, patches: bool) -> Array:
     if patches:
         return explanation.heatmap()
-    own = scale_for(explanation, by)
-    return np.array([own.low, own.high])
+    scale = scale_for(explanation, by)
+    return np.array([scale.low, scale.high])
 
 
 def _same_readout(chosen: list[Explanation]) -> bool:

@@ -23,27 +23,27 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
-    found = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
-    found += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
+    entries = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
+    entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
-        found.append(Fact("model", explanation.model))
-    return tuple(found)
+        entries.append(Fact("model", explanation.model))
+    return tuple(entries)
 
 
 def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
-    found = [Fact("method", explanation.method)]
+    entries = [Fact("method", explanation.method)]
     settings = options(explanation)
     if settings:
-        found.append(Fact("options", settings))
+        entries.append(Fact("options", settings))
     if explanation.readout:
-        found.append(Fact("read from", read_from(explanation)))
+        entries.append(Fact("read from", read_from(explanation)))
     if explanation.base is not None:
-        found.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
+        entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
     small = [f"{name} {value}" for name, value, large in _checked(explanation) if not large]
     if small:
-        found.append(Fact("checked", ", ".join(small)))
-    found.append(Fact("cost", cost(explanation)))
-    return tuple(found)
+        entries.append(Fact("checked", ", ".join(small)))
+    entries.append(Fact("cost", cost(explanation)))
+    return tuple(entries)
 
 
 def explained(explanation: Explanation) -> str:
@@ -111,7 +111,7 @@ def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:
 
     Large is more than TOLERATED of that share, or else of the largest score.
     """
-    found = []
+    checks = []
     for name, value in explanation.checks.items():
         if name.endswith(RELATIVE):
             continue
@@ -119,8 +119,8 @@ def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:
         words = number(value) + ("" if share is None else f" ({_percent(share)})")
         largest = float(np.abs(explanation.scores).max(initial=0.0))
         large = value > TOLERATED * largest if share is None else share > TOLERATED
-        found.append((name.replace("_", " "), words, "error" in name and large))
-    return found
+        checks.append((name.replace("_", " "), words, "error" in name and large))
+    return checks
 
 
 def _percent(share: float) -> str:

@@ -25,10 +25,10 @@ def frames_of(explanation: Explanation) -> tuple[Frame, ...]:
     """The box that the explained query of a detector predicts, with the name of the explained class."""
     units, query = explanation.units, explanation.target.position
     boxes = units.boxes or ()
-    own = [boxes[i] for i, stream in enumerate(units.stream) if boxes and stream == "queries"]
-    if query is None or query >= len(own):
+    query_boxes = [boxes[i] for i, stream in enumerate(units.stream) if boxes and stream == "queries"]
+    if query is None or query >= len(query_boxes):
         return ()
-    left, top, right, bottom = own[query][:4]
+    left, top, right, bottom = query_boxes[query][:4]
     return (Frame((left, top, right, bottom), str(explanation.target)),) if left < right and top < bottom else ()
 
 

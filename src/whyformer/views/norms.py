@@ -103,13 +103,13 @@ def level_maps(explanations: Sequence[Explanation], layer: int | None = None) ->
 
 
 def _map(explanation: Explanation, layer: int | None) -> Array:
-    found = explanation.matrix if layer is None else explanation.layers
-    if not isinstance(found, np.ndarray):
+    maps = explanation.matrix if layer is None else explanation.layers
+    if not isinstance(maps, np.ndarray):
         what = "a map" if layer is None else "maps per layer; explain with keep_layers=True"
         raise BadInput(f"this explanation by {explanation.method} holds no {what}.")
-    if layer is not None and not -len(found) <= layer < len(found):
-        raise BadInput(f"layer={layer}: there are {len(found)}, numbered 0 to {len(found) - 1}.")
-    return found if layer is None else found[layer]
+    if layer is not None and not -len(maps) <= layer < len(maps):
+        raise BadInput(f"layer={layer}: there are {len(maps)}, numbered 0 to {len(maps) - 1}.")
+    return maps if layer is None else maps[layer]
 
 
 def _shares(rows: Array) -> Array:

@@ -13,7 +13,7 @@ from whyformer.views.facts import doubts, facts_about_method
 from whyformer.views.view import Matrix, Panel, View, scale_of
 
 CAPTION = "Each row is one written token; a cell says how much the token of its column counted for it."
-OWN = (
+READOUT_NOTE = (
     " The last coloured cell of a row of the target is the position where the answer is read. Much of its score is "
     "what it keeps of itself: the scale leaves it out."
 )
@@ -34,13 +34,13 @@ def steps_view(steps: Sequence[Explanation]) -> View:
     longest = max(steps, key=lambda s: len(s.units))
     prefix = tuple(longest.units.labels[len(source) :])
     # What a position gives itself would leave all others white.
-    others = prefixes if signed else [own[:-1] for own in prefixes]
+    others = prefixes if signed else [scores[:-1] for scores in prefixes]
     scale = scale_of([read, *others], signed)
     panels = [Panel((Matrix(read, scale, rows, names, "written token", "source"),), "source", wide=True)]
     if len(prefix) > 1:
         written = np.zeros((len(steps), len(prefix)), np.float32)
-        for i, own in enumerate(prefixes):
-            written[i, : len(own)] = own
+        for i, scores in enumerate(prefixes):
+            written[i, : len(scores)] = scores
         mark = Matrix(written, scale, rows, prefix, "written token", "target so far")
         panels.append(Panel((mark,), "target so far", wide=True))
     return View(
@@ -48,6 +48,6 @@ def steps_view(steps: Sequence[Explanation]) -> View:
         tuple(panels),
         tuple(replace(f, value=steps[0].readout) if f.name == "read from" else f for f in facts_about_method(steps[0])),
         tuple(dict.fromkeys(d for s in steps for d in doubts(s))),
-        CAPTION if signed or len(prefix) == 1 else CAPTION + OWN,
+        CAPTION if signed or len(prefix) == 1 else CAPTION + READOUT_NOTE,
         legend=scale,
     )

@@ -70,9 +70,14 @@ def global_view(result: Any) -> View:
     order += [i for i, special in enumerate(result.special) if special]
     panels = [Panel((_bars(result.labels, result.special, result.importance, low, high, order, scale),), what)]
     if result.signed:
-        own = scale_of([result.mean[plain], *_known(result.low[plain], result.high[plain])], True, meaning="mean")
+        signed_scale = scale_of(
+            [result.mean[plain], *_known(result.low[plain], result.high[plain])], True, meaning="mean"
+        )
         panels.append(
-            Panel((_bars(result.labels, result.special, result.mean, result.low, result.high, order, own),), "mean")
+            Panel(
+                (_bars(result.labels, result.special, result.mean, result.low, result.high, order, signed_scale),),
+                "mean",
+            )
         )
     panels += unseen_panel(result.unseen)
     panels += _maps(result, plain)
@@ -166,8 +171,8 @@ def table_map(explanation: Explanation) -> View:
     shown = with_values(explanation)
     values = explanation.matrix
     if values.shape[0] == 1:
-        own = scale_of([values[:, ~np.array(explanation.units.special)]], meaning="score")
-        mark = Matrix(values, own, ("read",), shown.units.labels, "", "is looked at")
+        scale = scale_of([values[:, ~np.array(explanation.units.special)]], meaning="score")
+        mark = Matrix(values, scale, ("read",), shown.units.labels, "", "is looked at")
     else:
         between = column_map(values, shown.units.labels, shown.units.special, explanation.signed)
         mark = replace(between, column_labels=explanation.units.labels)

@@ -64,14 +64,14 @@ def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
     low, high = limits(mark)
     longest = max(len(line.name) for line in mark.lines)
     room = max(FEWEST, min(max(len(x_of(mark, line)) for line in mark.lines), width - narrowest_lines(mark) + FEWEST))
-    found = []
+    curves = []
     for line in mark.lines:
         picked = line.values[np.linspace(0, len(line.values) - 1, room).round().astype(int)]
         places = (picked - low) / (high - low) * (len(BLOCKS) - 1)
         drawn = "".join(" " if np.isnan(p) else BLOCKS[round(float(p))] for p in places)
         text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
-        found.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
-    return Group(*found, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
+        curves.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
+    return Group(*curves, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
 
 
 def narrowest_lines(mark: Lines) -> int:

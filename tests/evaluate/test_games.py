@@ -18,8 +18,8 @@ from tests.support import folders
 from whyformer.demo import load_sentiment
 from whyformer.engines.perturbation.game import Store, digest, weights_digest
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
-from whyformer.evaluate.perturbed import perturbing
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 
@@ -44,18 +44,18 @@ def masks(parts: int, seed: int = 0, count: int = 9) -> Any:
 @pytest.mark.parametrize("replace", ["mask", "unk", "pad", "delete", 7])
 def test_texts_are_changed_as_by_hand(replace: str | int) -> None:
     model, tokenizer = sentiment()
-    with perturbing(wf.Explainer(model, tokenizer), TEXTS, replace=replace) as perturbed:
+    with games_of(wf.Explainer(model, tokenizer), TEXTS, replace=replace) as games:
         for number, text in enumerate(TEXTS):
-            ids, parts = tokenizer(text)["input_ids"], perturbed.parts[number]
+            ids, parts = tokenizer(text)["input_ids"], games.parts[number]
             assert parts.tolist() == list(range(1, len(ids) - 1))
             filler = replace if isinstance(replace, int) else getattr(tokenizer, f"{replace}_token_id", None)
             present = masks(len(parts))
-            found = perturbed.game(number).values(present)
+            found = games.game(number).values(present)
             for row, value in zip(present, found, strict=True):
                 gone = set((parts[~row]).tolist())
                 changed = [i if p not in gone else filler for p, i in enumerate(ids)]
                 changed = [i for i in changed if i is not None]
-                assert value == pytest.approx(probability(changed, perturbed.targets[number].index), abs=1e-6)
+                assert value == pytest.approx(probability(changed, games.targets[number].index), abs=1e-6)
 
 
 @pytest.mark.parametrize("replace", ["mean", "zero", "grey", "blur", "resample"])
@@ -63,8 +63,8 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
     case = CASES["vit"]
     model, inputs = case.build(None), case.inputs()
     pixels: Any = inputs["pixel_values"] if isinstance(inputs, dict) else inputs[0]
-    with perturbing(wf.Explainer(model), inputs, replace=replace) as perturbed:
-        game, units = perturbed.game(1), perturbed.units[1]
+    with games_of(wf.Explainer(model), inputs, replace=replace) as games:
+        game, units = games.game(1), games.units[1]
         rows, columns = units.grid or (0, 0)
         assert game.parts == rows * columns
         present = masks(game.parts, count=3)
@@ -81,7 +81,7 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
                 mean = pixels[1].mean((1, 2), keepdim=True).expand(image[where].shape)
                 image[where] = mean if replace == "mean" else 0.0
             with torch.no_grad():
-                logit = model(pixel_values=image[None]).logits[0, perturbed.targets[1].index]
+                logit = model(pixel_values=image[None]).logits[0, games.targets[1].index]
             assert value == pytest.approx(float(logit), abs=1e-5)
 
 
@@ -89,8 +89,8 @@ def test_images_are_changed_as_by_hand(replace: str) -> None:
 def test_columns_take_means_from_the_reference(replace: str) -> None:
     case = CASES["rtdl_ft_transformer"]
     model, inputs = case.build(None), case.inputs()
-    with perturbing(wf.Explainer(model), inputs, replace=replace, batch_size=1) as one_by_one:
-        with perturbing(wf.Explainer(model), inputs, replace=replace) as at_once:
+    with games_of(wf.Explainer(model), inputs, replace=replace, batch_size=1) as one_by_one:
+        with games_of(wf.Explainer(model), inputs, replace=replace) as at_once:
             for number in range(one_by_one.size):
                 present = masks(one_by_one.game(number).parts)
                 alone, together = (p.game(number).values(present, "logit") for p in (one_by_one, at_once))
@@ -101,13 +101,13 @@ def test_black_needs_a_processor_and_unknown_replacements_are_refused() -> None:
     case = CASES["vit"]
     model, inputs = case.build(None), case.inputs()
     with (
-        perturbing(wf.Explainer(model), inputs, replace="black") as perturbed,
+        games_of(wf.Explainer(model), inputs, replace="black") as games,
         pytest.raises(NotOffered, match="proces"),
     ):
-        perturbed.game(0)
-    with pytest.raises(UnknownName, match="blur"), perturbing(wf.Explainer(model), inputs, replace="blurr"):
+        games.game(0)
+    with pytest.raises(UnknownName, match="blur"), games_of(wf.Explainer(model), inputs, replace="blurr"):
         pass
-    with pytest.raises(BadInput, match="one per input"), perturbing(wf.Explainer(model), inputs, target=[0]):
+    with pytest.raises(BadInput, match="one per input"), games_of(wf.Explainer(model), inputs, target=[0]):
         pass
 
 
@@ -115,18 +115,16 @@ def test_black_is_what_the_processor_makes_of_black() -> None:
     model, processor = folders.vit(), folders.image_processor()
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 60, 3)).astype(np.uint8))
     black = Image.new("RGB", (60, 40))
-    with perturbing(wf.Explainer(model, processor), photo, replace="black", target=1) as perturbed, torch.no_grad():
+    with games_of(wf.Explainer(model, processor), photo, replace="black", target=1) as games, torch.no_grad():
         logit = model(**processor(images=black, return_tensors="pt")).logits[0, 1]
-        assert perturbed.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
+        assert games.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
 
 
 def test_deleting_everything_is_refused_where_nothing_stays() -> None:
     model, ids = CASES["gpt2"].build(None), torch.tensor([[5, 6, 7, 8]])
-    opened = perturbing(
-        wf.Explainer(model), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, replace="delete"
-    )
-    with opened as perturbed, pytest.raises(NotOffered, match="nothing to read"):
-        perturbed.game(0)
+    opened = games_of(wf.Explainer(model), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, replace="delete")
+    with opened as games, pytest.raises(NotOffered, match="nothing to read"):
+        games.game(0)
 
 
 # Once
@@ -137,8 +135,8 @@ def test_a_variant_is_run_once_and_in_full_batches() -> None:
     calls: list[int] = []
     handle = model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
     try:
-        with perturbing(wf.Explainer(model, tokenizer), [TEXTS[0]], batch_size=4) as perturbed:
-            game = perturbed.game(0)
+        with games_of(wf.Explainer(model, tokenizer), [TEXTS[0]], batch_size=4) as games:
+            game = games.game(0)
             before = len(calls)
             game.drops()
             assert game.forwards == game.parts + 1 == sum(calls[before:])
@@ -152,7 +150,7 @@ def test_a_variant_is_run_once_and_in_full_batches() -> None:
 def test_padding_and_batch_mates_change_nothing() -> None:
     model, tokenizer = sentiment()
     explainer = wf.Explainer(model, tokenizer)
-    with perturbing(explainer, TEXTS) as both, perturbing(explainer, [TEXTS[1]]) as alone:
+    with games_of(explainer, TEXTS) as both, games_of(explainer, [TEXTS[1]]) as alone:
         np.testing.assert_allclose(both.game(1).drops(), alone.game(0).drops(), atol=1e-6)
 
 
@@ -194,9 +192,9 @@ def test_the_cache_knows_model_input_replacement_and_target(tmp_path: Path) -> N
     explainer = wf.Explainer(model, tokenizer)
 
     def forwards(**how: Any) -> int:
-        with perturbing(explainer, how.pop("inputs", [TEXTS[0]]), cache=tmp_path, **how) as perturbed:
-            perturbed.game(0).drops()
-            return perturbed.forwards
+        with games_of(explainer, how.pop("inputs", [TEXTS[0]]), cache=tmp_path, **how) as games:
+            games.game(0).drops()
+            return games.forwards
 
     assert forwards() > 0
     assert forwards() == 0
@@ -214,7 +212,7 @@ def test_the_cache_knows_model_input_replacement_and_target(tmp_path: Path) -> N
         bias.copy_(before)
     assert changed != weights_digest(model)
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="folder"), perturbing(explainer, [TEXTS[0]], cache=tmp_path / "file"):
+    with pytest.raises(BadInput, match="folder"), games_of(explainer, [TEXTS[0]], cache=tmp_path / "file"):
         pass
 
 
@@ -267,9 +265,9 @@ def test_left_padding_changes_nothing(replace: int | str) -> None:
     }
     found = []
     for inputs in (bare, padded):
-        with perturbing(wf.Explainer(model), inputs, target=1, replace=replace) as perturbed:
-            assert perturbed.game(0).parts == 5
-            found.append(perturbed.game(0).ask(masks(5)))
+        with games_of(wf.Explainer(model), inputs, target=1, replace=replace) as games:
+            assert games.game(0).parts == 5
+            found.append(games.game(0).ask(masks(5)))
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
 
 

@@ -25,8 +25,8 @@ from whyformer.types import Target, Units
 Array = np.ndarray[Any, Any]
 
 
-class Perturbed:
-    """Inputs, what is explained of each, and one game per input. Made by :func:`perturbing`."""
+class Games:
+    """A session's inputs, what is explained of each, and one game per input. Made by :func:`games_of`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Perturbed:
         return self.batch.size
 
     @property
-    def given(self) -> int:
+    def input_count(self) -> int:
         """Inputs that the user gave."""
         return max(self.of, default=-1) + 1
 
@@ -82,22 +82,22 @@ class Perturbed:
 
     def doubts(self) -> tuple[str, ...]:
         """What has to be said about the variants of these inputs, once they were run."""
-        found = []
-        if self.given < self.size:
-            found.append(
-                f"{self.size} explanations of {self.given} inputs: each input counts as often as it has explanations; "
-                "limits are over inputs, since explanations of one input are not independent."
+        doubts = []
+        if self.input_count < self.size:
+            doubts.append(
+                f"{self.size} explanations of {self.input_count} inputs: each input counts as often as it has "
+                "explanations; limits are over inputs, since explanations of one input are not independent."
             )
         said = [game.said for game in self._games.values() if game.columns > COLUMNS]
         gone_N = np.concatenate([s[s[:, 2] < 1] for s in said]) if said else np.zeros((0, COLUMNS + 1))
         taken = int(gone_N[:, COLUMNS].sum())
         if taken:
-            found.append(
+            doubts.append(
                 f"another query took the object over (same class, boxes that overlap by half or more) in {taken} of "
                 f"the {len(gone_N)} variants in which the explained query gave it up ({taken / len(gone_N):.0%}): "
                 "there its value falls, although the detector still finds the object."
             )
-        return tuple(found)
+        return tuple(doubts)
 
     def _pool(self, reference: Any) -> Batch:
         """The inputs that means and resampling are taken from."""
@@ -201,7 +201,7 @@ def _said(run: Run, row: int, batch: Batch) -> list[Tensor]:
 
 
 @contextmanager
-def perturbing(explainer: Explainer, inputs: Any, **how: Any) -> Iterator[Perturbed]:
-    """Borrow the model for an evaluation."""
+def games_of(explainer: Explainer, inputs: Any, **how: Any) -> Iterator[Games]:
+    """The games of these inputs; the model is borrowed for as long as they are played."""
     with explainer.borrowed():
-        yield Perturbed(explainer, inputs, **how)
+        yield Games(explainer, inputs, **how)
