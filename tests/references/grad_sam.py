@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,9 +24,16 @@ def grad_sam(attention: Sequence[Tensor], gradient: Sequence[Tensor], reduce: st
     return scores / (layers * heads * n)
 
 
-def expected(name: str, row: int, reduce: str) -> dict[str, Tensor]:
+def expected(name: str, row: int, reduce: str, layers: str | int = "mean") -> dict[str, Tensor]:
     q = quantities_of(name, row)
-    return {"scores": grad_sam(q.attention, q.gradient, reduce)}
+    chosen = slice(None) if layers == "mean" else slice(-1, None) if layers == "last" else slice(layers, layers + 1)
+    return {"scores": grad_sam(q.attention[chosen], q.gradient[chosen], reduce)}
 
 
-TWIN = Twin(expected, each(FAMILY, [{"reduce": "query"}, {"reduce": "key"}], double=False, compare=relative_to_one))
+CHOICES: list[dict[str, Any]] = [
+    {"reduce": "query"},
+    {"reduce": "key"},
+    {"reduce": "key", "layers": 0},
+    {"reduce": "query", "layers": "last"},
+]
+TWIN = Twin(expected, each(FAMILY, CHOICES, double=False, compare=relative_to_one))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,14 +49,23 @@ def value_zeroing(name: str, index: int, layers: int, distance: Distance = cosin
     return whole
 
 
-def expected(name: str, row: int, distance: str) -> dict[str, Tensor]:
+def expected(name: str, row: int, distance: str, layers: str | int = "product") -> dict[str, Tensor]:
     measure = {"cosine": cosine, "euclidean": euclidean}[distance]
+    maps = [normalised(layer_map(name, row, layer, measure)) for layer in range(2)]
     whole = value_zeroing(name, row, 2, measure)
+    if layers != "product":
+        whole = (maps[0] + maps[1]) / 2 if layers == "mean" else maps[layers]
     return {
-        "layers": torch.stack([normalised(layer_map(name, row, layer, measure)) for layer in range(2)]),
+        "layers": torch.stack(maps),
         "matrix": whole,
         "scores": whole[0 if CASES[name].readout == 0 else -1],
     }
 
 
-TWIN = Twin(expected, each(FAMILY, [{"distance": "cosine"}, {"distance": "euclidean"}], layers=True))
+CHOICES: list[dict[str, Any]] = [
+    {"distance": "cosine"},
+    {"distance": "euclidean"},
+    {"distance": "cosine", "layers": 0},
+    {"distance": "cosine", "layers": "mean"},
+]
+TWIN = Twin(expected, each(FAMILY, CHOICES, layers=True))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
 
-from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real
+from whyformer.engines.attention.maps import cumulative, maps_of, over_heads, plus_identity, product, read_row, real
 from whyformer.engines.attention.streams import generic_relevance, placed_maps, read_streams, start_sites
 from whyformer.engines.attention.windows import over_windows
 from whyformer.registry import constant, method
@@ -12,10 +15,13 @@ from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
 from whyformer.types import Site
 
+Heads = str | int | Sequence[int]
 
-def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK) -> BQK:
-    """Ā = mean_h max(0, ∂s/∂A ∘ A): clamp, then head mean (eq. 5)."""
-    return (gradient_BHQK * attention_BHQK).clamp(min=0).mean(1)
+
+def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK, heads: Heads = "mean") -> BQK:
+    """Ā = mean_h max(0, ∂s/∂A ∘ A): clamp, then head mean (eq. 5), or another choice of heads."""
+    maps_BHQK = (gradient_BHQK * attention_BHQK).clamp(min=0)
+    return maps_BHQK.mean(1) if heads == "mean" else over_heads(maps_BHQK, heads)
 
 
 @method(
@@ -28,27 +34,35 @@ def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK) -> BQK:
     specificity="attention",
 )
 def generic_attention(
-    run: Run, *, start_layer: int = 0, normalize_cross: bool = True, self_in_rule_10: bool = True
+    run: Run,
+    *,
+    start_layer: int = 0,
+    heads: str | int | Sequence[int] = "mean",
+    normalize_cross: bool = True,
+    self_in_rule_10: bool = True,
 ) -> Attribution:
     """Attention that raised the explained score, followed through all layers: R = (I + Ā_L) ··· (I + Ā_1).
 
-    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` leaves earlier layers out. Where stream s asks
-    stream q (cross-attention): R_sq += R̄_ss^T Ā R̄_qq (eq. 10) and R_ss += Ā R_qs (eq. 11), with R̄ the normalised self
+    Ā_l = mean_h max(0, A_l ∘ ∂s/∂A_l) (eqs. 5 and 6). ``start_layer`` leaves earlier layers out; ``heads`` takes
+    "max", "min", "sum", one head, or the mean of a list of them in place of the mean of all. Where stream s asks stream
+    q (cross-attention): R_sq += R̄_ss^T Ā R̄_qq (eq. 10) and R_ss += Ā R_qs (eq. 11), with R̄ the normalised self
     relevance (eqs. 8 and 9; ``normalize_cross=False`` takes R itself, ``self_in_rule_10=False`` adds Ā alone).
 
     Misleads when: the scale of the score changes (a temperature, or probability in place of the logit, changes the
     map, not only its size), and when what lowers the score matters: negative evidence is clamped away.
     """
     if run.multi_stream:
-        return _over_streams(run, start_layer, normalize_cross, self_in_rule_10)
+        return _over_streams(run, start_layer, heads, normalize_cross, self_in_rule_10)
     if run.windowed:
-        return over_windows(run, True, _weighted, lambda layer: plus_identity(layer, 0), start_layer)
+        return over_windows(
+            run, True, partial(_weighted, heads=heads), lambda layer: plus_identity(layer, 0), start_layer
+        )
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.keep_BN
     layers = []
     for site in sites:
         assert site.attention_grad_BHQK is not None
-        layer = weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float())
+        layer = weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float(), heads)
         layers.append(real(plus_identity(layer, site.first_query), keep_BN, site))
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
@@ -57,16 +71,18 @@ def generic_attention(
     return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer)
 
 
-def _weighted(site: Site) -> BQK:
+def _weighted(site: Site, heads: Heads) -> BQK:
     assert site.attention_grad_BHQK is not None
-    return weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float())
+    return weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float(), heads)
 
 
-def _over_streams(run: Run, start_layer: int, normalize_cross: bool, self_in_rule_10: bool) -> Attribution:
+def _over_streams(
+    run: Run, start_layer: int, heads: Heads, normalize_cross: bool, self_in_rule_10: bool
+) -> Attribution:
     schedule = run.schedule
     record = run.record(grad=True, multi_stream=True)
     keep = run.by_stream(run.keep_BN)
-    maps = placed_maps(record, schedule, keep, _weighted)
+    maps = placed_maps(record, schedule, keep, partial(_weighted, heads=heads))
     chosen = start_sites(schedule, start_layer)
     maps = {site: m for site, m in maps.items() if site in chosen}
     whole = generic_relevance(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from whyformer.engines.attention.maps import real
-from whyformer.errors import one_of
+from whyformer.engines.attention.maps import chosen_layers, real
+from whyformer.errors import UnknownName, one_of
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -20,18 +22,21 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="attention",
 )
-def grad_sam(run: Run, *, reduce: str = "query") -> Attribution:
+def grad_sam(run: Run, *, reduce: str = "query", layers: str | int | Sequence[int] = "mean") -> Attribution:
     """Attention where more of it would raise the score, summed per token over all layers and heads.
 
     r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
     published form: token i is credited for what it attends to. ``reduce="key"`` sums over the queries instead and
-    says which input was attended to.
+    says which input was attended to. ``layers``: "mean" (all of them), "last", a number, or the mean of a list.
 
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
     one_of("reduce", reduce, ("query", "key"))
-    sites = run.record(grad=True).sites
+    if layers == "product":
+        raise UnknownName("value of layers", layers, ["mean", "last", "a layer number", "a list of them"])
+    every = run.record(grad=True).sites
+    sites = [every[i] for i in chosen_layers(layers, len(every))]
     keep_BN = run.keep_BN
     total = torch.zeros(keep_BN.shape, device=keep_BN.device)
     maps = []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from whyformer.capture.blocks.replay import Finish
-from whyformer.engines.attention.maps import product, read_row, real, row_normalized
+from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import NotOffered, UnknownName
 from whyformer.registry import constant, method
@@ -27,23 +27,30 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     class_specific=False,
     specificity="attention",
 )
-def value_zeroing(run: Run, *, distance: str | Distance = "cosine") -> Attribution:
+def value_zeroing(
+    run: Run, *, distance: str | Distance = "cosine", layers: str | int | Sequence[int] = "product"
+) -> Attribution:
     """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
 
     D_l[i, t] = distance between the output of block l at i as it was and with the value vectors of t zeroed in all
     heads of that layer (after the softmax: attention stays as it is), divided by its sum over t. No identity is added.
     ``distance``: "cosine" (1 - cos), "euclidean", or a function (changed, original) → distance over the last axis.
+    ``layers``: "product" (the whole model), "mean", "last", a number, or the mean of a list: D_l of those alone.
     The output of a block is what the next block adds to: of a pre-norm model, the stream before the final norm.
 
     Misleads when: tokens back each other up (silencing one of two changes little), and on deep models, where the
     product of shares flattens out. It is the same for every class.
     """
-    layers = [row_normalized(d) for d in distances(run, distance)]
-    whole = product(layers)
-    last = run.anatomy().record.sites[-1]
-    square = layers[0].shape == layers[-1].shape
-    per_layer = torch.stack(layers, 1) if run.keep_layers and square else None
-    return Attribution(read_row(whole, run.readout_BN, last.first_query), matrix_BQK=whole, layers_BLQK=per_layer)
+    sites = run.anatomy().record.sites
+    chosen = chosen_layers(layers, len(sites))
+    maps = [row_normalized(d) for d in distances(run, distance)]
+    square = maps[0].shape == maps[-1].shape
+    per_layer = torch.stack(maps, 1) if run.keep_layers and square else None
+    if layers != "product" and len({maps[i].shape for i in chosen}) > 1:
+        raise NotOffered(f"layers={layers!r}: these layers ask for different rows, so there is no mean of them.")
+    whole = product(maps) if layers == "product" else torch.stack([maps[i] for i in chosen]).mean(0)
+    scores = read_row(whole, run.readout_BN, sites[chosen[-1]].first_query)
+    return Attribution(scores, matrix_BQK=whole, layers_BLQK=per_layer)
 
 
 @torch.no_grad()
