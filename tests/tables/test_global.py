@@ -13,7 +13,7 @@ from tests.models import CASES
 from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, table
 from whyformer.errors import BadInput
 from whyformer.tables import GlobalExplanation
-from whyformer.tables.global_explanation import Remarks
+from whyformer.tables.remarks import Remarks
 
 SOME = rows(23)
 
@@ -120,4 +120,4 @@ def test_errors_come_before_long_work() -> None:
     with pytest.raises(BadInput, match="samples=-1"):
         wf.explain_global(model, SOME, processor=table(), samples=-1)
     with pytest.raises(BadInput, match="processor=Table"):
-        wf.explain_global(model, ["a"])
+        wf.explain_global(model, [{"age": 1}])

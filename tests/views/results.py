@@ -27,7 +27,7 @@ from whyformer.heads import (
     SyntacticHeads,
 )
 from whyformer.result import Result
-from whyformer.tables import FeaturePermutation, GlobalExplanation, RowAttention
+from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
 from whyformer.types import Cost, Explanation, Target
 
 NAN = float("nan")
@@ -201,6 +201,28 @@ def row_attention() -> RowAttention:
     return RowAttention(weights, labels, PATHS[:2], "training rows")
 
 
+def corpus_explanation() -> CorpusExplanation:
+    mean = np.array([0.8, -0.6, 0.1])
+    return CorpusExplanation(
+        words=("great", "dull", "film"),
+        counts=np.array([7, 1, 12]),
+        mean=mean,
+        low=np.array([0.7, NAN, 0.0]),
+        high=np.array([0.9, NAN, 0.2]),
+        mean_size=np.abs(mean),
+        examples=("A great film.", "So dull!", "The film is <b>long</b>."),
+        texts=14,
+        left_out=3,
+        method="input_x_gradient",
+        options={"at": "embeddings"},
+        target="positive",
+        signed=True,
+        warnings=("mind the gap",),
+        seconds=1.5,
+        model=MODEL,
+    )
+
+
 def global_explanation() -> GlobalExplanation:
     mean = np.array([0.4, 0.1, 0.3])
     return GlobalExplanation(
@@ -333,6 +355,7 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     TCAVResult: tcav,
     Maximized: maximized,
     RowAttention: row_attention,
+    CorpusExplanation: corpus_explanation,
     GlobalExplanation: global_explanation,
     FeaturePermutation: feature_permutation,
     Comparison: comparison,

@@ -1,5 +1,6 @@
 """Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows."""
 
+from whyformer.tables.corpus import CorpusExplanation as CorpusExplanation
 from whyformer.tables.csv_rows import CsvRows as CsvRows
 from whyformer.tables.global_explanation import explain_global as explain_global
 from whyformer.tables.permutation import feature_permutation as feature_permutation
@@ -11,6 +12,7 @@ from whyformer.tables.saved import load_model as load_model
 from whyformer.tables.saved import save_model as save_model
 
 __all__ = [
+    "CorpusExplanation",
     "CsvRows",
     "FeaturePermutation",
     "GlobalExplanation",

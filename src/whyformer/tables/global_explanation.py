@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,71 +12,17 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
-from whyformer.inputs.choose import are_tensors
+from whyformer.inputs.choose import are_tensors, listed
 from whyformer.inputs.table_schema import Table
 from whyformer.progress import tracker
+from whyformer.tables.corpus import CorpusExplanation, explain_corpus
 from whyformer.tables.csv_rows import CsvRows
+from whyformer.tables.remarks import ABOUT_95, Remarks
 from whyformer.tables.result import GlobalExplanation
 from whyformer.types import Explanation
 
-# The warnings of many rows, told once per kind: in how many rows, and from which number to which.
-
-
-NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?%?(?!\w)")
-
-
-@dataclass
-class Kind:
-    """Warnings that differ in their numbers only."""
-
-    words: list[str]  # what stands around the numbers
-    rows: int = 0
-    lowest: list[str] = field(default_factory=list)  # as they were written
-    highest: list[str] = field(default_factory=list)
-
-    def add(self, numbers: list[str]) -> None:
-        self.lowest = [min(pair, key=_value) for pair in zip(self.lowest or numbers, numbers, strict=True)]
-        self.highest = [max(pair, key=_value) for pair in zip(self.highest or numbers, numbers, strict=True)]
-
-    def told(self, rows: int) -> str:
-        ranges = [a if a == b else f"{a} to {b}" for a, b in zip(self.lowest, self.highest, strict=True)]
-        text = "".join(w + r for w, r in zip(self.words, [*ranges, ""], strict=True))
-        if self.rows == rows and self.lowest == self.highest:
-            return text
-        return f"{text} ({f'all {rows}' if self.rows == rows else f'{self.rows} of {rows}'} rows)"
-
-
-class Remarks:
-    """Collected row by row."""
-
-    def __init__(self) -> None:
-        self.kinds: dict[tuple[str, ...], Kind] = {}
-
-    def add(self, warnings: Sequence[str]) -> None:
-        """Those of one row."""
-        met = set()
-        for warning in warnings:
-            words = NUMBER.split(warning)
-            kind = self.kinds.setdefault(tuple(words), Kind(words))
-            kind.add(NUMBER.findall(warning))
-            met.add(tuple(words))
-        for words_of_kind in met:
-            self.kinds[words_of_kind].rows += 1
-
-    def told(self, rows: int) -> list[str]:
-        return [kind.told(rows) for kind in self.kinds.values()]
-
-
-def _value(number: str) -> float:
-    return float(number.rstrip("%"))
-
-
-# Many rows explained and averaged per column, a batch at a time.
-
-
 Array = np.ndarray[Any, Any]
 BATCH_SIZE = 128
-ABOUT_95 = 1.96
 
 
 def explain_global(
@@ -91,19 +35,26 @@ def explain_global(
     scalar: str = "logit",
     batch_size: int | None = None,
     samples: int = 500,
+    least: int = 2,
     seed: int = 0,
     progress: bool | None = None,
     **options: Any,
-) -> GlobalExplanation:
-    """Explain many rows and average their scores per column.
+) -> GlobalExplanation | CorpusExplanation:
+    """Explain many rows and average their scores per column; or many texts, per word.
 
     inputs: rows as for ``explain`` (with ``processor`` a Table), a CSV file (``tables.CsvRows``, which reads it a piece
     at a time), or the model's own tensors. Rows are explained ``batch_size`` at a time and only sums are kept, besides
-    ``samples`` rows drawn evenly for pictures. Limits are mean ± 1.96 standard errors over rows.
+    ``samples`` rows drawn evenly for pictures. Limits are mean ± 1.96 standard errors over rows. Of texts, words that
+    occur fewer than ``least`` times are left out.
     """
     started = time.perf_counter()
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
     step = batch_size or BATCH_SIZE
+    texts = listed(inputs) if hasattr(inputs, "dtype") else inputs
+    if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        _check(len(texts), target, samples)
+        how: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, **options}
+        return explain_corpus(explainer, texts, target=target, step=step, least=least, progress=progress, **how)
     pieces, size = _pieces(explainer.processor, inputs, step)
     _check(size, target, samples)
     sample_rows = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
@@ -219,7 +170,9 @@ def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
         processor.encode(columns)
         return _Pieces(columns, step), len(columns[processor.columns[0]])
     if not are_tensors(inputs):
-        raise BadInput("explain_global takes rows with processor=Table(…), or the model's own tensors.")
+        raise BadInput(
+            "explain_global takes a list of texts, rows with processor=Table(…), or the model's own tensors."
+        )
     pieces = _Pieces(inputs, step)
     return pieces, pieces.rows
 

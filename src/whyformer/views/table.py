@@ -10,13 +10,15 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.types import Explanation
 from whyformer.views.facts import duration, number
-from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, View, scale_of
+from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Array = np.ndarray[Any, Any]
 MOST_ROWS = 24  # of a heat map over rows
+MOST_WORDS = 20  # at either end
+CONTEXT = 22  # characters on either side of a word
 MEANT = "Bars are means, lines their 95 % limits."
 
 
@@ -90,6 +92,45 @@ def global_view(result: Any) -> View:
     ]
     caption = f"{MEANT} Maps leave the model's own tokens out of their colours."
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
+
+
+def corpus_view(result: Any) -> View:
+    """The picture of a CorpusExplanation: the words that count most, and where each weighed most."""
+    order = np.argsort(-result.mean, kind="stable").tolist()
+    panels = []
+    ends: list[tuple[str, list[int]]] = [("mean score", order[:MOST_WORDS])]
+    if result.signed:
+        ends = [("for it", [i for i in order[:MOST_WORDS] if result.mean[i] > 0])]
+        ends.append(("against it", [i for i in order[::-1][:MOST_WORDS] if result.mean[i] < 0]))
+    shown = [i for _, members in ends for i in members]
+    drawn = [x[shown] for x in (result.mean, result.low, result.high)]
+    scale = scale_of(_known(*drawn), result.signed, meaning="mean score")
+    plain = (False,) * len(result.words)
+    for title, members in ends:
+        if members:
+            bars = _bars(result.words, plain, result.mean, result.low, result.high, members, scale)
+            panels.append(Panel((bars,), title))
+    rows = tuple(
+        (_around(result.words[i], result.examples[i]), result.words[i], str(result.counts[i]), number(result.mean[i]))
+        for i in shown[:MOST_ROWS]
+    )
+    panels.append(Panel((Table(("where it weighed most", "word", "times", "mean"), rows),), wide=True))
+    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    facts = [
+        Fact("texts", f"{result.texts}, {duration(result.seconds)}"),
+        Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target}"),
+        Fact("method", result.method + (f" ({settings})" if settings else "")),
+        Fact("words", f"{len(result.words)}; {result.left_out} more occur too rarely"),
+        Fact("model", result.model),
+    ]
+    return View("Words over many texts", tuple(panels), tuple(facts), result.warnings, MEANT, columns=2)
+
+
+def _around(word: str, text: str) -> str:
+    """The words around a word, in one short line."""
+    at = max(text.casefold().find(word), 0)
+    start, end = max(0, at - CONTEXT), min(len(text), at + len(word) + CONTEXT)
+    return ("…" if start else "") + text[start:end].strip() + ("…" if end < len(text) else "")
 
 
 def row_attention_view(result: Any) -> View:
