@@ -47,6 +47,30 @@ def table() -> str:
     return "\n".join(lines)
 
 
+VERBS = {  # what speaks of the whole model, by what it looks at
+    "black box": ("feature_permutation",),
+    "gradient": ("tcav", "activation_maximization"),
+    "attention": ("head_importance", "heads.roles", "heads.layer_profile", "heads.pruning_curve", "heads.circuits"),
+}
+
+
+def grid() -> str:
+    """The lecture's grid: what a method looks at, against what it speaks of."""
+    lines = [
+        "| looks at | one prediction | the whole model |",
+        "|---|---|---|",
+    ]
+    names = {"black box": "any model: inputs and outputs alone", "gradient": "any network: its gradients"}
+    for kind in ("black box", "gradient", "attention"):
+        local = ", ".join(f"[{m.name}]({m.name}.md)" for m in wf.list_methods().values() if m.specificity == kind)
+        verbs = ", ".join(f"`{verb}`" for verb in VERBS[kind])
+        lines.append(f"| {names.get(kind, 'transformers: their attention')} | {local} | {verbs} |")
+    return (
+        "\n".join(lines)
+        + "\n\n`explain_global` averages any of them over the rows of a table or the words of a corpus."
+    )
+
+
 def metrics_table() -> str:
     lines = ["| metric | kind | good | asks | cost per input | paper |", "|---|---|---|---|---|---|"]
     for entry in sorted(wf.list_metrics().values(), key=lambda m: (m.kind, m.name)):
@@ -107,7 +131,7 @@ def pages() -> dict[Path, str]:
         path = ROOT / "docs" / "methods" / f"{name}.md"
         made[path] = with_part(path.read_text(encoding="utf-8") if path.exists() else "", head(entry))
     listing = table().replace("docs/methods/", "")
-    made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{listing}") + "\n"
+    made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{grid()}\n\n{listing}") + "\n"
     made[ROOT / "docs" / "supported.md"] = supported()
     trust = ROOT / "docs" / "guide" / "trust.md"
     made[trust] = with_part(trust.read_text(encoding="utf-8"), metrics_table())
