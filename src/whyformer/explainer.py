@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled
+from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.memory import Peak
+from whyformer.parameters import BatchSize, OneOf, Seed, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.leak import Leak
 from whyformer.study.streams import cropped
-from whyformer.targets import PROBABILITIES, SCALARS, logits_of
+from whyformer.targets import PROBABILITIES, Scalar, logits_of
 from whyformer.types import Cost, Explanation, Record, Target
 from whyformer.version import __version__
 
@@ -42,25 +43,24 @@ class Explainer(LoadedModel):
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
 
+    @checked
     def explain(
         self,
         inputs: Any,
         *,
         method: str | Sequence[str] | None = None,
         target: Any = None,
-        scalar: str = "logit",
-        batch_size: int | None = None,
-        memory: str = "auto",
+        scalar: Scalar = "logit",
+        batch_size: BatchSize | None = None,
+        memory: Annotated[str, OneOf("auto")] = "auto",
         keep_layers: bool = False,
-        seed: int = 0,
+        seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
     ) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
         if options:
             _refuse_misspelled(Explainer.explain, options)
-        one_of("scalar", scalar, SCALARS)
-        one_of("memory", memory, ("auto",))
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
@@ -92,7 +92,8 @@ class Explainer(LoadedModel):
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
-    def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
+    @checked
+    def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: Scalar = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if grad:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_
 import numpy as np
 
 from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName
+from whyformer.parameters import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +89,7 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         return str(self.view()._repr_html_())
 
+    @checked
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
         path = in_folder(path)
@@ -113,6 +115,7 @@ class Result(ABC):
         """A pandas table."""
 
     @classmethod
+    @checked
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
         path = Path(path)
@@ -123,6 +126,7 @@ class Result(ABC):
             raise BadInput(f"{str(path)!r} is no saved {named} ({error}).") from error
 
 
+@checked
 def load(path: str | Path) -> Any:
     """Read any saved result, .json or .npz; no model is needed."""
     if not Path(path).is_file():

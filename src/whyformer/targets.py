@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.parameters import OneOf
 from whyformer.types import Target
 
 TOLERANCE = 1e-4  # of a sum of probabilities
@@ -17,7 +18,8 @@ PROBABILITIES = (
     "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
     "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
 )
-SCALARS = ("logit", "log_odds", "probability", "cosine")  # cosine: the similarity of two encoders without its scale
+SCALARS = ("logit", "log_odds", "probability", "cosine")
+Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encoders without its scale
 
 
 def logits_of(output: Any) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from whyformer.errors import BadInput, UnknownName
 from whyformer.heads.importance import HeadImportance
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
 from whyformer.intervals import interval
+from whyformer.parameters import BatchSize, Limits, OneOf, Seed, checked
 from whyformer.result import Float64, Int64, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
@@ -71,6 +72,7 @@ class PruningCurve(Result):
 view_of.register(PruningCurve, pruning_view)
 
 
+@checked
 def pruning_curve(
     model: Any,
     inputs: Any,
@@ -78,11 +80,11 @@ def pruning_curve(
     *,
     processor: Any = None,
     order: Order = "random",
-    metric: str | Metric = "accuracy",
-    points: int | None = None,
+    metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
+    points: Annotated[int, Limits(2, 10**6)] | None = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
     """Take heads away, the least important first, and measure after each step.
@@ -95,8 +97,6 @@ def pruning_curve(
 
     Misleads when: the order was found on the inputs it is tested on; use others.
     """
-    if not callable(metric) and metric not in METRICS:
-        raise UnknownName("metric", metric, (*METRICS, "a function"))
     if labels is None and metric != "agreement":
         raise BadInput('labels are needed, one per input, or metric="agreement".')
     opened = passing_through(
@@ -148,8 +148,6 @@ def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tupl
 def _steps(total: int, points: int | None) -> list[int]:
     """Numbers of heads taken away."""
     wanted = points if points is not None else (total + 1 if total < 48 else 21)
-    if not isinstance(wanted, int) or wanted < 2:
-        raise BadInput(f"points={points!r}: a whole number of at least 2 (all heads, and none).")
     return sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})
 
 

@@ -6,11 +6,12 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.parameters import Limits, checked
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]  # column name -> its values, one per row
@@ -59,16 +60,17 @@ class Table:
     from.
     """
 
+    @checked
     def __init__(
         self,
         *,
-        numerical: Sequence[str] = (),
-        categorical: Mapping[str, Sequence[Any]] | None = None,
-        columns: Sequence[str] | None = None,
+        numerical: Sequence[str | int] = (),
+        categorical: Mapping[str | int, Sequence[Any]] | None = None,
+        columns: Sequence[str | int] | None = None,
         preprocess: Any = None,
-        classes: Sequence[str] = (),
+        classes: Sequence[Any] = (),
         target: str = "",
-        first_code: int = 0,
+        first_code: Annotated[int, Limits(0)] = 0,
         call: Callable[[Any, Any], Any] | None = None,
         tokens: Sequence[str | None] | None = None,
         reference: Any = None,

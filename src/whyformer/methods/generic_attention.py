@@ -7,6 +7,7 @@ import torch
 from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real
 from whyformer.engines.attention.streams import generic_relevance, placed_maps, read_streams, start_sites
 from whyformer.engines.attention.windows import over_windows
+from whyformer.parameters import Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
@@ -28,7 +29,7 @@ def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK) -> BQK:
     specificity="attention",
 )
 def generic_attention(
-    run: Run, *, start_layer: int = 0, normalize_cross: bool = True, self_in_rule_10: bool = True
+    run: Run, *, start_layer: Place = 0, normalize_cross: bool = True, self_in_rule_10: bool = True
 ) -> Attribution:
     """Attention that raised the explained score, followed through all layers: R = (I + Ā_L) ··· (I + Ā_1).
 

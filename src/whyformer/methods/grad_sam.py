@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from whyformer.engines.attention.maps import real
-from whyformer.errors import one_of
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -20,7 +22,7 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="attention",
 )
-def grad_sam(run: Run, *, reduce: str = "query") -> Attribution:
+def grad_sam(run: Run, *, reduce: Annotated[str, OneOf("query", "key")] = "query") -> Attribution:
     """Attention where more of it would raise the score, summed per token over all layers and heads.
 
     r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
@@ -30,7 +32,6 @@ def grad_sam(run: Run, *, reduce: str = "query") -> Attribution:
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
-    one_of("reduce", reduce, ("query", "key"))
     sites = run.record(grad=True).sites
     keep_BN = run.keep_BN
     total = torch.zeros(keep_BN.shape, device=keep_BN.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from whyformer.capture.blocks.replay import Finish
 from whyformer.engines.attention.maps import product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import NotOffered, UnknownName
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
@@ -27,7 +29,9 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     class_specific=False,
     specificity="attention",
 )
-def value_zeroing(run: Run, *, distance: str | Distance = "cosine") -> Attribution:
+def value_zeroing(
+    run: Run, *, distance: Annotated[str, OneOf("cosine", "euclidean")] | Distance = "cosine"
+) -> Attribution:
     """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
 
     D_l[i, t] = distance between the output of block l at i as it was and with the value vectors of t zeroed in all

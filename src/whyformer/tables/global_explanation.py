@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -16,9 +16,11 @@ from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.inputs.choose import are_tensors
 from whyformer.inputs.table_schema import Table
+from whyformer.parameters import BatchSize, Limits, Seed, checked
 from whyformer.progress import tracker
 from whyformer.tables.csv_rows import CsvRows
 from whyformer.tables.result import GlobalExplanation
+from whyformer.targets import Scalar
 from whyformer.types import Explanation
 
 # The warnings of many rows, told once per kind: in how many rows, and from which number to which.
@@ -81,6 +83,7 @@ BATCH_SIZE = 128
 ABOUT_95 = 1.96
 
 
+@checked
 def explain_global(
     model: Any,
     inputs: Any,
@@ -88,10 +91,10 @@ def explain_global(
     processor: Any = None,
     method: str | None = None,
     target: Any = None,
-    scalar: str = "logit",
-    batch_size: int | None = None,
-    samples: int = 500,
-    seed: int = 0,
+    scalar: Scalar = "logit",
+    batch_size: BatchSize | None = None,
+    samples: Annotated[int, Limits(0)] = 500,
+    seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,
 ) -> GlobalExplanation:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.facts import duration, number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, View, scale_of
@@ -38,6 +39,7 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
 
 
+@checked
 def permutation_view(result: Any) -> View:
     """The picture of a FeaturePermutation."""
     scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"fall of {result.metric}")
@@ -59,6 +61,7 @@ def permutation_view(result: Any) -> View:
     )
 
 
+@checked
 def global_view(result: Any) -> View:
     """The picture of a GlobalExplanation."""
     plain = [i for i, special in enumerate(result.special) if not special]
@@ -92,6 +95,7 @@ def global_view(result: Any) -> View:
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
 
 
+@checked
 def row_attention_view(result: Any) -> View:
     """Which rows a row looked at: on average, and layer by layer."""
     ranked = result.ranked()
@@ -162,6 +166,7 @@ def row_map(result: Any, plain: list[int]) -> Matrix:
     return Matrix(values, scale, (), names, "rows, by the first column", "columns, by importance")
 
 
+@checked
 def table_map(explanation: Explanation) -> View:
     """The map between the columns of one row, with their values."""
     from whyformer.views.facts import doubts, facts
