@@ -27,7 +27,7 @@ from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.leak import Leak
 from whyformer.study.streams import cropped
-from whyformer.targets import PROBABILITIES, Scalar, logits_of
+from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
 from whyformer.types import Cost, Explanation, Record, Target
 from whyformer.version import __version__
 
@@ -49,7 +49,7 @@ class Explainer(LoadedModel):
         inputs: Any,
         *,
         method: str | Sequence[str] | None = None,
-        target: Any = None,
+        target: Aims = None,
         scalar: Scalar = "logit",
         batch_size: BatchSize | None = None,
         memory: Annotated[str, OneOf("auto")] = "auto",
@@ -93,7 +93,7 @@ class Explainer(LoadedModel):
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     @checked
-    def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: Scalar = "logit") -> Record:
+    def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if grad:

@@ -64,6 +64,13 @@ class Filled:
     """Of a text, list or dict: not empty."""
 
 
+@dataclass(frozen=True)
+class Words:
+    """What is allowed, in words that say more than its types."""
+
+    words: str
+
+
 Seed = Annotated[int, Limits(0, 2**63 - 1)]
 BatchSize = Annotated[int, Limits(1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
@@ -104,7 +111,11 @@ ANYTHING = Domain("anything", lambda value: value)
 
 
 def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else NOT_ALLOWED
+    if isinstance(value, Integral):
+        return NOT_ALLOWED if isinstance(value, bool) else int(value)
+    if getattr(value, "ndim", None) == 0 and "int" in str(getattr(value, "dtype", "")):  # one number of torch or numpy
+        return int(value)
+    return NOT_ALLOWED
 
 
 def _real(value: Any) -> Any:
@@ -174,7 +185,7 @@ def domain_of(hint: Any) -> Domain:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return _mapping(*(domain_of(kind) for kind in inner))
     if isinstance(origin, type) and issubclass(origin, Iterable):
-        return _sequence(domain_of(inner[0]) if inner else ANYTHING)
+        return _sequence(domain_of(inner[0]) if inner else ANYTHING, strict=origin is list)
     if origin is Callable:
         return Domain("a function", lambda value: value if callable(value) else NOT_ALLOWED, several="functions")
     if isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
@@ -190,6 +201,8 @@ def _marked(domain: Domain, mark: Any) -> Domain:
             return number if number is NOT_ALLOWED or mark.hold(number) else NOT_ALLOWED
 
         return Domain(f"{domain.words} {mark}", limited, several=f"{domain.plural} {mark}")
+    if isinstance(mark, Words):
+        return Domain(mark.words, domain.take, domain.choices)
     if isinstance(mark, OneOf):
         choices = mark.choices
         words = listed([repr(choice) for choice in choices], "or")
@@ -228,9 +241,11 @@ def _is_list(value: Any) -> bool:
     return getattr(value, "ndim", 1) > 0  # a number of numpy or torch can be asked to iterate, and refuses
 
 
-def _sequence(each: Domain) -> Domain:
+def _sequence(each: Domain, strict: bool = False) -> Domain:
     def take(value: Any) -> Any:
-        if not _is_list(value):
+        if not _is_list(value) or (
+            strict and isinstance(value, (tuple, set, frozenset))
+        ):  # a tuple means another thing
             return NOT_ALLOWED
         if each is ANYTHING:
             return value

@@ -25,6 +25,7 @@ from whyformer.errors import BadInput, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
 from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
+from whyformer.targets import Aims
 
 CHECKS: dict[str, Callable[..., Any]] = {
     "capture_audit": capture_audit,
@@ -60,7 +61,7 @@ def check(
     processor: Any = None,
     checks: Wanted = None,
     method: str | None = None,
-    target: Any = None,
+    target: Aims = None,
     seed: Seed = 0,
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
@@ -81,7 +82,7 @@ def check_with(
     *,
     checks: Wanted = None,
     method: str | None = None,
-    target: Any = None,
+    target: Aims = None,
     seed: Seed = 0,
     batch_size: BatchSize | None = None,
     progress: bool | None = None,

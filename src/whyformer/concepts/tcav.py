@@ -18,6 +18,7 @@ from whyformer.explainer import Explainer
 from whyformer.parameters import BatchSize, Filled, Limits, OneOf, Place, Seed, checked
 from whyformer.progress import tracker
 from whyformer.result import Result, dataframe
+from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of
 
@@ -204,7 +205,7 @@ def tcav(
     concepts: Annotated[Mapping[str, Any], Filled()],
     random_sets: Sequence[Any],
     class_inputs: Any,
-    target: Any,
+    target: Aims,
     processor: Any = None,
     relative: bool | Sequence[tuple[str, str]] = False,
     pooling: Annotated[str, OneOf(*POOLINGS)] = "cls",

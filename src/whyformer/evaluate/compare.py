@@ -22,7 +22,7 @@ from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.result import Result, dataframe
-from whyformer.targets import Scalar
+from whyformer.targets import Aims, Scalar
 from whyformer.views.compare import comparison_page
 from whyformer.views.view import view_of
 
@@ -148,7 +148,7 @@ def compare(
     masks: Sequence[Any] | None = None,
     replace: Replacement = None,
     reference: Any = None,
-    target: Any = None,
+    target: Aims = None,
     scalar: Scalar = "logit",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,

@@ -26,7 +26,7 @@ from whyformer.parameters import BatchSize, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
 from whyformer.result import Result, dataframe
 from whyformer.run import Run
-from whyformer.targets import Scalar
+from whyformer.targets import Aims, Scalar
 from whyformer.views.recommend import recommendation_page
 from whyformer.views.view import view_of
 
@@ -264,7 +264,7 @@ def recommend(
     value: Annotated[str, OneOf(*VALUES)] = "logit",
     replace: Replacement = None,
     reference: Any = None,
-    target: Any = None,
+    target: Aims = None,
     scalar: Scalar = "logit",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,

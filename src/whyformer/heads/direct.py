@@ -27,6 +27,7 @@ from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost, Target
 from whyformer.views.heads import direct_view
 from whyformer.views.view import view_of
@@ -78,7 +79,7 @@ def direct_logit(
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     progress: bool | None = None,

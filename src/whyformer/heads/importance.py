@@ -30,6 +30,7 @@ from whyformer.parameters import BatchSize, OneOf, Seed, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import importance_view
 from whyformer.views.view import view_of
@@ -147,7 +148,7 @@ def head_importance(
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     labels: Any = None,
     kind: Annotated[str, OneOf(*KINDS)] = "gradient",
     per: Annotated[str, OneOf(*PER)] = "example",

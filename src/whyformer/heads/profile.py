@@ -20,6 +20,7 @@ from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import profile_view
 from whyformer.views.view import view_of
@@ -105,7 +106,7 @@ def layer_profile(
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     progress: bool | None = None,

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
@@ -74,8 +74,9 @@ class ImageInput(Modality):
     def call(self, batch: Batch, **extra: Any) -> Any:
         try:
             return super().call(batch, **extra)
-        except ValueError as error:
-            if "image size" not in str(error).lower():
+        except ModelFailed as failure:
+            error = failure.__cause__
+            if not isinstance(error, ValueError) or "image size" not in str(error).lower():
                 raise
             height, width = batch.tensors[self.main].shape[-2:]
             raise BadInput(

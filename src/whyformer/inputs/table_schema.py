@@ -6,6 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, timedelta
 from typing import Annotated, Any
 
 import numpy as np
@@ -283,6 +284,13 @@ def column_of(values: Any) -> Array:
 
 
 def numbers_of(name: str, values: Array) -> Array:
+    values = np.asarray(values)
+    first = values.flat[0] if values.dtype.kind == "O" and values.size else None
+    if values.dtype.kind in "mMc" or isinstance(first, (complex, date, timedelta, np.datetime64, np.timedelta64)):
+        raise BadInput(
+            f"column {name!r} holds {values.dtype if values.dtype.kind != 'O' else type(first).__name__}, and numbers "
+            "are expected there: say which (a year, days since a date) by converting it."
+        )
     try:
         numbers = np.asarray(values, dtype=float)
     except (TypeError, ValueError):

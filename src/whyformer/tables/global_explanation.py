@@ -20,7 +20,7 @@ from whyformer.parameters import BatchSize, Limits, Seed, checked
 from whyformer.progress import tracker
 from whyformer.tables.csv_rows import CsvRows
 from whyformer.tables.result import GlobalExplanation
-from whyformer.targets import Scalar
+from whyformer.targets import Aims, Scalar
 from whyformer.types import Explanation
 
 # The warnings of many rows, told once per kind: in how many rows, and from which number to which.
@@ -90,7 +90,7 @@ def explain_global(
     *,
     processor: Any = None,
     method: str | None = None,
-    target: Any = None,
+    target: Aims = None,
     scalar: Scalar = "logit",
     batch_size: BatchSize | None = None,
     samples: Annotated[int, Limits(0)] = 500,
