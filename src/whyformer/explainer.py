@@ -65,7 +65,7 @@ class Explainer(LoadedModel):
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
-        chosen = [get_method(name or default_method(source.modality.kind)) for name in names]
+        chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -100,6 +100,8 @@ class Explainer(LoadedModel):
                 refuse_without_gradients(self.model, "record(grad=True)")
             run = session.run(range(session.size))
             if not grad:
+                if target is not None:
+                    _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
                 maps = observe(lambda: logits_of(run.modality.call(run.batch)), role, values=True)
             else:
@@ -139,6 +141,7 @@ class Explainer(LoadedModel):
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
 
 
+@checked
 def explain(
     model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
 ) -> Any:
@@ -150,7 +153,7 @@ def explain(
     """
     if unknown := how.keys() - PARAMETERS:
         _refuse_misspelled(explain, unknown)
-    return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **how)
 
 
 def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
@@ -165,8 +168,9 @@ def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) 
 
 
 PARAMETERS = set(inspect.signature(Explainer.explain).parameters)
-# Written once, in Explainer.explain; help() and editors at run time see all of them.
-explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
+EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
+# Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
+inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
 
 
 def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:

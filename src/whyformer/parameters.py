@@ -69,15 +69,19 @@ class Words:
     """What is allowed, in words that say more than its types."""
 
     words: str
+    several: str = ""
 
 
 Seed = Annotated[int, Limits(0, 2**63 - 1)]
-BatchSize = Annotated[int, Limits(1)]
+BatchSize = Annotated[int, Limits(1, 2**31 - 1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
 Share = Annotated[float, Limits(0, 1)]
 Weight = Annotated[float, Limits(0)]
 FilePath = str | Path
-Place = Annotated[int, Limits(-(10**6), 10**6)]  # the number of a layer or head; how many there are the model says
+# The number of a layer, head or row: how many there are, the model says.
+Place = Annotated[
+    int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")
+]  # the number of a layer or head; how many there are the model says
 Places = Annotated[Sequence[Place], Filled()]
 Pixels = Annotated[int, Limits(1, 10**5)]
 Rate = Annotated[float, Limits(0, open_low=True)]
@@ -86,7 +90,10 @@ Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | 
 
 
 def _number(value: float) -> str:
-    return "2**63 - 1" if value == 2**63 - 1 else f"{value:g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    for power in (31, 63):
+        if value == 2**power - 1:
+            return f"2**{power} - 1"
+    return f"{value:g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 
 # What an annotation means
@@ -202,7 +209,7 @@ def _marked(domain: Domain, mark: Any) -> Domain:
 
         return Domain(f"{domain.words} {mark}", limited, several=f"{domain.plural} {mark}")
     if isinstance(mark, Words):
-        return Domain(mark.words, domain.take, domain.choices)
+        return Domain(mark.words, domain.take, domain.choices, mark.several)
     if isinstance(mark, OneOf):
         choices = mark.choices
         words = listed([repr(choice) for choice in choices], "or")

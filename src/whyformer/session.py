@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, unwrapped
-from whyformer.capture.intercept import mark_attention, module_names
+from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
@@ -55,6 +55,7 @@ class LoadedModel:
             matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
             if not matches:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
+            letters_of(layout)
             self._maps += [(m, layout) for m in matches]
 
     @contextmanager

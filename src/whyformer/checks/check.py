@@ -102,6 +102,11 @@ def check_with(
     started = time.perf_counter()
     how: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress, "cache": cache}
     exam = Exam(explainer, inputs, method=method, options=options, target=target, **how)
+    if options and method is None:
+        exam.method.checked(options)
+    if target is not None:
+        with exam.borrowing():
+            _ = exam.session.run([0]).targets  # a wrong one is refused before long work
     findings: list[Finding] = []
     results: dict[str, Any] = {}
     for name, settings in exam.track(list(wanted.items()), "checking"):

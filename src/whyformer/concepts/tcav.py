@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.reader import POOLINGS, Reader
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 CLASSIFIERS = ("logistic", "sgd")
+Examples = Sequence[Any] | Mapping[str, Any] | Tensor  # inputs, as for explain
 FEWEST = 4  # of each side: two to learn from, and some held out
 
 
@@ -202,8 +204,8 @@ def tcav(
     model: Any,
     *,
     layer: Place | str,
-    concepts: Annotated[Mapping[str, Any], Filled()],
-    random_sets: Sequence[Any],
+    concepts: Annotated[Mapping[str, Examples], Filled()],
+    random_sets: Sequence[Examples],
     class_inputs: Any,
     target: Aims,
     processor: Any = None,

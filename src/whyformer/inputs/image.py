@@ -64,6 +64,11 @@ class ImageInput(Modality):
         if self.main not in batch.tensors:
             raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
         pixels = batch.tensors[self.main]
+        if not pixels.is_floating_point():
+            raise BadInput(
+                f"{self.main} holds whole numbers ({pixels.dtype}): give what the model's image processor makes of the "
+                "pictures, or the pictures themselves with that processor."
+            )
         if pixels.ndim != 4:
             raise BadInput(
                 f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns); one image "

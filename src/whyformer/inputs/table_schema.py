@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, not_allowed
 from whyformer.parameters import Limits, checked
 
 Array = np.ndarray[Any, Any]
@@ -86,6 +86,8 @@ class Table:
         if isinstance(preprocess, Standardize):
             preprocess.check(self.numerical)
         transform = getattr(preprocess, "transform", None)
+        if preprocess is not None and not callable(transform or preprocess):
+            raise not_allowed("preprocess", preprocess, "a function, or an object with transform", owner="Table")
         self.preprocess: Callable[[Array], Any] | None = transform or preprocess
         self.classes, self.target = tuple(map(str, classes)), target
         self.first_code, self.call = first_code, call

@@ -93,7 +93,7 @@ def explain_global(
     target: Aims = None,
     scalar: Scalar = "logit",
     batch_size: BatchSize | None = None,
-    samples: Annotated[int, Limits(0)] = 500,
+    samples: Annotated[int, Limits(0, 2**31 - 1)] = 500,
     seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,
