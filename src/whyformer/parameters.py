@@ -77,11 +77,8 @@ BatchSize = Annotated[int, Limits(1, 2**31 - 1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
 Share = Annotated[float, Limits(0, 1)]
 Weight = Annotated[float, Limits(0)]
-FilePath = str | Path
 # The number of a layer, head or row: how many there are, the model says.
-Place = Annotated[
-    int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")
-]  # the number of a layer or head; how many there are the model says
+Place = Annotated[int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")]
 Places = Annotated[Sequence[Place], Filled()]
 Pixels = Annotated[int, Limits(1, 10**5)]
 Rate = Annotated[float, Limits(0, open_low=True)]
