@@ -2,12 +2,15 @@
 
 WhyformerError
 ├── BadInput                 what the user passed cannot be used (also a ValueError)
+│   ├── NotAllowed           a parameter outside what it takes: its name, what was given, what is allowed
 │   ├── UnknownName          a method, option, label or tensor name that does not exist (with close matches)
+│   │   └── UnknownValue     … a word that a parameter does not know (also NotAllowed)
 │   ├── TooLong              more units than the model takes
 │   └── MissingProcessor     raw inputs without a tokenizer or image processor
 ├── NotOffered               this method cannot explain this model or input, and why
 ├── MissingExtra             an optional library is not installed (also an ImportError)
 ├── NonFinite                the model's output holds NaN or infinity
+├── ModelFailed              the model's own code raised; its error is the cause (also a RuntimeError)
 └── CaptureError             the attention of the model could not be read in full
     ├── NothingCaptured      no attention happened at all
     ├── PartlyCaptured       some attention, or some exchange between positions, was not seen
@@ -18,10 +21,8 @@ WhyformerError
 from __future__ import annotations
 
 import difflib
-import inspect
-from collections.abc import Callable, Iterable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class WhyformerError(Exception):
@@ -41,6 +42,20 @@ class UnknownName(BadInput):
         shown = f"Did you mean {' or '.join(repr(c) for c in close)}? " if close else ""
         listing = ", ".join(choices[:40]) + (", …" if len(choices) > 40 else "")
         super().__init__(f"unknown {kind} {name!r}. {shown}Known: {listing}.{' ' + hint if hint else ''}")
+
+
+class NotAllowed(BadInput):
+    """A parameter outside what it takes."""
+
+    def __init__(self, name: str, value: object, allowed: str, choices: Sequence[str] = (), owner: str = "") -> None:
+        close = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5) if isinstance(value, str) else []
+        meant = f" Did you mean {close[0]!r}?" if close else ""
+        of = f" of {owner}" if owner else ""
+        BadInput.__init__(self, f"{name}={shown(value)}{of} is not allowed: give {allowed}.{meant}")
+
+
+class UnknownValue(NotAllowed, UnknownName):
+    """A word that a parameter does not know."""
 
 
 class TooLong(BadInput):
@@ -66,6 +81,10 @@ class NonFinite(WhyformerError):
     """The model's output holds NaN or infinity."""
 
 
+class ModelFailed(WhyformerError, RuntimeError):
+    """The model's own code raised."""
+
+
 class CaptureError(WhyformerError):
     """The attention of the model could not be read in full."""
 
@@ -86,76 +105,43 @@ class NotOverUnits(CaptureError):
     """Attention does not run over the units of the input."""
 
 
+# The form of a message about a parameter: name, what was given, what is allowed, nearest spelling.
+
+
+def not_allowed(name: str, value: object, allowed: str, choices: Sequence[str] = (), owner: str = "") -> NotAllowed:
+    """The error for a parameter; where a word was wanted and another one given, also an UnknownName."""
+    kind = UnknownValue if choices and isinstance(value, str) else NotAllowed
+    return kind(name, value, allowed, choices, owner)
+
+
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    """Check an option against its domain."""
-    if value not in choices:
-        raise UnknownName(f"value of {name}", value, choices)
+    """Check an option against its domain, where a signature cannot say it."""
+    if not any(value is c or (isinstance(value, str) and isinstance(c, str) and value == c) for c in choices):
+        words = listed([repr(choice) for choice in choices], "or")
+        raise not_allowed(name, value, words, [c for c in choices if isinstance(c, str)])
 
 
-# Parameters that do not exist, and those that were meant: names that other libraries, and our own verbs, use.
+def shown(value: object) -> str:
+    """A value in a message: short, and in one line; control characters are escaped."""
+    if value is None or isinstance(value, (str, bytes, bool, int, float, complex)):
+        written = repr(value) if not isinstance(value, int) or abs(value) < 10**18 else "a number of many digits"
+    elif isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) <= 4 and _plain(value):
+        written = repr(value)
+    elif isinstance(value, type):
+        written = f"the class {value.__name__}"
+    else:
+        shape = getattr(value, "shape", None)
+        of_shape = f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+        many = f" of {len(value)}" if isinstance(value, (list, tuple, set, frozenset, dict)) else ""
+        written = f"<{type(value).__name__}{of_shape}{many}>"
+    return written if len(written) <= 80 else f"{written[:77]}…"
 
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-# Name -> the parameter that was meant, and how it is written.
-MEANT: dict[str, tuple[str, str]] = {
-    **dict.fromkeys(("tokenizer", "image_processor", "feature_extractor", "table"), ("processor", "processor=…")),
-    **dict.fromkeys(("input", "text", "texts", "image", "images", "data"), ("inputs", "inputs=…")),
-    **dict.fromkeys(("targets", "label", "labels", "class_name"), ("target", "target=…")),
-    **dict.fromkeys(("versus", "against", "contrast", "rather_than"), ("target", "target=(a, b), for a rather than b")),
-    "method": ("methods", "methods=[…]"),
-    "methods": ("method", "method=…, a name or a list of names"),
-    "metric": ("metrics", "metrics=[…]"),
-    "output": ("scalar", "scalar=…"),
-    "random_state": ("seed", "seed=…"),
-    "verbose": ("progress", "progress=…"),
-}
-OF_THE_EXPLAINER = ("model", "processor", "attention_at")
-CLOSE = 0.75  # of difflib: a letter or two
+def _plain(value: Any) -> bool:
+    parts = [*value, *value.values()] if isinstance(value, dict) else value
+    return all(part is None or (isinstance(part, (str, bool, int, float)) and len(str(part)) < 80) for part in parts)
 
 
-def spelled(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that names the right parameter when it gets one that it does not have."""
-
-    @wraps(function)
-    def checked(*args: P.args, **named: P.kwargs) -> R:
-        known = inspect.signature(function).parameters
-        for name in named:
-            if name not in known:
-                owner = type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
-                raise _unknown(function, name, _hint(name, known), owner)
-        return function(*args, **named)
-
-    return checked
-
-
-def refuse_misspelled(function: Callable[..., Any], options: Iterable[str], existing: Iterable[str]) -> None:
-    """Of a function that hands on options: refuse those that no method has and that look like a parameter of its own.
-
-    existing: options of methods. What is like none of the parameters is left to the method, which knows its options.
-    """
-    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
-    taken = set(existing)
-    for name in options:
-        if name in taken:
-            continue
-        hint = _hint(name, known)
-        if hint or difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
-            raise _unknown(function, name, hint)
-
-
-def _unknown(function: Callable[..., Any], name: str, hint: str, owner: str = "") -> UnknownName:
-    known = [
-        k for k, p in inspect.signature(function).parameters.items() if k != "self" and p.kind is not p.VAR_KEYWORD
-    ]
-    return UnknownName(f"parameter of {owner or function.__qualname__}", name, known, hint)
-
-
-def _hint(name: str, known: Iterable[str]) -> str:
-    parameter, written = MEANT.get(name, (name, ""))
-    if parameter in known:
-        return f"Write {written}."
-    if "self" in known and parameter in OF_THE_EXPLAINER:
-        return "The model, its processor and attention_at are given once: Explainer(model, processor, attention_at=…)."
-    return ""
+def listed(words: Sequence[str], last: str) -> str:
+    """a, b or c"""
+    return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else "".join(words)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import BadInput, NotOffered, NotOverUnits, one_of, refuse_misspelled
+from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.memory import Peak
+from whyformer.parameters import BatchSize, OneOf, Seed, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.leak import Leak
 from whyformer.study.streams import cropped
-from whyformer.targets import PROBABILITIES, SCALARS, logits_of
+from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
 from whyformer.types import Cost, Explanation, Record, Target
 from whyformer.version import __version__
 
@@ -42,30 +43,29 @@ class Explainer(LoadedModel):
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
 
+    @checked
     def explain(
         self,
         inputs: Any,
         *,
         method: str | Sequence[str] | None = None,
-        target: Any = None,
-        scalar: str = "logit",
-        batch_size: int | None = None,
-        memory: str = "auto",
+        target: Aims = None,
+        scalar: Scalar = "logit",
+        batch_size: BatchSize | None = None,
+        memory: Annotated[str, OneOf("auto")] = "auto",
         keep_layers: bool = False,
-        seed: int = 0,
+        seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
     ) -> Any:
         """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
         if options:
             _refuse_misspelled(Explainer.explain, options)
-        one_of("scalar", scalar, SCALARS)
-        one_of("memory", memory, ("auto",))
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
-        chosen = [get_method(name or default_method(source.modality.kind)) for name in names]
+        chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -92,13 +92,16 @@ class Explainer(LoadedModel):
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
-    def record(self, inputs: Any, grad: bool = False, *, target: Any = None, scalar: str = "logit") -> Record:
+    @checked
+    def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             run = session.run(range(session.size))
             if not grad:
+                if target is not None:
+                    _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
                 maps = observe(lambda: logits_of(run.modality.call(run.batch)), role, values=True)
             else:
@@ -138,6 +141,7 @@ class Explainer(LoadedModel):
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
 
 
+@checked
 def explain(
     model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
 ) -> Any:
@@ -149,7 +153,7 @@ def explain(
     """
     if unknown := how.keys() - PARAMETERS:
         _refuse_misspelled(explain, unknown)
-    return Explainer(model, processor, attention_at=attention_at).explain(inputs, **how)
+    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **how)
 
 
 def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
@@ -164,8 +168,9 @@ def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) 
 
 
 PARAMETERS = set(inspect.signature(Explainer.explain).parameters)
-# Written once, in Explainer.explain; help() and editors at run time see all of them.
-explain.__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
+EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
+# Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
+inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
 
 
 def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:

@@ -36,6 +36,8 @@ def open_image(raw: Any) -> Any:
         raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.{_instead(raw)}")
     if raw.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK"}:
         raise BadInput(f"image mode {raw.mode!r} is not supported: convert it first, image.convert('RGB').")
+    if not raw.width or not raw.height:
+        raise BadInput(f"the picture is {raw.width}×{raw.height} pixels: it holds nothing to explain.")
     return _upright(raw).convert("RGB")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import import_module
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.parameters import checked_options
 
 # Which method explains when none is named, per modality and cost: what tasks with a known answer say.
 
@@ -64,12 +65,9 @@ class Method:
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
 
-    def checked(self, options: dict[str, Any]) -> dict[str, Any]:
-        """All options, given ones over defaults; unknown names are refused."""
-        for name in options:
-            if name not in self.options:
-                raise UnknownName(f"option of {self.name}", name, self.options or ["(it has none)"])
-        return self.defaults | options
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """All options, given ones over defaults; unknown names and values that are not allowed are refused."""
+        return self.defaults | (checked_options(self.run, self.name, options) if options else {})
 
 
 @dataclass(frozen=True)
@@ -95,6 +93,10 @@ class Metric:
     @cached_property
     def defaults(self) -> dict[str, Any]:
         return {k: p.default for k, p in self.options.items()}
+
+    def checked(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that were given; unknown names and values that are not allowed are refused."""
+        return checked_options(self.run, self.name, options)
 
 
 _METHODS: dict[str, Method] = {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import types
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName
+from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, shown
+from whyformer.parameters import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +38,7 @@ EXPLANATION = "explanation"  # files of explanations do not say what they hold
 PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
 HEADER = "__header__"
-UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
+UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile)
 RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class that reads it
 HOMES = (  # imported when a file holds what is not known yet
     "whyformer.types",
@@ -88,17 +91,19 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         return str(self.view()._repr_html_())
 
+    @checked
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
         path = in_folder(path)
-        if path.suffix in PICTURES:
-            self.view(*how, **options).save(path)
-        elif path.suffix == ".json":
-            path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
-        elif path.suffix == ".npz":
-            _write_npz(self, path)
-        else:
+        if path.suffix not in (*PICTURES, *DATA):
             raise UnknownName("file type", path.suffix or str(path), (*PICTURES, *DATA))
+        with writing(path):
+            if path.suffix in PICTURES:
+                self.view(*how, **options).save(path)
+            elif path.suffix == ".json":
+                path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
+            else:
+                _write_npz(self, path)
         return path
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,6 +118,7 @@ class Result(ABC):
         """A pandas table."""
 
     @classmethod
+    @checked
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
         path = Path(path)
@@ -123,19 +129,31 @@ class Result(ABC):
             raise BadInput(f"{str(path)!r} is no saved {named} ({error}).") from error
 
 
+@checked
 def load(path: str | Path) -> Any:
     """Read any saved result, .json or .npz; no model is needed."""
-    if not Path(path).is_file():
-        raise BadInput(f"no file at {str(path)!r}.")
+    if not os.path.isfile(path):  # noqa: PTH113  # of a name that no folder can hold, Path.is_file raises
+        raise BadInput(f"no file at {shown(str(path))}.")
     return Result.load(path)  # type: ignore[type-abstract]
 
 
 def in_folder(path: str | Path) -> Path:
     """The path of a file to write, if its folder is there; asked before long work."""
     path = Path(path)
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):  # noqa: PTH112  # of a name that no folder can hold, Path.is_dir raises
         raise BadInput(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it first.")
     return path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system has against a file is said as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"{shown(str(path))} cannot be written ({error.strerror or error}): give another path."
+        ) from error
 
 
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
@@ -260,6 +278,8 @@ def from_plain(hint: Any, data: Any) -> Any:
         note = hint.__metadata__[0]
         if isinstance(note, Keyed):
             return {name: from_plain(note.kinds()[name], part) for name, part in data.items()}
+        if not isinstance(data, (list, np.ndarray)):
+            raise ValueError(f"an array was expected, and there is {shown(data)}")
         return np.asarray(data, note)
     if isinstance(hint, type) and issubclass(hint, Result):
         return _from_dict(hint, data)
@@ -340,7 +360,7 @@ def to_shap(explanations: Any) -> Any:
             feature_names=_labels(explanations),
             output_names=None,
         )
-    rows = list(explanations)
+    rows = list(explanations) if isinstance(explanations, Iterable) else []
     if not rows or not all(map(_is_explanation, rows)):
         raise BadInput("to_shap takes an Explanation or a list of them, and at least one.")
     one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1

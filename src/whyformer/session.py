@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, unwrapped
-from whyformer.capture.intercept import mark_attention, module_names
+from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, spelled
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
+from whyformer.parameters import checked
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
@@ -42,7 +43,7 @@ class LoadedModel:
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
 
-    @spelled
+    @checked
     def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
         if not isinstance(model, nn.Module):
             model, processor = unpacked(model, processor)
@@ -54,6 +55,7 @@ class LoadedModel:
             matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
             if not matches:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
+            letters_of(layout)
             self._maps += [(m, layout) for m in matches]
 
     @contextmanager
@@ -121,8 +123,6 @@ class Session:
         keep_layers: bool = False,
         at_once: bool = True,
     ) -> None:
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")

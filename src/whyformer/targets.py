@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName
+from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
+from whyformer.parameters import NOT_ALLOWED, OneOf, Words, domain_of
 from whyformer.types import Target
 
 TOLERANCE = 1e-4  # of a sum of probabilities
@@ -17,7 +18,11 @@ PROBABILITIES = (
     "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
     "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
 )
-SCALARS = ("logit", "log_odds", "probability", "cosine")  # cosine: the similarity of two encoders without its scale
+SCALARS = ("logit", "log_odds", "probability", "cosine")
+AIMS = "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input"
+Aim = str | int | Target | None | tuple[str | int | None, str | int | None]
+Aims = Annotated[Aim | list[Aim], Words(AIMS)]  # of several inputs
+Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encoders without its scale
 
 
 def logits_of(output: Any) -> Tensor:
@@ -112,6 +117,9 @@ def resolve_targets(
     for row, want in enumerate(per_input):
         position = positions[row] if positions else None
         if isinstance(want, Target):
+            for index in (want.index, want.versus):
+                if index is not None:
+                    _index(index, classes, labels, ids)
             targets.append(replace(want, independent=independent))
             continue
         pair = want if isinstance(want, tuple) else (want,)
@@ -142,10 +150,9 @@ def _index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> int:
         if token_id is None:
             raise UnknownName("target", want, labels.values() or range(classes))
         return int(token_id)
-    try:
-        index = int(want)
-    except (TypeError, ValueError):
-        raise BadInput(f"target {want!r} is neither a class index nor a label.") from None
+    index = domain_of(int).take(want)
+    if index is NOT_ALLOWED:
+        raise not_allowed("target", want, AIMS)
     if not -classes <= index < classes:
         raise UnknownName("target", index, [f"0 to {classes - 1}", *list(labels.values())[:20]])
     return index % classes

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.image_file import resized
+from whyformer.parameters import OneOf, Pixels, checked
 from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
 
 if TYPE_CHECKING:
@@ -149,12 +150,14 @@ class Explanation(Result):
     signed: bool = False
     model: str = ""
 
+    @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
         """Units from the highest to the lowest score; ties keep their order."""
         order = np.argsort(-self.scores, kind="stable")
         return [(self.units.labels[i], float(self.scores[i])) for i in order if specials or not self.units.special[i]]
 
-    def words(self, reduce: str = "sum") -> list[tuple[str, float]]:
+    @checked
+    def words(self, reduce: Annotated[str, OneOf("sum", "max", "mean")] = "sum") -> list[tuple[str, float]]:
         """Scores of whole words: word pieces summed (or ``reduce="max"``, ``"mean"``); special tokens left out."""
         if self.units.word is None:
             return [(label, float(s)) for label, s in zip(self.units.labels, self.scores, strict=True)]
@@ -165,7 +168,12 @@ class Explanation(Result):
                 groups.setdefault(word, []).append(i)
         return [(self.units.text_of(members), float(combine(self.scores[members]))) for members in groups.values()]
 
-    def heatmap(self, size: tuple[int, int] | None = None, interpolation: str = "bilinear") -> Array:
+    @checked
+    def heatmap(
+        self,
+        size: tuple[Pixels, Pixels] | None = None,
+        interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear",
+    ) -> Array:
         """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).
 
         Special tokens (CLS, registers) have no place in the image and are left out. ``"bilinear"`` interpolates between

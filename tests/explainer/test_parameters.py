@@ -11,7 +11,8 @@ import pytest
 
 import whyformer as wf
 from tests.support import folders
-from whyformer.errors import MEANT, UnknownName
+from whyformer.errors import UnknownName
+from whyformer.parameters import MEANT
 
 
 @pytest.fixture

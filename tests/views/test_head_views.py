@@ -141,7 +141,7 @@ def test_texts_kinds_and_files(bert_folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (("--what", "colours"), 1, "unknown value of --what"),
+        (("--what", "colours"), 1, "--what='colours' is not allowed: give"),
         (("--kind", "gradeint"), 1, "Did you mean 'gradient'"),
         (("--out", "heads.xls"), 2, "use .html, .png"),
         (("--out", "nowhere/heads.png"), 2, "no folder"),

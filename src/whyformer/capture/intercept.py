@@ -88,16 +88,23 @@ def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
     For home-made attention that is no softmax (sparsemax, sigmoid, a lookup), called between the weights and their
     product with the values. Outside of an explanation it costs nothing.
     """
-    letters = layout.split()
-    if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["k", "q"]) or len(letters) != weights.ndim:
-        raise BadInput(
-            f"layout {layout!r} does not describe a tensor of shape {tuple(weights.shape)}: give one letter per axis "
-            "out of b (batch), h (head), q (query), k (key), e.g. 'b h q k'."
-        )
+    if len(letters_of(layout)) != weights.ndim:
+        raise BadInput(f"layout {layout!r} does not describe a tensor of shape {tuple(weights.shape)}: {LETTERS}.")
     if has_torch_function_unary(weights):
         marked: Tensor = handle_torch_function(mark_attention, (weights,), weights, layout)
         return marked
     return weights
+
+
+LETTERS = "give one letter per axis out of b (batch), h (head), q (query), k (key), e.g. 'b h q k'"
+
+
+def letters_of(layout: str) -> list[str]:
+    """The axes that a layout names."""
+    letters = layout.split()
+    if sorted(letters) not in (["b", "h", "k", "q"], ["b", "k", "q"], ["k", "q"]):
+        raise BadInput(f"layout {layout!r} does not describe attention weights: {LETTERS}.")
+    return letters
 
 
 def module_names(model: nn.Module) -> dict[int, str]:

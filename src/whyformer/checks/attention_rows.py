@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,13 +19,15 @@ from whyformer.capture.roles import Impose
 from whyformer.checks.watched import said_of
 from whyformer.engines.attention.maps import chosen_layers
 from whyformer.errors import AmbiguousLayout, NotOffered, one_of
+from whyformer.parameters import OneOf, Place, Places
 from whyformer.run import Run
 from whyformer.study.streams import slices
 from whyformer.study.windows import Windows
 
 ROWS = ("readout", "all")
+Rows = Annotated[str, OneOf(*ROWS)]
 HIDDEN = 1e-30  # Swin hides what is far away by -100, which leaves e^-100 = 4e-44 of a weight
-Choice = str | int | Sequence[int]
+Choice = str | Place | Places
 
 
 @dataclass(frozen=True)

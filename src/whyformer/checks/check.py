@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,9 @@ from whyformer.checks.watched import IN_SHARES
 from whyformer.checks.wiegreffe_pinter import WiegreffePinter, wiegreffe_pinter
 from whyformer.errors import BadInput, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
+from whyformer.parameters import BatchSize, Seed, checked, checked_options
 from whyformer.registry import get_method
+from whyformer.targets import Aims
 
 CHECKS: dict[str, Callable[..., Any]] = {
     "capture_audit": capture_audit,
@@ -52,6 +53,7 @@ ABOUT_ATTENTION = ("jain_wallace", "serrano_smith", "wiegreffe_pinter")
 Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]] | str | None
 
 
+@checked
 def check(
     model: Any,
     inputs: Any,
@@ -59,9 +61,9 @@ def check(
     processor: Any = None,
     checks: Wanted = None,
     method: str | None = None,
-    target: Any = None,
-    seed: int = 0,
-    batch_size: int | None = None,
+    target: Aims = None,
+    seed: Seed = 0,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
     cache: str | Path | None = None,
     attention_at: Mapping[str, str] | None = None,
@@ -73,15 +75,16 @@ def check(
     return check_with(explainer, inputs, batch_size=batch_size, progress=progress, **how, **options)
 
 
+@checked
 def check_with(
     explainer: Explainer,
     inputs: Any,
     *,
     checks: Wanted = None,
     method: str | None = None,
-    target: Any = None,
-    seed: int = 0,
-    batch_size: int | None = None,
+    target: Aims = None,
+    seed: Seed = 0,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
     cache: str | Path | None = None,
     **options: Any,
@@ -99,6 +102,11 @@ def check_with(
     started = time.perf_counter()
     how: dict[str, Any] = {"seed": seed, "batch_size": batch_size, "progress": progress, "cache": cache}
     exam = Exam(explainer, inputs, method=method, options=options, target=target, **how)
+    if options and method is None:
+        exam.method.checked(options)
+    if target is not None:
+        with exam.borrowing():
+            _ = exam.session.run([0]).targets  # a wrong one is refused before long work
     findings: list[Finding] = []
     results: dict[str, Any] = {}
     for name, settings in exam.track(list(wanted.items()), "checking"):
@@ -147,10 +155,7 @@ def _wanted(checks: Wanted) -> dict[str, dict[str, Any]]:
     for name, settings in options_of.items():
         if name not in CHECKS:
             raise UnknownName("check", name, CHECKS)
-        known = [k for k, p in inspect.signature(CHECKS[name]).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        for option in settings:
-            if option not in known:
-                raise UnknownName(f"option of {name}", option, known or ["(it has none)"])
+        options_of[name] = checked_options(CHECKS[name], name, settings)
     return options_of
 
 

@@ -6,19 +6,20 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.checks.attention_rows import Choice, LayerRows, logits_with, outputs_with, rows_of
+from whyformer.checks.attention_rows import Choice, LayerRows, Rows, logits_with, outputs_with, rows_of
 from whyformer.checks.distances import Array, decisions, jsd, kendall, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
 from whyformer.checks.importances import gradient_x_input, leave_one_out, mixing
 from whyformer.checks.result import Finding
 from whyformer.checks.watched import column_of
 from whyformer.errors import BadInput
+from whyformer.parameters import Count, Limits
 from whyformer.run import Run
 from whyformer.types import Explanation
 
@@ -225,11 +226,11 @@ def jain_wallace(
     *,
     layers: Choice = "last",
     heads: Choice = "all",
-    rows: str = "readout",
-    permutations: int = 100,
-    candidates: int = 5,
-    steps: int = 100,
-    epsilon: float = 0.05,
+    rows: Rows = "readout",
+    permutations: Count = 100,
+    candidates: Count = 5,
+    steps: Count = 100,
+    epsilon: Annotated[float, Limits(0, 1, open_low=True)] = 0.05,
 ) -> JainWallace:
     """Does attention agree with importance, does shuffling it matter, and does another map give the same output?
 

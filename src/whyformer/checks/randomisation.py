@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
 from whyformer.output import Output
+from whyformer.parameters import Count, OneOf
 
 # Weights drawn anew, part by part, inside the model itself, and put back.
 
@@ -209,7 +210,9 @@ class Randomisation:
         return tuple(findings)
 
 
-def randomisation(exam: Exam, *, by: str = "block", copies: int = 5, beside: int = 9) -> Randomisation:
+def randomisation(
+    exam: Exam, *, by: Annotated[str, OneOf(*BY)] = "block", copies: Count = 5, beside: Count = 9
+) -> Randomisation:
     """Draw the weights anew from the output down, block by block, and see whether the map changes with them.
 
     Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from whyformer.errors import UnknownName
+from whyformer.parameters import OneOf, checked
 from whyformer.result import Keyed, Result, dataframe
 from whyformer.types import Explanation
 from whyformer.views.checks import checkup_page
@@ -62,10 +62,9 @@ class CheckUp(Result):
     seed: int = 0
     seconds: float = 0.0
 
-    def of(self, level: str) -> tuple[Finding, ...]:
+    @checked
+    def of(self, level: Annotated[str, OneOf(*LEVELS)]) -> tuple[Finding, ...]:
         """The findings of one level: "warning", "note" or "ok"."""
-        if level not in LEVELS:
-            raise UnknownName("level", level, LEVELS)
         return tuple(f for f in self.findings if f.level == level)
 
     @property

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.checks.attention_rows import Choice, LayerRows, outputs_with, rows_of
+from whyformer.checks.attention_rows import Choice, LayerRows, Rows, outputs_with, rows_of
 from whyformer.checks.distances import decisions, jsd, mean_known
 from whyformer.checks.exam import Exam, title_of
 from whyformer.checks.result import Finding
 from whyformer.checks.watched import require_decision
 from whyformer.errors import BadInput, NotOffered
+from whyformer.parameters import Count
 from whyformer.run import Run
 
 ORDERS = ("attention", "gradient", "gradient × attention", "random")
@@ -89,9 +90,9 @@ def serrano_smith(
     *,
     layers: Choice = "last",
     heads: Choice = "all",
-    rows: str = "readout",
-    draws: int = 3,
-    points: int = 40,
+    rows: Rows = "readout",
+    draws: Count = 3,
+    points: Count = 40,
 ) -> SerranoSmith:
     """How many attention weights must go until the decision flips, by attention, by gradient, by both, or by chance?
 

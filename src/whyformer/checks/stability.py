@@ -18,6 +18,7 @@ from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.checks.result import Finding
 from whyformer.errors import BadInput, NotOffered
+from whyformer.parameters import Count, Rate
 from whyformer.types import Explanation
 
 STEADY = 0.7  # mean Spearman from which a map counts as steady
@@ -60,7 +61,7 @@ class Stability:
 
 
 def stability(
-    exam: Exam, *, noise: float = 0.05, draws: int = 5, paraphrases: Sequence[str] | None = None
+    exam: Exam, *, noise: Rate = 0.05, draws: Count = 5, paraphrases: Sequence[str] | None = None
 ) -> Stability:
     """Explain again with noise on the input (word embeddings, pixels, floats), or with a paraphrase of each input.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +15,11 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.patch_grid import grid_artefact
-from whyformer.errors import BadInput, NotOffered, one_of
+from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
+from whyformer.parameters import Count, Limits, OneOf, Pixels, Place, Rate, Seed, Weight, checked
 from whyformer.progress import tracker
 from whyformer.result import Result, UInt8, dataframe
 from whyformer.study import study_of
@@ -121,8 +122,13 @@ view_of.register(Maximized, maximized_view)
 # What is maximised: a class, a neuron, a neuron at one token, or the mean of a layer.
 
 
-FORMS = 'a class, ("neuron", layer, index), ("token", layer, position, index) or ("layer", layer)'
-LENGTHS = {"neuron": 3, "token": 4, "layer": 2}
+Sought = (
+    str
+    | Place
+    | tuple[Annotated[str, OneOf("neuron")], Place | str, Place]
+    | tuple[Annotated[str, OneOf("token")], Place | str, Place, Place]
+    | tuple[Annotated[str, OneOf("layer")], Place | str]
+)
 
 
 class Unit:
@@ -136,15 +142,11 @@ class Unit:
         self._tap: Tap | None = None
         output = Output(modality, example)
         if isinstance(unit, tuple):
-            if not unit or LENGTHS.get(unit[0]) != len(unit):
-                raise BadInput(f"unit={unit!r}: {FORMS}.")
             study = None if isinstance(unit[1], str) else study_of(modality, example)[0]
             self.layer = layer_name(modality.model, unit[1], study)
             place = " ".join(map(str, unit[2:]))
             self.name = f"{unit[0]} {place} of {self.layer}" if place else f"mean of {self.layer}"
         else:
-            if unit is None:
-                raise BadInput(f"unit: {FORMS}.")
             logits_BC = output.logits(example)
             self.target = resolve_targets(unit, logits_BC, output.labels, output.positions, output.token_id)[0].index
             self.name = f"class {output.name(self.target) or self.target}"
@@ -233,8 +235,6 @@ def maximized_text(
 
 def _frame(explainer: Explainer, length: int) -> tuple[Tensor, Tensor]:
     """Ids with room for ``length`` tokens between those that the tokenizer adds, and where the room is."""
-    if not isinstance(length, int) or length < 1:
-        raise BadInput(f"length={length!r}: a whole number of at least 1.")
     tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
 
     def known(*names: str) -> list[int]:
@@ -253,24 +253,25 @@ def _frame(explainer: Explainer, length: int) -> tuple[Tensor, Tensor]:
 OPTIMIZERS = ("adam", "gradient")
 
 
+@checked
 def activation_maximization(
     model: Any,
-    unit: Any,
+    unit: Sought,
     *,
     processor: Any = None,
-    steps: int = 256,
-    lr: float = 0.05,
-    l2: float = 0.0,
-    tv: float = 0.1,
-    jitter: float | None = None,
-    scale: float = 0.1,
+    steps: Count = 256,
+    lr: Rate = 0.05,
+    l2: Weight = 0.0,
+    tv: Weight = 0.1,
+    jitter: Annotated[float, Limits(0, 10**6)] | None = None,
+    scale: Annotated[float, Limits(0, 1, open_high=True)] = 0.1,
     fourier: bool = True,
     bounded: bool = True,
-    optimizer: str = "adam",
-    size: tuple[int, int] | None = None,
-    length: int = 8,
-    norm: float = 1.0,
-    seed: int = 0,
+    optimizer: Annotated[str, OneOf(*OPTIMIZERS)] = "adam",
+    size: tuple[Pixels, Pixels] | None = None,
+    length: Count = 8,
+    norm: Weight = 1.0,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> Maximized:
     """Which input does a unit like best?
@@ -287,7 +288,6 @@ def activation_maximization(
     Misleads when: taken for what the model sees in real inputs. Most maxima lie far from the data, depend on the
     penalties and the seed, and show one of many things that drive a unit.
     """
-    _check(steps, lr, optimizer, {"l2": l2, "tv": tv, "jitter": jitter or 0, "scale": scale, "norm": norm})
     explainer = Explainer(model, processor)
     track = tracker(progress)
     draw = torch.Generator().manual_seed(seed)
@@ -340,19 +340,6 @@ def stepper(parameters: Tensor, optimizer: str, lr: float) -> Any:
         rule.step()
 
     return step
-
-
-def _check(steps: int, lr: float, optimizer: str, weights: dict[str, float]) -> None:
-    one_of("optimizer", optimizer, OPTIMIZERS)
-    if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
-    if not lr > 0:
-        raise BadInput(f"lr={lr!r}: a number above 0.")
-    for name, value in weights.items():
-        if value < 0:
-            raise BadInput(f"{name}={value!r}: 0 or more.")
-    if weights["scale"] >= 1:
-        raise BadInput(f"scale={weights['scale']!r}: below 1; 0.1 means 10 % larger or smaller.")
 
 
 def _blank(explainer: Explainer, size: tuple[int, int] | None) -> tuple[Modality, Batch, tuple[int, int]]:

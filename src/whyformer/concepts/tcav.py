@@ -7,16 +7,19 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.reader import POOLINGS, Reader
-from whyformer.errors import BadInput, MissingExtra, UnknownName, one_of
+from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.explainer import Explainer
+from whyformer.parameters import BatchSize, Filled, Limits, OneOf, Place, Seed, checked
 from whyformer.progress import tracker
 from whyformer.result import Result, dataframe
+from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 CLASSIFIERS = ("logistic", "sgd")
+Examples = Sequence[Any] | Mapping[str, Any] | Tensor  # inputs, as for explain
 FEWEST = 4  # of each side: two to learn from, and some held out
 
 
@@ -195,21 +199,22 @@ RUNS = 20  # concept vectors per pair of concepts where no random sets say how m
 FAIR = 0.6  # held-out accuracy below which a layer is said not to know the concept
 
 
+@checked
 def tcav(
     model: Any,
     *,
-    layer: int | str,
-    concepts: Mapping[str, Any],
-    random_sets: Sequence[Any],
+    layer: Place | str,
+    concepts: Annotated[Mapping[str, Examples], Filled()],
+    random_sets: Sequence[Examples],
     class_inputs: Any,
-    target: Any,
+    target: Aims,
     processor: Any = None,
     relative: bool | Sequence[tuple[str, str]] = False,
-    pooling: str = "cls",
-    classifier: str = "logistic",
-    alpha: float = 0.05,
-    batch_size: int | None = None,
-    seed: int = 0,
+    pooling: Annotated[str, OneOf(*POOLINGS)] = "cls",
+    classifier: Annotated[str, OneOf(*CLASSIFIERS)] = "logistic",
+    alpha: Annotated[float, Limits(0, 1, open_low=True, open_high=True)] = 0.05,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> TCAVResult:
     """How often would more of a concept raise the model's score for a class?
@@ -232,7 +237,7 @@ def tcav(
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
     much: see ``magnitude``.
     """
-    _check(concepts, random_sets, pooling, classifier, alpha, batch_size)
+    _check(concepts)
     pairs = _pairs(concepts, relative)
     explainer = Explainer(model, processor)
     track = tracker(progress)
@@ -263,26 +268,9 @@ def tcav(
     )
 
 
-def _check(
-    concepts: Mapping[str, Any],
-    random_sets: Sequence[Any],
-    pooling: str,
-    classifier: str,
-    alpha: float,
-    batch_size: int | None,
-) -> None:
-    one_of("pooling", pooling, POOLINGS)
-    one_of("classifier", classifier, CLASSIFIERS)
-    if not 0 < alpha < 1:
-        raise BadInput(f"alpha={alpha!r}: a level between 0 and 1, e.g. 0.05.")
-    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-        raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
-    if not isinstance(concepts, Mapping) or not concepts:
-        raise BadInput('concepts is a dict of name → inputs with at least one entry, e.g. {"striped": [images]}.')
+def _check(concepts: Mapping[str, Any]) -> None:
     if "random" in concepts:
         raise BadInput('"random" is what concepts are compared with: call the concept something else.')
-    if isinstance(random_sets, (str, Mapping)) or not isinstance(random_sets, Sequence):
-        raise BadInput("random_sets is a list of sets, each a list of inputs.")
 
 
 def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -12,15 +12,17 @@ import numpy as np
 from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.ranking import FRACTIONS
-from whyformer.errors import BadInput, NotOffered, UnknownName, spelled
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
+from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.result import Result, dataframe
+from whyformer.targets import Aims, Scalar
 from whyformer.views.compare import comparison_page
 from whyformer.views.view import view_of
 
@@ -134,23 +136,23 @@ WITH_REGIONS = ("pointing_game", "relevance_mass")
 RANKED = ("faithfulness", "plausibility", "localisation")  # kinds of metrics that decide the overall rank
 
 
-@spelled
+@checked
 def compare(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
-    methods: Sequence[str | Mapping[str, Any]] | None = None,
-    metrics: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
-    replace: str | int | None = None,
+    replace: Replacement = None,
     reference: Any = None,
-    target: Any = None,
-    scalar: str = "logit",
+    target: Aims = None,
+    scalar: Scalar = "logit",
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
     cache: str | Path | None = None,
 ) -> Comparison:
@@ -195,10 +197,7 @@ def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
     judged: Judged = []
     for name, options in named.items():
         metric = get_metric(name)
-        unknown = set(options) - set(metric.options)
-        if unknown:
-            raise BadInput(f"{name} has no option {sorted(unknown)}; it has: {', '.join(metric.options) or 'none'}.")
-        judged.append((metric, dict(options)))
+        judged.append((metric, metric.checked(options)))
     return judged
 
 

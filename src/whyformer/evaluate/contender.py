@@ -46,7 +46,7 @@ class Contender:
     failure: str = ""
 
 
-def wanted(methods: Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
+def wanted(methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None) -> list[Contender]:
     """Methods to run: names, or {"method": name, option: value, …}. None is every method but the floor."""
     if methods is None:
         return [Contender(name, name) for name in list_methods() if name != "random"]

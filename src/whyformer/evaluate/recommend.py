@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError, one_of, spelled
+from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
 from whyformer.evaluate.contender import filled, wanted
 from whyformer.evaluate.games import Games, games_of
@@ -22,9 +22,11 @@ from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
 from whyformer.evaluate.trial import Trial
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
+from whyformer.parameters import BatchSize, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
 from whyformer.result import Result, dataframe
 from whyformer.run import Run
+from whyformer.targets import Aims, Scalar
 from whyformer.views.recommend import recommendation_page
 from whyformer.views.view import view_of
 
@@ -249,24 +251,24 @@ SPACED = {
 LEADERS = 10
 
 
-@spelled
+@checked
 def recommend(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
-    scope: str = "dataset",
-    methods: Sequence[str | Mapping[str, Any]] | None = None,
-    spaces: Sequence[str] = SPACES,
+    scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
+    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,
     report: bool = True,
-    value: str = "logit",
-    replace: str | int | None = None,
+    value: Annotated[str, OneOf(*VALUES)] = "logit",
+    replace: Replacement = None,
     reference: Any = None,
-    target: Any = None,
-    scalar: str = "logit",
+    target: Aims = None,
+    scalar: Scalar = "logit",
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
     cache: str | Path | None = None,
 ) -> Recommendation:
@@ -284,10 +286,6 @@ def recommend(
     Misleads when: inputs are few, or unlike those that will be explained; and RFT takes one part away at a time, so
     what it chooses is best at that.
     """
-    one_of("scope", scope, SCOPES)
-    one_of("value", value, VALUES)
-    for space in spaces:
-        one_of("spaces", space, SPACES)
     if methods is not None and not methods and not spaces:
         raise BadInput("there is nothing to choose from: name methods or spaces.")
     contenders = wanted(methods)

@@ -18,6 +18,7 @@ from whyformer.capture.projections import HeadWeights, ProjectionFinder, SiteWei
 from whyformer.errors import NotOffered
 from whyformer.heads.induction import repeated_tokens
 from whyformer.output import Output
+from whyformer.parameters import Seed, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.session import passing_through
 from whyformer.views.heads import circuits_view
@@ -72,13 +73,14 @@ class Circuits(Result):
 view_of.register(Circuits, circuits_view)
 
 
+@checked
 def circuits(
     model: Any,
     inputs: Any = None,
     *,
     processor: Any = None,
     attention_at: Mapping[str, str] | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Circuits:
     """The QK and OV circuits of every head.
 

@@ -23,9 +23,11 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import mask_gradient, open_gates
+from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost, Target
 from whyformer.views.heads import direct_view
 from whyformer.views.view import view_of
@@ -71,14 +73,15 @@ class DirectShares(Result):
 view_of.register(DirectShares, direct_view)
 
 
+@checked
 def direct_logit(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> DirectShares:
     """Split each input's target logit into what every head writes straight into it, and the rest.

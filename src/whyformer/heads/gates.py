@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.roles import Gate
 from whyformer.errors import BadInput
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates
-from whyformer.heads.pruning import PruningCurve, measured
+from whyformer.heads.pruning import METRICS, PruningCurve, measured
 from whyformer.intervals import interval
+from whyformer.parameters import BatchSize, Count, Filled, OneOf, Rate, Seed, Weight, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
@@ -83,19 +84,20 @@ class LearnedGates(Result):
 view_of.register(LearnedGates, gates_view)
 
 
+@checked
 def learn_gates(
     model: Any,
     inputs: Any,
     labels: Any,
     *,
     processor: Any = None,
-    penalty: float = 0.02,
-    steps: int = 200,
-    lr: float = 0.1,
+    penalty: Weight = 0.02,
+    steps: Count = 200,
+    lr: Rate = 0.1,
     start: float = 2.0,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> LearnedGates:
     """Train one gate per head to close as many heads as the task allows: loss + penalty · Σ_h P(gate_h open).
@@ -118,6 +120,7 @@ def learn_gates(
         return _trained(session, known, log_a, penalty, options)
 
 
+@checked
 def gate_curve(
     model: Any,
     inputs: Any,
@@ -125,14 +128,14 @@ def gate_curve(
     *,
     test: tuple[Any, Any],
     processor: Any = None,
-    penalties: Sequence[float] = (0.005, 0.01, 0.02, 0.05, 0.1),
-    steps: int = 200,
-    lr: float = 0.1,
+    penalties: Annotated[Sequence[Weight], Filled()] = (0.005, 0.01, 0.02, 0.05, 0.1),
+    steps: Count = 200,
+    lr: Rate = 0.1,
     start: float = 2.0,
-    metric: str = "accuracy",
+    metric: Annotated[str, OneOf(*METRICS)] = "accuracy",
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
     """Train gates on ``inputs`` at several penalties and measure each on ``test`` = (inputs, labels): the metric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,9 +26,11 @@ from whyformer.heads.importance_kinds import (
     token_sums,
 )
 from whyformer.intervals import interval
+from whyformer.parameters import BatchSize, OneOf, Seed, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import importance_view
 from whyformer.views.view import view_of
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-NORMALIZATIONS = (None, "l2", "minmax", "l2_minmax", "share")
+NORMALIZATIONS = ("l2", "minmax", "l2_minmax", "share")
 
 
 def normalized(scores_LH: Array, how: str | None) -> Array:
@@ -140,22 +142,23 @@ class _How:
     labels: list[Any] | None
 
 
+@checked
 def head_importance(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     labels: Any = None,
-    kind: str = "gradient",
-    per: str = "example",
-    scalar: str = "logit",
-    normalize: str | None = None,
-    ablate: str = "one",
-    rule: str = "lrp",
+    kind: Annotated[str, OneOf(*KINDS)] = "gradient",
+    per: Annotated[str, OneOf(*PER)] = "example",
+    scalar: Annotated[str, OneOf(*SCALARS)] = "logit",
+    normalize: Annotated[str, OneOf(*NORMALIZATIONS)] | None = None,
+    ablate: Annotated[str, OneOf(*ABLATIONS)] = "one",
+    rule: Annotated[str, OneOf(*RULES)] = "lrp",
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> HeadImportance:
     """How much does each attention head matter for what the model says about these inputs?
@@ -174,7 +177,7 @@ def head_importance(
     Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
     the same job both look useless. ``heads.pruning_curve`` takes heads away together.
     """
-    _check(kind, per, scalar, normalize, ablate, rule)
+    _check(kind, per, ablate, rule)
     if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):
         raise BadInput(f'kind="{kind}" is not about a loss: leave labels and scalar="loss" out.')
     if kind == "confidence" and target is not None:
@@ -195,13 +198,7 @@ def head_importance(
         return _result(session, how, samples, direction, seed)
 
 
-def _check(kind: str, per: str, scalar: str, normalize: str | None, ablate: str, rule: str) -> None:
-    one_of("kind", kind, KINDS)
-    one_of("per", per, PER)
-    one_of("scalar", scalar, SCALARS)
-    one_of("normalize", normalize, NORMALIZATIONS)
-    one_of("ablate", ablate, ABLATIONS)
-    one_of("rule", rule, RULES)
+def _check(kind: str, per: str, ablate: str, rule: str) -> None:
     if per != "example" and kind != "gradient":
         raise BadInput(f'per="{per}" belongs to kind="gradient"; kind="{kind}" has one value per example.')
     if ablate != "one" and kind != "ablation":

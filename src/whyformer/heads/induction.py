@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import table
 from whyformer.inputs.text import TextInput
+from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
@@ -68,15 +69,16 @@ class InductionScores(Result):
 view_of.register(InductionScores, induction_view)
 
 
+@checked
 def induction(
     model: Any,
     *,
     processor: Any = None,
-    length: int = 20,
-    sequences: int = 8,
+    length: Annotated[int, Limits(2, 10**6)] = 20,
+    sequences: Count = 8,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> InductionScores:
     """Score each head of a causal model on ``sequences`` of ``length`` random tokens, each read twice.
@@ -84,8 +86,6 @@ def induction(
     Misleads when: a head attends there for another reason (a head that always looks ``length`` - 1 back scores as an
     induction head: try two lengths).
     """
-    if length < 2 or sequences < 1:
-        raise BadInput(f"length={length}, sequences={sequences}: at least 2 tokens and 1 sequence.")
     ids = repeated_tokens(model, processor, length, sequences, seed)
     opened = passing_through(
         model,

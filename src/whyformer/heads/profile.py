@@ -16,9 +16,11 @@ from whyformer.heads.importance_kinds import relevance_rows
 from whyformer.heads.roles import distances, places
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio
+from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
+from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import profile_view
 from whyformer.views.view import view_of
@@ -98,14 +100,15 @@ class LayerProfile(Result):
 view_of.register(LayerProfile, profile_view)
 
 
+@checked
 def layer_profile(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
-    target: Any = None,
+    target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> LayerProfile:
     """Relevance added, attention entropy, attention distance and mixing ratio of every layer.

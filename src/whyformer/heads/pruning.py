@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, not_allowed, shown
 from whyformer.heads.importance import HeadImportance
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
 from whyformer.intervals import interval
+from whyformer.parameters import NOT_ALLOWED, BatchSize, Limits, OneOf, Place, Seed, checked, domain_of
 from whyformer.result import Float64, Int64, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
@@ -29,6 +30,8 @@ Metric = Callable[[Tensor, Tensor], Tensor]  # logits (B, C), labels (B,) -> (B,
 Order = Any  # HeadImportance, (L, H) scores, (layer, head) pairs, or "random"
 
 METRICS = ("accuracy", "loss", "agreement")
+ORDERS = "'random', a HeadImportance, LearnedGates, an array (layers × heads), or a list of (layer, head) pairs"
+PAIRS = domain_of(Sequence[tuple[Place, Place]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +74,7 @@ class PruningCurve(Result):
 view_of.register(PruningCurve, pruning_view)
 
 
+@checked
 def pruning_curve(
     model: Any,
     inputs: Any,
@@ -78,11 +82,11 @@ def pruning_curve(
     *,
     processor: Any = None,
     order: Order = "random",
-    metric: str | Metric = "accuracy",
-    points: int | None = None,
+    metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
+    points: Annotated[int, Limits(2, 10**6)] | None = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
-    seed: int = 0,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
     progress: bool | None = None,
 ) -> PruningCurve:
     """Take heads away, the least important first, and measure after each step.
@@ -95,8 +99,6 @@ def pruning_curve(
 
     Misleads when: the order was found on the inputs it is tested on; use others.
     """
-    if not callable(metric) and metric not in METRICS:
-        raise UnknownName("metric", metric, (*METRICS, "a function"))
     if labels is None and metric != "agreement":
         raise BadInput('labels are needed, one per input, or metric="agreement".')
     opened = passing_through(
@@ -132,14 +134,16 @@ def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tupl
             raise UnknownName("order", order, ("random", "a HeadImportance", "an (L, H) array", "(layer, head) pairs"))
         shuffled = np.random.default_rng(seed).permutation(len(heads))
         return [heads[i] for i in shuffled], f"random, seed {seed}"
-    scores = getattr(order, "scores", order if isinstance(order, np.ndarray) else None)
-    if scores is not None:
+    scores: Any = getattr(order, "scores", order if isinstance(order, np.ndarray) else None)
+    if hasattr(scores, "shape"):
         size = (max(layer for layer, _ in heads) + 1, max(head for _, head in heads) + 1)
         if tuple(scores.shape) != size:
             raise BadInput(f"the order has scores of shape {tuple(scores.shape)}, the model has {size} layers × heads.")
         name = f"{order.kind}, least first" if isinstance(order, HeadImportance) else "scores, least first"
         return sorted(heads, key=lambda at: (float(scores[at]), at)), getattr(order, "name", name)
-    pairs = [(int(layer), int(head)) for layer, head in order]
+    pairs = PAIRS.take(order)
+    if pairs is NOT_ALLOWED:
+        raise not_allowed("order", order, ORDERS, owner="pruning_curve")
     if sorted(pairs) != sorted(heads):
         raise BadInput(f"the order must name each of the model's {len(heads)} heads once, as (layer, head).")
     return pairs, "given order"
@@ -148,8 +152,6 @@ def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tupl
 def _steps(total: int, points: int | None) -> list[int]:
     """Numbers of heads taken away."""
     wanted = points if points is not None else (total + 1 if total < 48 else 21)
-    if not isinstance(wanted, int) or wanted < 2:
-        raise BadInput(f"points={points!r}: a whole number of at least 2 (all heads, and none).")
     return sorted({round(x) for x in np.linspace(0, total, min(wanted, total + 1))})
 
 
@@ -180,7 +182,10 @@ def measured(
     assert labels is not None
     label_B = label_indices([labels[row] for row in rows], whole_BC, run)
     if callable(metric):
-        return metric(logits_BC, label_B)
+        values = metric(logits_BC, label_B)
+        if not isinstance(values, Tensor) or values.shape != (len(logits_BC),):
+            raise BadInput(f"metric gave {shown(values)}: a tensor with one value per input is needed.")
+        return values
     if metric == "loss":
         return loss_of(logits_BC, label_B)
     return (prediction_of(logits_BC) == label_B).float()

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
@@ -120,6 +121,7 @@ class HeadRoles(Result):
 view_of.register(HeadRoles, roles_view)
 
 
+@checked
 def roles(
     model: Any,
     inputs: Any,
@@ -127,7 +129,7 @@ def roles(
     processor: Any = None,
     frequencies: Mapping[str, float] | None = None,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> HeadRoles:
     """Where does each head look: at a fixed offset, at separators, at the first position, at rare tokens?

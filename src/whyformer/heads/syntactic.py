@@ -10,14 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, one_of
+from whyformer.errors import BadInput
 from whyformer.inputs.text import TextInput
+from whyformer.parameters import BatchSize, OneOf, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
@@ -43,6 +44,7 @@ class Sentence:
     relations: tuple[str, ...]
 
 
+@checked
 def read_conllu(source: str | Path) -> list[Sentence]:
     """Sentences of a file, or of a text that is CoNLL-U itself.
 
@@ -128,16 +130,17 @@ class SyntacticHeads(Result):
 view_of.register(SyntacticHeads, syntactic_view)
 
 
+@checked
 def syntactic(
     model: Any,
     conllu: str | Path,
     *,
     processor: Any,
-    pieces: str = "max",
+    pieces: Annotated[str, OneOf(*PIECES)] = "max",
     relations: Iterable[str] | None = None,
     subtypes: bool = False,
     attention_at: Mapping[str, str] | None = None,
-    batch_size: int | None = None,
+    batch_size: BatchSize | None = None,
     progress: bool | None = None,
 ) -> SyntacticHeads:
     """The share of dependency arcs that each head hits with its strongest word, itself and special tokens left out.
@@ -149,7 +152,6 @@ def syntactic(
     Misleads when: there are few arcs, or many heads: the best of them is chosen on the same sentences. A causal model
     cannot look ahead, so it misses every arc that points to the right.
     """
-    one_of("pieces", pieces, PIECES)
     sentences = read_conllu(conllu)
     wanted = None if relations is None else set(relations)
     arcs = [_arcs(s, wanted, subtypes) for s in sentences]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import wave
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.stream_inputs import StreamInput
@@ -151,13 +152,25 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     if isinstance(raw, (str, Path)):
         raw = _wav(Path(raw))
     if isinstance(raw, tuple):
+        if len(raw) != 2:
+            raise BadInput(f"a clip with its rate is a pair, (samples, rate), and this has {len(raw)} parts.")
         samples, clip_rate = raw
-        if int(clip_rate) != rate:
+        if not isinstance(clip_rate, Real) or clip_rate != rate:
             raise BadInput(f"the clip has {clip_rate} samples a second and the model wants {rate}: resample it first.")
         raw = samples
-    samples = np.asarray(raw, np.float32)
+    try:
+        plain = np.asarray(raw)
+    except (TypeError, ValueError):  # lists of different length
+        plain = np.array(None)
+    if plain.dtype.kind not in "fiu":
+        raise BadInput(
+            f"a sound is samples, real numbers, and this is {shown(raw)}: give an array, (array, rate) or a .wav."
+        )
+    samples = plain.astype(np.float32)
     if samples.ndim != 1 or not len(samples):
         raise BadInput(f"expected one row of samples (mono), got an array of shape {samples.shape}.")
+    if not np.isfinite(samples).all():
+        raise BadInput(f"sample {int(np.argmax(~np.isfinite(samples)))} of the clip is NaN or infinite.")
     return samples
 
 

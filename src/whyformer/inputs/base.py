@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.embeddings import SwapEmbedding, input_table
+from whyformer.capture.intercept import OffPlan
 from whyformer.capture.leaves import LookupLeaves
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
@@ -89,6 +92,11 @@ class Modality(ABC):
         if are_tensors(inputs):
             batch = self.adopt(inputs)
             return Source(self, batch, batch.size)
+        if isinstance(inputs, Mapping):
+            raise BadInput(
+                f"the inputs are a dict ({', '.join(map(str, list(inputs)[:4]))}), and none of its values is a tensor: "
+                "give the text, picture or sound itself, or torch tensors by the names of the model's arguments."
+            )
         single = is_single(inputs)
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
@@ -318,6 +326,7 @@ class Modality(ABC):
             raise BadInput(f"tensors disagree about the batch size: {sizes}. All need the same leading axis.")
         if 0 in sizes.values():
             raise BadInput("the batch is empty.")
+        require_numbers(batched, self.main)
         moved = {k: self.move(v) for k, v in batched.items()}
         return Batch(moved, constants=constants)
 
@@ -331,7 +340,13 @@ class Modality(ABC):
         """Run the model on a batch."""
         arguments = {**batch.tensors, **batch.constants, **extra}
         positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
-        return self.model(*(arguments.pop(n) for n in positional), **arguments)
+        places = [arguments.pop(n) for n in positional]
+        try:
+            return self.model(*places, **arguments)
+        except NOT_THE_MODELS:
+            raise
+        except Exception as error:
+            raise model_failed(self.model, batch, error) from error
 
 
 class LearnedPositions(Modality):
@@ -363,6 +378,45 @@ def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...]
     return boxes if boxes is not None and len(boxes) == length else None
 
 
+def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
+    """Nothing empty, complex, NaN or infinite among the inputs, and no truth values but in masks."""
+    for name, tensor in tensors.items():
+        hides = "mask" in name or "padding" in name or "bias" in name
+        if not tensor.numel():
+            raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it holds nothing to explain.")
+        if tensor.is_complex():
+            raise BadInput(f"{name} is complex ({tensor.dtype}): give real numbers, e.g. its .abs() or .real.")
+        if tensor.dtype is torch.bool and not hides and (name == main or len(tensors) == 1):
+            raise BadInput(
+                f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            if not hides or bool(tensor.isnan().any()):  # a mask that is added to scores hides by minus infinity
+                row = int((~torch.isfinite(tensor)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
+                raise BadInput(
+                    f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out."
+                )
+
+
+# What passes through the model's forward without being its doing.
+NOT_THE_MODELS = (WhyformerError, torch.OutOfMemoryError, OffPlan)
+
+
+def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
+    """Whose code raised, on which input, and what to try."""
+    trace = traceback.extract_tb(error.__traceback__)
+    last = trace[-1]
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
+    name = type(model).__name__
+    message = " ".join(str(error).split())
+    said = f"{type(error).__name__}: {message[:300]}{'…' if len(message) > 300 else ''}"
+    return ModelFailed(
+        f"{name} raised {said} (in {Path(last.filename).name}, line {last.lineno}, {last.name}), when it was run on "
+        f"{shapes}. Call it by yourself on the same tensors, model(**tensors): where that fails too, the model and "
+        "these inputs do not fit each other (their processor, length, dtype or device)."
+    )
+
+
 def over_features(detail: Tensor, largest: bool) -> Tensor:
     """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
     if detail.ndim <= 2:
@@ -378,7 +432,9 @@ def shifted(values: Tensor) -> Tensor:
 def require_shown(name: str, keep_BN: Tensor) -> None:
     """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
     hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
-    if hidden and name != "attention_mask":
+    if hidden and name == "attention_mask":
+        raise BadInput(f"attention_mask hides every position of input {hidden[0]}: there is nothing to explain in it.")
+    if hidden:
         raise BadInput(
             f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
             "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."

@@ -96,8 +96,8 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):
         return TextInput(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
-    # One image alone, without a batch axis, is refused by ImageInput, which says what is missing.
-    images = [k for k in floats if tensors[k].ndim == 4 or (k == "pixel_values" and tensors[k].ndim == 3)]
+    # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
+    images = [k for k in tensors if (k in floats and tensors[k].ndim == 4) or k == "pixel_values"]
     if images:
         return ImageInput(model, processor, main=images[0])
     plain = TensorInput(model, processor)

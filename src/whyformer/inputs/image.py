@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, NotOverUnits, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
 from whyformer.image_file import open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
@@ -64,6 +64,11 @@ class ImageInput(Modality):
         if self.main not in batch.tensors:
             raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
         pixels = batch.tensors[self.main]
+        if not pixels.is_floating_point():
+            raise BadInput(
+                f"{self.main} holds whole numbers ({pixels.dtype}): give what the model's image processor makes of the "
+                "pictures, or the pictures themselves with that processor."
+            )
         if pixels.ndim != 4:
             raise BadInput(
                 f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns); one image "
@@ -74,8 +79,9 @@ class ImageInput(Modality):
     def call(self, batch: Batch, **extra: Any) -> Any:
         try:
             return super().call(batch, **extra)
-        except ValueError as error:
-            if "image size" not in str(error).lower():
+        except ModelFailed as failure:
+            error = failure.__cause__
+            if not isinstance(error, ValueError) or "image size" not in str(error).lower():
                 raise
             height, width = batch.tensors[self.main].shape[-2:]
             raise BadInput(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Modality
+from whyformer.inputs.base import NOT_THE_MODELS, Modality, model_failed
 from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.streams import without_each
 from whyformer.inputs.text import TextInput
@@ -82,7 +82,12 @@ class SimilarityInput(TextInput):
         """(B, D) the text's vector, and (B, N, D) shares of its tokens where it is their mean."""
         tensors = {k.removeprefix(f"{side}_"): v for k, v in batch.tensors.items() if k.startswith(f"{side}_")}
         names = self._plain.parameters
-        output = self.model(**tensors, **extra) if "input_ids" in names else self.model(dict(tensors))
+        try:
+            output = self.model(**tensors, **extra) if "input_ids" in names else self.model(dict(tensors))
+        except NOT_THE_MODELS:
+            raise
+        except Exception as error:
+            raise model_failed(self.model, batch, error) from error
         known = [output[k] for k in ("sentence_embedding", "text_embeds") if k in output]
         mask = tensors["attention_mask"]
         hidden = next((output[k] for k in ("last_hidden_state", "token_embeddings") if k in output), None)

@@ -16,7 +16,7 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, UnknownName
-from whyformer.inputs.base import Modality, Source, over_features
+from whyformer.inputs.base import NOT_THE_MODELS, Modality, Source, model_failed, over_features, require_numbers
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.table_model import Tokens, arrangement, named_tokens, observed_tokens, outputs_of, require_classes
@@ -89,6 +89,7 @@ class TableInput(Modality):
                 raise BadInput(f"{kind!r} has shape {tuple(ready[kind].shape)}; the table has {width} such columns.")
         if len({len(v) for v in ready.values()}) > 1 or not len(ready[next(iter(wanted))]):
             raise BadInput("the tensors hold different numbers of rows, or none.")
+        require_numbers({k: ready[k] for k in wanted}, "numerical")
         if "categorical" in wanted:
             self._require_codes(ready["categorical"])
         self._fit()
@@ -129,7 +130,12 @@ class TableInput(Modality):
     def call_alone(self, batch: Batch) -> Any:
         """Run the model on the rows as they are."""
         arguments, named = self._arrange(batch.tensors.get("numerical"), batch.tensors.get("categorical"))
-        return self.model(*arguments, **named)
+        try:
+            return self.model(*arguments, **named)
+        except NOT_THE_MODELS:
+            raise
+        except Exception as error:
+            raise model_failed(self.model, batch, error) from error
 
     # Rows that look at each other
 

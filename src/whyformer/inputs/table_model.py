@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about
-from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.errors import BadInput, ModelFailed, NotOffered
 from whyformer.inputs.base import signature_of
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
@@ -201,10 +201,10 @@ def _attempt(modality: TabularModel, batch: Batch) -> tuple[Any, Exception | Non
     """What the model gives, and what it fails with."""
     try:
         return modality.call_alone(batch), None
-    except (WhyformerError, torch.OutOfMemoryError):
-        raise
-    except FAILURES as error:
-        return None, error
+    except ModelFailed as failure:
+        if not isinstance(failure.__cause__, FAILURES):
+            raise
+        return None, failure.__cause__
 
 
 def _said(error: Exception) -> str:

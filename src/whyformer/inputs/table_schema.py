@@ -6,11 +6,13 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, timedelta
+from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, UnknownName, not_allowed
+from whyformer.parameters import Limits, checked
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]  # column name -> its values, one per row
@@ -59,16 +61,17 @@ class Table:
     from.
     """
 
+    @checked
     def __init__(
         self,
         *,
-        numerical: Sequence[str] = (),
-        categorical: Mapping[str, Sequence[Any]] | None = None,
-        columns: Sequence[str] | None = None,
+        numerical: Sequence[str | int] = (),
+        categorical: Mapping[str | int, Sequence[Any]] | None = None,
+        columns: Sequence[str | int] | None = None,
         preprocess: Any = None,
-        classes: Sequence[str] = (),
+        classes: Sequence[Any] = (),
         target: str = "",
-        first_code: int = 0,
+        first_code: Annotated[int, Limits(0)] = 0,
         call: Callable[[Any, Any], Any] | None = None,
         tokens: Sequence[str | None] | None = None,
         reference: Any = None,
@@ -83,6 +86,8 @@ class Table:
         if isinstance(preprocess, Standardize):
             preprocess.check(self.numerical)
         transform = getattr(preprocess, "transform", None)
+        if preprocess is not None and not callable(transform or preprocess):
+            raise not_allowed("preprocess", preprocess, "a function, or an object with transform", owner="Table")
         self.preprocess: Callable[[Array], Any] | None = transform or preprocess
         self.classes, self.target = tuple(map(str, classes)), target
         self.first_code, self.call = first_code, call
@@ -281,6 +286,13 @@ def column_of(values: Any) -> Array:
 
 
 def numbers_of(name: str, values: Array) -> Array:
+    values = np.asarray(values)
+    first = values.flat[0] if values.dtype.kind == "O" and values.size else None
+    if values.dtype.kind in "mMc" or isinstance(first, (complex, date, timedelta, np.datetime64, np.timedelta64)):
+        raise BadInput(
+            f"column {name!r} holds {values.dtype if values.dtype.kind != 'O' else type(first).__name__}, and numbers "
+            "are expected there: say which (a year, days since a date) by converting it."
+        )
     try:
         numbers = np.asarray(values, dtype=float)
     except (TypeError, ValueError):

@@ -134,6 +134,12 @@ class TextInput(Modality):
 
     def _check_vocabulary(self, ids: Tensor) -> None:
         table = self.embedding()
+        if ids.is_floating_point():
+            raise BadInput(
+                f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
+            )
+        if int(ids.min()) < 0:
+            raise BadInput(f"{self.main} holds the id {int(ids.min())}: token ids are 0 or more.")
         if table is not None and int(ids.max()) >= table.num_embeddings:
             raise BadInput(
                 f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
@@ -153,12 +159,16 @@ class TextInput(Modality):
         self._check_vocabulary(ids)
         keep = torch.ones_like(ids, dtype=torch.bool)
         for name, tensor in batch.tensors.items():
+            if name == "attention_mask" and tensor.ndim == 2 and tensor.shape != ids.shape:
+                raise BadInput(
+                    f"{name} has shape {tuple(tensor.shape)} and {self.main} {tuple(ids.shape)}: one number per token."
+                )
             if tensor.shape == ids.shape and name != self.main:
                 if "padding" in name:  # torch.nn's convention: True hides
                     keep = ~tensor.bool()
                 elif name.endswith("mask"):
                     keep = tensor.bool()
-                    if name != "attention_mask":
+                    if not bool(keep.any(1).all()):
                         require_shown(name, keep)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in ids.tolist())
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from whyformer.engines.attention.maps import product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import Contributions, contributions, lifted
-from whyformer.errors import one_of
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
@@ -24,7 +26,7 @@ ORDERS = {"l1": 1, "l2": 2}
     class_specific=False,
     specificity="attention",
 )
-def alti(run: Run, *, norm: str = "l1") -> Attribution:
+def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
     """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.
 
     c_ij = max(0, ‖y_i‖ - ‖y_i - T_ij‖), divided by its sum over j; R = C_L ··· C_1, without added identity. T_ij holds
@@ -34,7 +36,6 @@ def alti(run: Run, *, norm: str = "l1") -> Attribution:
     Misleads when: the MLP, which is left out, changes the vectors much, and when no single contribution points the way
     of the output: such rows are all zero and pass nothing on.
     """
-    one_of("norm", norm, tuple(ORDERS))
     anatomy = run.anatomy()
     layers = []
     for site, block in anatomy.layers:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 
 from whyformer.engines.attention.maps import over_heads, real, with_residual
-from whyformer.errors import BadInput, one_of
+from whyformer.errors import BadInput
+from whyformer.parameters import Limits, OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.types import Array
@@ -33,10 +34,10 @@ def attention_flow(
     run: Run,
     *,
     joint: bool = False,
-    rows: str = "readout",
-    end_layer: int = -1,
+    rows: Annotated[str, OneOf("readout", "all")] = "readout",
+    end_layer: Place = -1,
     normalize: bool = True,
-    orders: int = 8,
+    orders: Annotated[int, Limits(2, 10**6)] = 8,
 ) -> Attribution:
     """How much could flow from the output to each input if attention weights were the widths of pipes.
 
@@ -49,11 +50,8 @@ def attention_flow(
     Misleads when: models are deep: nearly every pair can then carry what its narrowest end lets through, and scores
     follow the column sums of the first layer. It is the same for every class.
     """
-    one_of("rows", rows, ("readout", "all"))
-    if not isinstance(orders, int) or orders < 2:
-        raise BadInput(f"orders={orders!r}: a whole number of at least 2, so that the error of the split can be told.")
     sites = run.record().sites
-    if not isinstance(end_layer, int) or not -len(sites) <= end_layer < len(sites):
+    if not -len(sites) <= end_layer < len(sites):
         raise BadInput(f"end_layer={end_layer!r}: the model has {len(sites)} layers, numbered 0 to {len(sites) - 1}.")
     sites = sites[: end_layer % len(sites) + 1]
     keep_BN, last = run.keep_BN, sites[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -10,7 +11,8 @@ from torch import Tensor
 from whyformer.engines.attention.maps import chosen_layers, read_row, real
 from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams, whole_keep
 from whyformer.engines.attention.windows import over_one_layer
-from whyformer.errors import NotOffered, UnknownName, one_of
+from whyformer.errors import NotOffered
+from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
@@ -28,7 +30,12 @@ REGIONS = ("all", "row", "row_units")
     class_specific=True,
     specificity="attention",
 )
-def attention_gradcam(run: Run, *, layer: str | int | Sequence[int] = "last", region: str = "all") -> Attribution:
+def attention_gradcam(
+    run: Run,
+    *,
+    layer: Annotated[str, OneOf("last", "mean")] | Place | Places = "last",
+    region: Annotated[str, OneOf(*REGIONS)] = "all",
+) -> Attribution:
     """Attention of one layer, each head weighted by how much the score gains from it on average.
 
     cam = ReLU(mean_h w_h·A_h), w_h = mean of ∂s/∂A_h. ``region``: the cells the mean runs over, "all" (the whole map),
@@ -39,9 +46,6 @@ def attention_gradcam(run: Run, *, layer: str | int | Sequence[int] = "last", re
     by its average, and where all weights are negative the map is zero. Below the last layer positions are already
     mixed, so a cell is not a word any more.
     """
-    one_of("region", region, REGIONS)
-    if layer == "product":
-        raise UnknownName("value of layer", layer, ["last", "mean", "a layer number", "a list of them"])
     if (run.multi_stream or run.windowed) and region != "all":
         raise NotOffered(
             "with several streams of tokens, or attention inside windows, the gradient is averaged over the whole map: "

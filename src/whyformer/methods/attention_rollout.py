@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from whyformer.engines.attention.maps import (
+    Heads,
     cumulative,
     discard_smallest,
     maps_of,
@@ -20,8 +22,9 @@ from whyformer.engines.attention.maps import (
 )
 from whyformer.engines.attention.streams import placed_maps, read_streams, rollout_relevance, start_sites, whole_keep
 from whyformer.engines.attention.windows import over_windows
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered
 from whyformer.methods.value_norms import mixing_ratio
+from whyformer.parameters import Limits, OneOf, Place, Share
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -38,11 +41,11 @@ from whyformer.run import Attribution, Run
 def attention_rollout(
     run: Run,
     *,
-    heads: str | int | Sequence[int] = "mean",
-    residual: float | str = 0.5,
+    heads: Heads = "mean",
+    residual: Share | Annotated[str, OneOf("mixing")] = 0.5,
     normalize: bool = True,
-    discard: float = 0.0,
-    start_layer: int = 0,
+    discard: Annotated[float, Limits(0, 1, open_high=True)] = 0.0,
+    start_layer: Place = 0,
     protect_special: bool = False,
 ) -> Attribution:
     """How much of each input is left at the output if attention only mixed tokens: Â_L ··· Â_1.
@@ -95,8 +98,6 @@ def attention_rollout(
 
 def _measured(run: Run, residual: str, normalize: bool) -> Tensor:
     """(B, L, N) mixing ratios; the forward that finds them serves as the record, too."""
-    if residual != "mixing":
-        raise UnknownName("value of residual", residual, ["mixing", "a number from 0 to 1"])
     if not normalize:
         raise BadInput('residual="mixing" gives rows that sum to 1 by themselves: leave normalize at True.')
     return mixing_ratio(run, "enc")

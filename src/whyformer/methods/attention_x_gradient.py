@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
-from whyformer.engines.attention.maps import over_heads
-from whyformer.errors import one_of
+from whyformer.engines.attention.maps import Heads, Layers, over_heads
 from whyformer.methods.raw_attention import READINGS, combined
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
@@ -25,9 +25,9 @@ from whyformer.types import Site
 def attention_x_gradient(
     run: Run,
     *,
-    layers: str | int | Sequence[int] = "last",
-    heads: str | int | Sequence[int] = "mean",
-    read: str = "row",
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    read: Annotated[str, OneOf(*READINGS)] = "row",
 ) -> Attribution:
     """Where the model looked and where looking raised the score: attention times its gradient, clamped at zero.
 
@@ -38,7 +38,6 @@ def attention_x_gradient(
     Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
     row that feeds the head has a gradient, so the columns there hold that row and nothing else.
     """
-    one_of("read", read, READINGS)
 
     def fused(site: Site) -> BQK:
         assert site.attention_grad_BHQK is not None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.errors import NotOffered, NotOverUnits, one_of
+from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
-PLACES = (None, "input", "tokens")
+PLACES = ("input", "tokens")
 
 
 @method(
@@ -22,7 +25,7 @@ PLACES = (None, "input", "tokens")
     class_specific=True,
     specificity="gradient",
 )
-def attn_lrp(run: Run, *, at: str | None = None) -> Attribution:
+def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """The score handed back layer by layer, each layer sharing it out among what it was made of.
 
     Linear layers and sums share in proportion to what each term contributed; activations and normalisations pass on
@@ -42,7 +45,6 @@ def attn_lrp(run: Run, *, at: str | None = None) -> Attribution:
 
 def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     """input × gradient under the rules, per attention position."""
-    one_of("at", at, PLACES)
     _require_one_stream(run)
     trace = run.traced(rules)
     scattered = _is_scattered(run, trace.leaves)

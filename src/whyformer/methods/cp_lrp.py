@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.methods.attn_lrp import relevance
+from whyformer.methods.attn_lrp import PLACES, relevance
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -17,7 +20,7 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def cp_lrp(run: Run, *, at: str | None = None) -> Attribution:
+def cp_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> Attribution:
     """The score handed back layer by layer through the values alone: where to attend is taken as given.
 
     The rules of ``attn_lrp``, with attention maps and the gates of gated MLPs as constants, so that all relevance

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from whyformer.capture.decompose.role import Decompose, Stack
 from whyformer.capture.decompose.shares import BIAS_RULES, Shares
 from whyformer.capture.intercept import module_names
 from whyformer.errors import NotOffered, one_of
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.study import require_readable
@@ -23,7 +26,7 @@ from whyformer.study import require_readable
     class_specific=True,
     specificity="attention",
 )
-def decompx(run: Run, *, bias: str | None = "absdot") -> Attribution:
+def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absdot") -> Attribution:
     """What each input token adds to the logit, found by splitting every hidden state over the tokens it came from.
 
     x_i = Σ_s x_i←s from the embedding on. Linear maps act on each share; attention mixes shares with the model's own

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import torch
 
-from whyformer.engines.attention.maps import cumulative, maps_of, over_heads, plus_identity, product, read_row, real
+from whyformer.engines.attention.maps import (
+    cumulative,
+    maps_of,
+    over_heads,
+    plus_identity,
+    product,
+    read_row,
+    real,
+)
 from whyformer.engines.attention.streams import generic_relevance, placed_maps, read_streams, start_sites
 from whyformer.engines.attention.windows import over_windows
+from whyformer.parameters import Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BHQK, BQK
 from whyformer.types import Site
-
-Heads = str | int | Sequence[int]
 
 
 def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK, heads: Heads = "mean") -> BQK:
@@ -36,8 +42,8 @@ def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK, heads: Heads = "mean") -
 def generic_attention(
     run: Run,
     *,
-    start_layer: int = 0,
-    heads: str | int | Sequence[int] = "mean",
+    start_layer: Place = 0,
+    heads: Heads = "mean",
     normalize_cross: bool = True,
     self_in_rule_10: bool = True,
 ) -> Attribution:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
+from whyformer.parameters import Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -19,7 +20,7 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def grad_cam(run: Run, *, layer: int | str | None = None) -> Attribution:
+def grad_cam(run: Run, *, layer: Place | str | None = None) -> Attribution:
     """Feature maps of one layer, each weighted by how much the score gains from it on average over the image.
 
     map = ReLU(Σ_c w_c F_c), w_c = mean over the patches of ∂s/∂F_c; special tokens are left out. ``layer``: None is

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from whyformer.engines.attention.maps import chosen_layers, real
-from whyformer.errors import UnknownName, one_of
+from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -22,7 +22,12 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="attention",
 )
-def grad_sam(run: Run, *, reduce: str = "query", layers: str | int | Sequence[int] = "mean") -> Attribution:
+def grad_sam(
+    run: Run,
+    *,
+    reduce: Annotated[str, OneOf("query", "key")] = "query",
+    layers: Annotated[str, OneOf("mean", "last")] | Place | Places = "mean",
+) -> Attribution:
     """Attention where more of it would raise the score, summed per token over all layers and heads.
 
     r_i = 1/(L·M·N) Σ_l Σ_m Σ_j (A ∘ ReLU(∂s/∂A))_ij over L layers, M heads, N tokens. ``reduce="query"`` is the
@@ -32,9 +37,6 @@ def grad_sam(run: Run, *, reduce: str = "query", layers: str | int | Sequence[in
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
-    one_of("reduce", reduce, ("query", "key"))
-    if layers == "product":
-        raise UnknownName("value of layers", layers, ["mean", "last", "a layer number", "a list of them"])
     every = run.record(grad=True).sites
     sites = [every[i] for i in chosen_layers(layers, len(every))]
     keep_BN = run.keep_BN

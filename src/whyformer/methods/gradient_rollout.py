@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 
 from whyformer.engines.attention.maps import (
+    Heads,
     cumulative,
     discard_smallest,
     maps_of,
@@ -16,6 +17,7 @@ from whyformer.engines.attention.maps import (
     real,
     with_residual,
 )
+from whyformer.parameters import Limits, Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -32,9 +34,9 @@ from whyformer.run import Attribution, Run
 def gradient_rollout(
     run: Run,
     *,
-    heads: str | int | Sequence[int] = "mean",
-    discard: float = 0.0,
-    start_layer: int = 0,
+    heads: Heads = "mean",
+    discard: Annotated[float, Limits(0, 1, open_high=True)] = 0.0,
+    start_layer: Place = 0,
     protect_special: bool = False,
 ) -> Attribution:
     """Rollout of the attention that raises the explained score: Â_L ··· Â_1 of gradient-weighted maps.

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
+from whyformer.engines.gradient.choose import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.tensors import require_steps
+from whyformer.parameters import Count, Megabytes, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -37,11 +39,11 @@ def integrated_gradients(
     run: Run,
     *,
     baseline: Baseline | Mapping[str, Baseline] = None,
-    steps: int = 50,
-    at: str | None = None,
+    steps: Count = 50,
+    at: Where = None,
     keep_special: bool | Sequence[int] = False,
-    memory_mb: float = 1024,
-    patch_smoothing: float = 0.0,
+    memory_mb: Megabytes = 1024,
+    patch_smoothing: Weight = 0.0,
 ) -> Attribution:
     """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
 
@@ -62,8 +64,6 @@ def integrated_gradients(
     Misleads when: the baseline means something to the model (a [PAD] sentence has its own prediction), or the error
     is not small against the change in score: raise ``steps``.
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise BadInput(f"steps={steps!r}: a whole number of at least 1.")
     space = gradient_space(run, at)
     space.check_smoothing(patch_smoothing)
     wanted = _default(run, space) if baseline is None else baseline

@@ -9,6 +9,7 @@ import torch
 
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import LeftOut, Variants
+from whyformer.parameters import Replacement
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -26,7 +27,7 @@ def _cost(units: int, **options: object) -> Passes:
     class_specific=True,
     specificity="black box",
 )
-def occlusion(run: Run, *, replace: str | int | None = None) -> Attribution:
+def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     """How much the score falls when a unit is taken away: r_i = s(x) - s(x without i).
 
     ``replace``: what stands in its place. Text: "mask", "unk", "pad", "delete", "attention_mask" or a token id;

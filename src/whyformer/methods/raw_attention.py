@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
 
-from whyformer.engines.attention.maps import chosen_layers, over_heads, product, read_row, real
+from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_heads, product, read_row, real
 from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams
 from whyformer.engines.attention.windows import over_one_layer
-from whyformer.errors import NotOffered, one_of
+from whyformer.errors import NotOffered
+from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
@@ -30,9 +32,9 @@ READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagona
 def raw_attention(
     run: Run,
     *,
-    layers: str | int | Sequence[int] = "last",
-    heads: str | int | Sequence[int] = "mean",
-    read: str = "row",
+    layers: Layers = "last",
+    heads: Heads = "mean",
+    read: Annotated[str, OneOf(*READINGS)] = "row",
 ) -> Attribution:
     """Where the model looked: attention weights, averaged over heads and read at the position that feeds the head.
 
@@ -45,7 +47,6 @@ def raw_attention(
     Misleads when: layers mix tokens before the one that is read, so a weight on a position is no longer a weight on
     the word that stood there; and it is the same for every class.
     """
-    one_of("read", read, READINGS)
     if (run.multi_stream or run.windowed) and (read != "row" or layers == "product"):
         raise NotOffered(
             "with several streams of tokens, or attention inside windows, raw attention is read by row, layer by "

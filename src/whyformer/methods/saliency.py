@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from whyformer.engines.gradient import gradient_space
+from whyformer.engines.gradient.choose import Where
+from whyformer.engines.gradient.input_space import Norm
+from whyformer.parameters import Weight
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
@@ -16,7 +19,7 @@ from whyformer.run import Attribution, Run
     class_specific=True,
     specificity="gradient",
 )
-def saliency(run: Run, *, norm: str = "l2", at: str | None = None, patch_smoothing: float = 0.0) -> Attribution:
+def saliency(run: Run, *, norm: Norm = "l2", at: Where = None, patch_smoothing: Weight = 0.0) -> Attribution:
     """How sharply the score changes when an input is nudged: the size of the gradient at each unit.
 
     r_i = ‖∂s/∂x_i‖, x_i being all numbers of unit i: the embedding of a token, the pixels of a patch, a column.

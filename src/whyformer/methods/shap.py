@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ import torch
 from whyformer.engines.perturbation.game import Game, game_of_scores
 from whyformer.engines.perturbation.players import BY, Players, players_of
 from whyformer.engines.perturbation.variants import Replaced, Variants
-from whyformer.errors import BadInput, NotOffered, one_of
+from whyformer.errors import BadInput, NotOffered
+from whyformer.parameters import Limits, OneOf, Replacement
 from whyformer.registry import Passes, method
 from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
@@ -38,12 +39,12 @@ def _cost(units: int, evaluations: int = 512, **options: object) -> Passes:
 def shap(
     run: Run,
     *,
-    by: str | None = None,
-    algorithm: str = "auto",
-    evaluations: int = 512,
-    replace: str | int | None = None,
+    by: Annotated[str, OneOf(*BY)] | None = None,
+    algorithm: Annotated[str, OneOf(*ALGORITHMS)] = "auto",
+    evaluations: Annotated[int, Limits(4, 10**7)] = 512,
+    replace: Replacement = None,
     keep_special: bool | Sequence[int] = True,
-    superpixels: int = 32,
+    superpixels: Annotated[int, Limits(2, 10**6)] = 32,
 ) -> Attribution:
     """A fair share of the score for every part of the input: its mean contribution over all orders of joining.
 
@@ -58,10 +59,6 @@ def shap(
     Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
     so parts that work together from afar share it with their surroundings.
     """
-    one_of("algorithm", algorithm, ALGORITHMS)
-    one_of("by", by, BY)
-    if not isinstance(evaluations, int) or evaluations < 4:
-        raise BadInput(f"evaluations={evaluations!r}: a whole number of at least 4.")
     replacement = replace if replace is not None else _default_replacement(run)
     scores = torch.zeros(run.keep_BN.shape)
     base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)

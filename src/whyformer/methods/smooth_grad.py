@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, gradient_space
-from whyformer.errors import BadInput, one_of
+from whyformer.engines.gradient.choose import Where
+from whyformer.engines.gradient.input_space import Norm
+from whyformer.parameters import Count, Megabytes, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -31,13 +33,13 @@ def _cost(units: int, samples: int = 25, **options: object) -> Passes:
 def smooth_grad(
     run: Run,
     *,
-    samples: int = 25,
-    noise: float = 0.15,
+    samples: Count = 25,
+    noise: Weight = 0.15,
     magnitude: bool = False,
-    norm: str = "l2",
-    at: str | None = None,
-    memory_mb: float = 1024,
-    patch_smoothing: float = 0.0,
+    norm: Norm = "l2",
+    at: Where = None,
+    memory_mb: Megabytes = 1024,
+    patch_smoothing: Weight = 0.0,
 ) -> Attribution:
     """The gradient averaged over copies of the input with a little noise, which cancels its fluctuations.
 
@@ -53,11 +55,6 @@ def smooth_grad(
     Misleads when: the noise is large enough to leave what the model knows, or too small to leave a bend of the score;
     and where gradients cancel: what matters with changing sign averages to nothing (``magnitude=True`` keeps it).
     """
-    if not isinstance(samples, int) or samples < 1:
-        raise BadInput(f"samples={samples!r}: a whole number of at least 1.")
-    if noise < 0:
-        raise BadInput(f"noise={noise!r}: a share of the input's range, at least 0.")
-    one_of("magnitude", magnitude, (True, False))
     space = gradient_space(run, at)
     space.check_smoothing(patch_smoothing)
     sums = _sums(run, space, samples, noise, magnitude, memory_mb)

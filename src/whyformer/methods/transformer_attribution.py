@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
 from whyformer.capture.intercept import module_names
@@ -9,7 +11,7 @@ from whyformer.capture.leaves import Traced
 from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.record import require_sites, sites_of
 from whyformer.engines.attention.maps import cumulative, maps_of, plus_identity, product, read_row, real, row_normalized
-from whyformer.errors import one_of
+from whyformer.parameters import OneOf, Place
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK
@@ -29,7 +31,7 @@ VARIANTS = ("full", "rollout", "last_layer", "lrp")
     specificity="attention",
 )
 def transformer_attribution(
-    run: Run, *, variant: str = "full", start_layer: int = 0, normalize: bool = False
+    run: Run, *, variant: Annotated[str, OneOf(*VARIANTS)] = "full", start_layer: Place = 0, normalize: bool = False
 ) -> Attribution:
     """Relevance that attention received, where more attention would raise the score: C = C_L ··· C_1.
 
@@ -43,8 +45,6 @@ def transformer_attribution(
     Misleads when: negative evidence matters, which is clamped away, and when small differences are read: single
     entries of R can be large without meaning, since the rules divide by sums that come close to zero.
     """
-    one_of("variant", variant, VARIANTS)
-    one_of("normalize", normalize, (True, False))
     require_readable(run.study)
     if variant == "lrp":
         return _at_tokens(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,8 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
-from whyformer.errors import UnknownName, one_of
+from whyformer.errors import one_of
+from whyformer.parameters import OneOf, Place, Share
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import AnyBQK
@@ -38,10 +39,10 @@ def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes
 def value_norms(
     run: Run,
     *,
-    level: str = "enc",
-    aggregate: str | int = "rollout",
-    weight: str | None = None,
-    residual: float | None = None,
+    level: Annotated[str, OneOf(*LEVELS)] = "enc",
+    aggregate: Annotated[str, OneOf("rollout", "mean")] | Place = "rollout",
+    weight: Annotated[str, OneOf("gradient")] | None = None,
+    residual: Share | None = None,
 ) -> Attribution:
     """How long the vector is that each token adds to each position, multiplied through the layers: C_L ··· C_1.
 
@@ -57,10 +58,6 @@ def value_norms(
     Misleads when: contributions cancel (norms cannot), the MLP rewrites what attention brought (it is skipped), and at
     level "attn_res_ln" on post-norm models, whose second norm undoes what the first one did.
     """
-    one_of("level", level, LEVELS)
-    one_of("weight", weight, (None, "gradient"))
-    if isinstance(aggregate, str) and aggregate not in {"rollout", "mean"}:
-        raise UnknownName("value of aggregate", aggregate, ["rollout", "mean", "a layer number"])
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
     maps = [real(parts.norms_BQK, run.keep_BN, site) for site, parts in layers(run, level, weight)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from whyformer.capture.blocks.replay import Finish
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import NotOffered, UnknownName
+from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 from whyformer.shapes import BQK, AnyBQK
@@ -28,7 +30,10 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     specificity="attention",
 )
 def value_zeroing(
-    run: Run, *, distance: str | Distance = "cosine", layers: str | int | Sequence[int] = "product"
+    run: Run,
+    *,
+    distance: Annotated[str, OneOf("cosine", "euclidean")] | Distance = "cosine",
+    layers: Annotated[str, OneOf("product", "mean", "last")] | Place | Places = "product",
 ) -> Attribution:
     """How much a position's vector changes when one token's value is zeroed: rows of shares, multiplied: D_L ··· D_1.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
 from whyformer.engines.perturbation.variants import with_pictures
-from whyformer.errors import BadInput, MissingExtra, one_of
+from whyformer.errors import BadInput, MissingExtra
 from whyformer.inputs.image import patch_index, patch_masks
+from whyformer.parameters import Count, OneOf, Place, Share, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 from whyformer.targets import scalar_of
@@ -39,12 +40,12 @@ def _cost(units: int, masks: int = 128, draws: int = 1, noise: float = 0.1, **op
 def vit_cx(
     run: Run,
     *,
-    noise: float = 0.1,
-    threshold: float = 0.1,
-    masks: int = 128,
-    layer: int | str | None = None,
-    draws: int = 1,
-    score: str = "probability",
+    noise: Weight = 0.1,
+    threshold: Share = 0.1,
+    masks: Count = 128,
+    layer: Place | str | None = None,
+    draws: Count = 1,
+    score: Annotated[str, OneOf("probability", "explained")] = "probability",
 ) -> Attribution:
     """What the score becomes when only the image parts that a group of features marks are left, spread over them.
 
@@ -59,8 +60,6 @@ def vit_cx(
     Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
     noise is a picture the model has never seen.
     """
-    _check(noise, threshold, masks, draws)
-    one_of("score", score, ("probability", "explained"))
     scalar = run.scalar if score == "explained" else "probability"
     features = feature_map(run, layer, grad=False, method="vit_cx")
     pixels = run.batch.tensors[run.modality.main]
@@ -85,16 +84,6 @@ def _over_units(run: Run, maps: list[Tensor]) -> Tensor:
         patches = patch_masks(run.units[row], saliency[None])
         scores_BN[row, run.keep_BN[row]] = torch.einsum("uhw,hw->u", patches.to(saliency), saliency)
     return scores_BN
-
-
-def _check(noise: float, threshold: float, masks: int, draws: int) -> None:
-    for name, value in (("masks", masks), ("draws", draws)):
-        if not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name}={value!r}: a whole number of at least 1.")
-    if noise < 0:
-        raise BadInput(f"noise={noise!r}: a standard deviation in the model's input space, at least 0.")
-    if not 0 <= threshold <= 1:
-        raise BadInput(f"threshold={threshold!r}: a cosine distance between 0 (join nothing) and 1.")
 
 
 def cluster_masks(features: FeatureMap, row: int, size: tuple[int, ...], threshold: float, limit: int) -> Tensor:

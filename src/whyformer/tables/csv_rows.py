@@ -12,12 +12,14 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.inputs.table_schema import Columns, Table, require_once
+from whyformer.parameters import BatchSize, checked
 
 
 class CsvRows:
     """The rows of a CSV file with a header, as pieces of ``size`` rows: columns by name, for ``explain_global``."""
 
-    def __init__(self, path: str | Path, table: Table, size: int = 128) -> None:
+    @checked
+    def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
         self.path, self.size = Path(path), size
         self.spelled = {name: {str(v): v for v in values} for name, values in table.categorical.items()}
         try:

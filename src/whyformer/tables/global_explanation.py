@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from torch import Tensor
@@ -14,29 +14,32 @@ from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.inputs.choose import are_tensors, listed
 from whyformer.inputs.table_schema import Table
+from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
 from whyformer.progress import tracker
 from whyformer.tables.corpus import CorpusExplanation, explain_corpus
 from whyformer.tables.csv_rows import CsvRows
 from whyformer.tables.remarks import ABOUT_95, Remarks
 from whyformer.tables.result import GlobalExplanation
+from whyformer.targets import Aims, Scalar
 from whyformer.types import Explanation
 
 Array = np.ndarray[Any, Any]
 BATCH_SIZE = 128
 
 
+@checked
 def explain_global(
     model: Any,
     inputs: Any,
     *,
     processor: Any = None,
     method: str | None = None,
-    target: Any = None,
-    scalar: str = "logit",
-    batch_size: int | None = None,
-    samples: int = 500,
-    least: int = 2,
-    seed: int = 0,
+    target: Aims = None,
+    scalar: Scalar = "logit",
+    batch_size: BatchSize | None = None,
+    samples: Annotated[int, Limits(0, 2**31 - 1)] = 500,
+    least: Count = 2,
+    seed: Seed = 0,
     progress: bool | None = None,
     **options: Any,
 ) -> GlobalExplanation | CorpusExplanation:

@@ -16,6 +16,7 @@ from whyformer.inputs.base import Batch
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
+from whyformer.parameters import BatchSize, Count, Seed, checked
 from whyformer.progress import tracker
 from whyformer.tables.result import FeaturePermutation
 
@@ -244,6 +245,7 @@ class _Classified:
 Metric = str | Callable[[Array, Array], float]
 
 
+@checked
 def feature_permutation(
     model: Any,
     X: Any,
@@ -251,10 +253,10 @@ def feature_permutation(
     *,
     processor: Any = None,
     metric: Metric | None = None,
-    repeats: int = 5,
+    repeats: Count = 5,
     groups: Mapping[str, Sequence[str]] | None = None,
-    seed: int = 0,
-    batch_size: int = 1024,
+    seed: Seed = 0,
+    batch_size: BatchSize = 1024,
     progress: bool | None = None,
 ) -> FeaturePermutation:
     """How much a metric falls when the values of a column are shuffled among the rows (Breiman 2001).
@@ -268,10 +270,6 @@ def feature_permutation(
     Misleads when: columns are correlated: shuffling one makes rows that cannot exist, and the other makes up for it;
     group them.
     """
-    if not isinstance(repeats, int) or repeats < 1:
-        raise BadInput(f"repeats={repeats!r}: a whole number of at least 1.")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise BadInput(f"batch_size={batch_size!r}: a whole number of at least 1.")
     truth = np.asarray(y)
     predictor = predictor_of(model, X, processor, batch_size)
     if truth.ndim != 1 or len(truth) != predictor.rows:

@@ -12,6 +12,7 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.output import Output
+from whyformer.parameters import checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.views.table import row_attention_view
 from whyformer.views.view import view_of
@@ -44,6 +45,7 @@ class RowAttention(Result):
 view_of.register(RowAttention, row_attention_view)
 
 
+@checked
 def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAttention | list[RowAttention]:
     """Run rows beside the table's reference rows and say how much each looked at every one of them.
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.inputs.table_schema import Table
+from whyformer.parameters import checked
 
 # Only these are built from a file: a folder must not be able to name any code it likes.
 CLASSES = {
@@ -24,6 +25,7 @@ CLASSES = {
 }
 
 
+@checked
 def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder: str | Path) -> Path:
     """Write a model (with the arguments it was made with) and its table; ``load_model`` reads them back."""
     from safetensors.torch import save_file
@@ -39,6 +41,7 @@ def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder
     return folder
 
 
+@checked
 def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
     """The model, ready to be explained, and its table."""
     from safetensors.torch import load_file

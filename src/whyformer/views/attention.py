@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.types import Explanation, Record, Site, Units
 from whyformer.views.image import require_fit, shrunk, to_pixels
 from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View, scale_of
@@ -19,8 +20,14 @@ SMALL = 64  # rows and columns of a map among many
 CAPTION = "Each row is a position that looks; the colour says how much of its attention each column gets."
 
 
+@checked
 def attention_map(
-    record: Record, site: int = -1, head: int | str = "mean", labels: Labels | None = None, *, row: int = 0
+    record: Record,
+    site: Place = -1,
+    head: Place | Annotated[str, OneOf("mean", "max")] = "mean",
+    labels: Labels | None = None,
+    *,
+    row: Place = 0,
 ) -> View:
     """One attention map with its labels.
 
@@ -36,7 +43,8 @@ def attention_map(
     return View("Attention", (Panel((matrix,), wide=True),), facts, caption=CAPTION, legend=matrix.scale)
 
 
-def heads_grid(record: Record, *, row: int = 0, sites: Sequence[int] | None = None) -> View:
+@checked
+def heads_grid(record: Record, *, row: Place = 0, sites: Places | None = None) -> View:
     """Every head of every layer, small, on one scale: layers down, heads across."""
     numbers = range(len(record.sites)) if sites is None else sites
     chosen = [(number % len(record.sites), _site(record, number)) for number in numbers]
@@ -52,13 +60,14 @@ def heads_grid(record: Record, *, row: int = 0, sites: Sequence[int] | None = No
     return View("Attention, every head", tuple(panels), facts, caption=CAPTION, columns=columns, legend=scale)
 
 
+@checked
 def attention_streams(
     record: Record,
     labels: Mapping[str, Sequence[str]] | None = None,
     *,
-    layer: int = -1,
-    head: int | str = "mean",
-    row: int = 0,
+    layer: Place = -1,
+    head: Place | Annotated[str, OneOf("mean", "max")] = "mean",
+    row: Place = 0,
 ) -> View:
     """One map per kind of attention: encoder-self, decoder-self, cross; or each pair of streams.
 
@@ -83,14 +92,15 @@ def attention_streams(
     return View("Attention by kind", tuple(panels), facts, caption=CAPTION, columns=min(3, len(panels)), legend=scale)
 
 
+@checked
 def heads_over_image(
     record: Record,
     units: Units | Explanation,
     image: Any = None,
     *,
-    site: int = -1,
-    query: int = 0,
-    row: int = 0,
+    site: Place = -1,
+    query: Place = 0,
+    row: Place = 0,
 ) -> View:
     """Where each head looks, each in its own colour: together, and one by one.
 
@@ -124,6 +134,7 @@ def heads_over_image(
     return View("Where the heads look", tuple(panels), facts, caption=caption, columns=min(4, max(1, len(grids))))
 
 
+@checked
 def relevance_map(explanation: Explanation, streams: tuple[str, str] | None = None) -> View:
     """The whole map of a method that has one: output positions down, input positions across."""
     from whyformer.views.facts import doubts, facts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.explained import TEXT
 from whyformer.views.facts import duration
@@ -16,6 +17,7 @@ HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found
 MOST_INPUTS = 5
 
 
+@checked
 def checkup_page(checkup: Any) -> Page:
     """The page of a CheckUp."""
     lead: list[str | Terms] = [_summary(checkup)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.parameters import checked
 from whyformer.views.view import Fact, Line, Lines, Matrix, Page, Panel, Scale, Table, Terms, View
 
 CURVES = 6  # methods drawn: the first of the ranking
@@ -17,6 +18,7 @@ LEAD = (
 )
 
 
+@checked
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
     views = [_table_view(result), *_curves_view(result), *_agreement_view(result)]

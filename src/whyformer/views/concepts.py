@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.parameters import checked
 from whyformer.views.facts import number
 from whyformer.views.view import Bar, Bars, Fact, Line, Lines, Mark, Panel, Picture, Piece, Scale, Table, TokenRun, View
 
 SHARES = Scale(0.0, 1.0, meaning="share of inputs")
 
 
+@checked
 def scores_view(result: Any, *, title: str = "") -> View:
     """One bar per concept with 95 % limits; dots are single concept vectors, a star is a claim that holds."""
     panels = [Panel((_bars(result),), f"share of inputs whose logit of {result.target!r} rises along the concept")]
@@ -87,6 +89,7 @@ def _table(result: Any) -> Table:
     return Table(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
 
 
+@checked
 def maximized_view(result: Any) -> View:
     """The picture (or the tokens) that was found, beside the course of the objective."""
     liked: Mark

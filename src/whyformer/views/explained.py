@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES, in_folder
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
@@ -34,7 +35,7 @@ from whyformer.views.view import (
 )
 
 TEXT = ("text", "source", "target", "a", "b")
-BY = ("token", "word")
+By = Annotated[str, OneOf("token", "word")]
 MOST = 20  # entries of a ranked list in pictures; .ranked() has them all
 MOST_PATCHES = 10
 LONGEST_TITLE = 100
@@ -45,11 +46,11 @@ Array = np.ndarray[Any, Any]
 
 
 @view_of.register(Explanation)
+@checked
 def explanation_view(
-    explanation: Explanation, image: Any = None, by: str = "token", *, most: int | None = None, title: str = ""
+    explanation: Explanation, image: Any = None, by: By = "token", *, most: Count | None = None, title: str = ""
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it)."""
-    _check_by(by)
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(explanation)
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
@@ -90,13 +91,14 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
     return panels
 
 
+@checked
 def side_by_side(
     explanations: Sequence[Explanation] | Mapping[str, Explanation],
     *,
     image: Any = None,
     shared: bool = True,
-    by: str = "token",
-    most: int | None = MOST,
+    by: By = "token",
+    most: Count | None = MOST,
     notes: Mapping[str, str] | None = None,
     title: str = "",
 ) -> View:
@@ -107,7 +109,6 @@ def side_by_side(
     with and without a sign have one scale each, of the same reach.
     ``shared=False`` gives each its own scale. ``notes``: a sentence per method name.
     """
-    _check_by(by)
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
@@ -149,6 +150,7 @@ def side_by_side(
     )
 
 
+@checked
 def page(
     explanations: Iterable[Explanation | View],
     title: str = "Explanations",
@@ -262,11 +264,6 @@ def _scale_in(panels: Sequence[Panel]) -> Scale | None:
     """The scale of the first mark that has colours."""
     marks = [mark for panel in panels for mark in panel.marks]
     return next((m.scale for m in marks if isinstance(m, (TokenRun, Bars, Heat))), None)
-
-
-def _check_by(by: str) -> None:
-    if by not in BY:
-        raise UnknownName("value of by", by, BY)
 
 
 # Writing pictures: the ending of the file name says what.

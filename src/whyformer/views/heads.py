@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.parameters import Place, checked
 from whyformer.views.facts import cost_of, number
 from whyformer.views.view import Fact, Line, Lines, Matrix, Panel, Points, Scale, Scatter, Table, View
 
@@ -37,6 +38,7 @@ def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = F
     return View(title, panels, columns=len(maps), legend=scale)
 
 
+@checked
 def importance_view(result: Any) -> View:
     """Heat map of a HeadImportance, and what to doubt about it."""
     scale = head_scale([result.scores], result.signed)
@@ -50,6 +52,7 @@ def _settings(kind: str, options: dict[str, Any]) -> str:
     return ", ".join([kind, *(f"{k}={v}" for k, v in options.items() if v is not None)])
 
 
+@checked
 def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
     """Metric against the share of heads kept; the whole model on the left, bands are 95 % limits."""
     curves = (curve, *beside)
@@ -69,6 +72,7 @@ def pruning_view(curve: Any, *, beside: Sequence[Any] = ()) -> View:
     return View(title, tuple(panels), facts, curve.warnings, caption, columns=1 if beside else 2)
 
 
+@checked
 def gates_view(result: Any) -> View:
     """What training left open, and how it went."""
     scale = Scale(0.0, 1.0, meaning="gate: 0 is closed, 1 is open")
@@ -85,6 +89,7 @@ def gates_view(result: Any) -> View:
     return View(f"{result.name}: which heads stay open", tuple(panels), facts, columns=2, legend=scale)
 
 
+@checked
 def profile_view(result: Any) -> View:
     """One panel per curve over the layers, and the numbers."""
     panels, unknown = [], []
@@ -115,6 +120,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
+@checked
 def roles_view(result: Any) -> View:
     """Where heads look: a point per head, coloured by its role, and the shares behind it."""
     rows = result.rows()
@@ -147,6 +153,7 @@ def _elsewhere(row: dict[str, Any]) -> float:
     return float(np.nansum([row["separator"], row["first"]]))
 
 
+@checked
 def induction_view(result: Any) -> View:
     """The three maps side by side, on one scale."""
     maps = [
@@ -158,6 +165,7 @@ def induction_view(result: Any) -> View:
     return head_maps(maps, title, meaning="mean attention")
 
 
+@checked
 def circuits_view(result: Any) -> View:
     """Copying and matching, side by side."""
     maps = [("copying (OV circuit)", result.copying), ("matching (QK circuit)", result.matching)]
@@ -165,7 +173,8 @@ def circuits_view(result: Any) -> View:
     return head_maps(maps, title, signed=True, meaning="Σλ / Σ|λ|")
 
 
-def direct_view(result: Any, index: int = 0) -> View:
+@checked
+def direct_view(result: Any, index: Place = 0) -> View:
     """What each head writes into one input's logit."""
     shares = result.shares[index]
     scale = head_scale([shares], signed=True, meaning="share of the logit")
@@ -176,6 +185,7 @@ def direct_view(result: Any, index: int = 0) -> View:
     return View(title, (Panel((head_map(shares, scale),)),), tuple(facts), caption=caption, legend=scale)
 
 
+@checked
 def syntactic_view(result: Any) -> View:
     """The best head of each relation against the best fixed offset, and how far each of them is ahead."""
     rows = [

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.parameters import Place, checked
 from whyformer.types import Explanation, Units
 from whyformer.views.view import Matrix, Panel, Points, Scale, Scatter, View
 
@@ -57,7 +58,8 @@ def weights_by_type(inputs: Sequence[HasNorms], layer: int | None = None) -> dic
     return {kind: (np.concatenate(x), np.concatenate(y)) for kind, (x, y) in points.items()}
 
 
-def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: int | None = None) -> View:
+@checked
+def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: Place | None = None) -> View:
     """Attention weight against ‖f(x)‖, one point per layer, head and token, coloured by token type.
 
     Tokens that get much attention and little norm (lower right) are looked at, but not taken from. ``layer`` draws one
@@ -81,7 +83,8 @@ def norms_scatter(inputs: HasNorms | Sequence[HasNorms], layer: int | None = Non
     )
 
 
-def level_maps(explanations: Sequence[Explanation], layer: int | None = None) -> View:
+@checked
+def level_maps(explanations: Sequence[Explanation], layer: Place | None = None) -> View:
     """The maps of several explanations (value_norms at levels "attn", "attn_res", "attn_res_ln") side by side.
 
     Rows are shown as shares of their sum, on one colour scale, so that what the residual stream takes is seen.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.parameters import Count, checked
 from whyformer.types import Explanation
 from whyformer.views.color import colours
 from whyformer.views.facts import doubts, facts
@@ -19,7 +20,8 @@ MOST = 20
 CANVAS = 256  # side of the empty canvas, where no image is given
 
 
-def boxes_view(explanation: Explanation, image: Any = None, *, most: int = MOST) -> View:
+@checked
+def boxes_view(explanation: Explanation, image: Any = None, *, most: Count = MOST) -> View:
     """Weighted boxes on the image, token bars beside it. Without an image they are drawn on an empty canvas."""
     units = explanation.units
     if units.boxes is None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.parameters import checked
 from whyformer.views.view import Fact, Matrix, Page, Panel, Scale, Table, Terms, View
 
 MOST = 30  # choices that are listed
 
 
+@checked
 def recommendation_page(result: Any) -> Page:
     """Everything about a Recommendation."""
     views = [_outcome_view(result), _choices_view(result), *_space_view(result)]

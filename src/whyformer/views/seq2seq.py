@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.facts import doubts, facts_about_method
 from whyformer.views.view import Matrix, Panel, View, scale_of
@@ -19,6 +20,7 @@ READOUT_NOTE = (
 )
 
 
+@checked
 def steps_view(steps: Sequence[Explanation]) -> View:
     """Source × target and prefix × target heat maps of the explanations of one input's written tokens."""
     if not steps or any("source" not in s.units.stream or "target" not in s.units.stream for s in steps):

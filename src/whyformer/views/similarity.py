@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.explained import explanation_view
 from whyformer.views.facts import doubts, facts, number
@@ -18,6 +19,7 @@ CAPTION = (
 )
 
 
+@checked
 def similarity_view(explanation: Explanation, *, title: str = "") -> View:
     """Token × token heat map of two compared texts; the usual picture where pairs are not known (other pooling)."""
     maps = explanation.matrix if isinstance(explanation.matrix, dict) else {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.facts import duration, number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
@@ -40,6 +41,7 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
 
 
+@checked
 def permutation_view(result: Any) -> View:
     """The picture of a FeaturePermutation."""
     scale = scale_of([result.mean, *_known(result.low, result.high)], meaning=f"fall of {result.metric}")
@@ -61,6 +63,7 @@ def permutation_view(result: Any) -> View:
     )
 
 
+@checked
 def global_view(result: Any) -> View:
     """The picture of a GlobalExplanation."""
     plain = [i for i, special in enumerate(result.special) if not special]
@@ -133,6 +136,7 @@ def _around(word: str, text: str) -> str:
     return ("…" if start else "") + text[start:end].strip() + ("…" if end < len(text) else "")
 
 
+@checked
 def row_attention_view(result: Any) -> View:
     """Which rows a row looked at: on average, and layer by layer."""
     ranked = result.ranked()
@@ -203,6 +207,7 @@ def row_map(result: Any, plain: list[int]) -> Matrix:
     return Matrix(values, scale, (), names, "rows, by the first column", "columns, by importance")
 
 
+@checked
 def table_map(explanation: Explanation) -> View:
     """The map between the columns of one row, with their values."""
     from whyformer.views.facts import doubts, facts

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, UnknownName
+from whyformer.parameters import OneOf, Place, Places
 from whyformer.shapes import BHQK, BK, BN, BQ, BQK, AnyBQK
 from whyformer.types import Record, Site
 
 HEAD_REDUCTIONS = ("mean", "max", "min", "sum")
+LAYER_REDUCTIONS = ("last", "mean", "product")
+Heads = Annotated[str, OneOf(*HEAD_REDUCTIONS)] | Place | Places
+Layers = Annotated[str, OneOf(*LAYER_REDUCTIONS)] | Place | Places
 
 
 def over_heads(maps_BHQK: BHQK, heads: str | int | Sequence[int]) -> BQK:

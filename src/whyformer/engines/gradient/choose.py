@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from whyformer.capture.leaves import Entrance
 from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.engines.gradient.multi_stream import stream_place
-from whyformer.errors import NotOffered, one_of
+from whyformer.errors import NotOffered
 from whyformer.memory import SavedBytes
+from whyformer.parameters import OneOf
 from whyformer.run import Run
 
-PLACES = (None, "input", "word_embeddings", "embeddings", "tokens")
+PLACES = ("input", "word_embeddings", "embeddings", "tokens")
+Where = Annotated[str, OneOf(*PLACES)] | None
 SAME = {"word_embeddings": "input", "tokens": "embeddings"}  # other names of the same places
 
 
@@ -24,7 +28,6 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     the input, except where that is neither one tensor nor several streams (tables with categories), or its steps are
     not the model's positions (raw audio, video).
     """
-    one_of("at", at, PLACES)
     wanted = None if at is None else SAME.get(at, at)
     if run.multi_stream and wanted == "embeddings":
         raise NotOffered(

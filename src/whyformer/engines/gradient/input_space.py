@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from whyformer.capture.leaves import Enter, Entrance, as_leaf
 from whyformer.engines.gradient.patch_grid import smoothed
-from whyformer.errors import BadInput, NotOffered, one_of
+from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.base import Batch
+from whyformer.parameters import OneOf
 from whyformer.run import Run
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
+Norm = Annotated[str, OneOf(*NORMS)]
 
 
 class InputSpace(ABC):
@@ -98,8 +100,6 @@ class InputSpace(ABC):
 
     def in_batches(self, points: Sequence[Any], label: str, memory_mb: float) -> Iterator[Sequence[Any]]:
         """Points in batches whose graphs stay within the budget."""
-        if memory_mb <= 0:
-            raise BadInput(f"memory_mb={memory_mb!r}: megabytes for the graphs of a batch, more than 0.")
         size = max(1, min(self.run.batch_size, int(memory_mb * 2**20 / self.point_bytes)))
         yield from self.run.track([points[i : i + size] for i in range(0, len(points), size)], label)
 
@@ -204,8 +204,6 @@ class SingleInput(InputSpace):
         return smoothed(detail, (patch_smoothing * height / grid[0], patch_smoothing * width / grid[1]))
 
     def check_smoothing(self, patch_smoothing: float) -> None:
-        if patch_smoothing < 0:
-            raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
         if patch_smoothing and (self.entrance is not None or not self.run.modality.pixels):
             raise NotOffered("patch_smoothing is for gradients at the pixels of an image: leave it at 0 here.")
 

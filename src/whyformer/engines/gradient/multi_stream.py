@@ -124,8 +124,6 @@ class MultiStream(InputSpace):
         return torch.cat([part.flatten(1) for part in parts], 1)
 
     def check_smoothing(self, patch_smoothing: float) -> None:
-        if patch_smoothing < 0:
-            raise BadInput(f"patch_smoothing={patch_smoothing!r}: a width in patches, at least 0.")
         if patch_smoothing and not any(e.smooths for e in self.stream_inputs):
             raise NotOffered("patch_smoothing is for the pixels of a stream of patches: leave it at 0 here.")
 

@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, MissingExtra, NotOffered
 from whyformer.inputs.image import patch_index
 from whyformer.run import Run
 
-BY = (None, "token", "patch", "column", "word", "superpixel")
+BY = ("token", "patch", "column", "word", "superpixel")
 Array = np.ndarray[Any, Any]
 
 
@@ -109,8 +109,6 @@ def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int
         from sklearn.feature_extraction.image import grid_to_graph
     except ImportError:
         raise MissingExtra("scikit-learn", "eval", "by='superpixel'") from None
-    if not isinstance(wanted, int) or wanted < 2:
-        raise BadInput(f"superpixels={wanted!r}: a whole number of at least 2.")
     rows, columns = units.grid
     pixels = run.batch.tensors[run.modality.main][row].float().cpu()
     high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded

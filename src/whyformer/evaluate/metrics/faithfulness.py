@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from whyformer.engines.perturbation.ranking import (
 )
 from whyformer.errors import one_of
 from whyformer.evaluate.trial import Trial
+from whyformer.parameters import Count, Filled, OneOf, Share
 from whyformer.registry import metric
 
 Array = np.ndarray[Any, Any]
@@ -28,6 +29,8 @@ Array = np.ndarray[Any, Any]
 BINS = (0.01, 0.05, 0.1, 0.2, 0.5)  # ERASER's
 STEPS = tuple(i / 10 for i in range(10))  # 0, 10, …, 90 %
 AVERAGES = ("code", "paper")
+Fractions = Annotated[Sequence[Share], Filled()]
+Value = Annotated[str, OneOf(*VALUES)]
 
 # Masks: the variants that a metric asks for. They take the metric's options, and leave those alone that say nothing
 # about variants.
@@ -82,7 +85,7 @@ def falls(trial: Trial, present_MP: Array, value: str) -> Array:
     masks=lambda trial, fractions=FRACTIONS, **options: top_away(trial, fractions=(0.0, *fractions)),
     ceiling="remove",
 )
-def aopc(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+def aopc(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
     """The mean fall of the prediction while parts are taken away from the highest score to the lowest.
 
     1/(L+1) Σ_{k=0..L} (p(x) - p(x without the top k)), k = 0, 5, …, 100 % of the parts.
@@ -102,7 +105,7 @@ def aopc(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "
     masks=top_away,
     ceiling="remove",
 )
-def deletion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+def deletion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
     """Area under the prediction while parts are taken away from the highest score to the lowest.
 
     Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. Low is good.
@@ -122,7 +125,7 @@ def deletion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str
     masks=top_kept,
     ceiling="keep",
 )
-def insertion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: str = "probability") -> float:
+def insertion(trial: Trial, *, fractions: Fractions = FRACTIONS, value: Value = "probability") -> float:
     """Area under the prediction while parts are put in from the highest score to the lowest, beginning with none.
 
     Trapezoids over 0, 5, …, 100 % of the parts, as a share of the width. High is good.
@@ -146,7 +149,7 @@ def insertion(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, value: st
     masks=partial(top_away, fractions=STEPS),
     ceiling="remove",
 )
-def positive_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
+def positive_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> float:
     """How long the decision holds while parts are taken away from the highest score to the lowest.
 
     Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts; its mean over inputs is the area
@@ -166,7 +169,7 @@ def positive_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -
     masks=partial(bottom_away, fractions=STEPS),
     ceiling="keep",
 )
-def negative_perturbation(trial: Trial, *, fractions: Sequence[float] = STEPS) -> float:
+def negative_perturbation(trial: Trial, *, fractions: Fractions = STEPS) -> float:
     """How long the decision holds while parts are taken away from the lowest score to the highest.
 
     Area under "is the target still predicted?" over 0, 10, …, 90 % of the parts. High is good.
@@ -195,7 +198,11 @@ def average(falls_F: Array, how: str) -> float:
     ceiling="remove",
 )
 def comprehensiveness(
-    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+    trial: Trial,
+    *,
+    bins: Fractions = BINS,
+    average_as: Annotated[str, OneOf(*AVERAGES)] = "code",
+    value: Value = "probability",
 ) -> float:
     """How far the prediction falls when the parts with the highest scores are taken away.
 
@@ -217,7 +224,11 @@ def comprehensiveness(
     ceiling="keep",
 )
 def sufficiency(
-    trial: Trial, *, bins: Sequence[float] = BINS, average_as: str = "code", value: str = "probability"
+    trial: Trial,
+    *,
+    bins: Fractions = BINS,
+    average_as: Annotated[str, OneOf(*AVERAGES)] = "code",
+    value: Value = "probability",
 ) -> float:
     """How far the prediction falls when nothing but the parts with the highest scores is kept.
 
@@ -241,7 +252,7 @@ def sufficiency(
     masks=sets_away,
 )
 def faithfulness_correlation(
-    trial: Trial, *, sets: int = 50, share: float | None = None, value: str = "probability"
+    trial: Trial, *, sets: Count = 50, share: Share | None = None, value: Value = "probability"
 ) -> float:
     """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
 
@@ -278,7 +289,7 @@ def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize:
     masks=sets_away,
 )
 def infidelity(
-    trial: Trial, *, sets: int = 50, share: float | None = None, normalize: bool = True, value: str = "logit"
+    trial: Trial, *, sets: Count = 50, share: Share | None = None, normalize: bool = True, value: Value = "logit"
 ) -> float:
     """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
 
@@ -316,7 +327,7 @@ def agreement(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     masks=each_away,
     ceiling="leave_one_out",
 )
-def truthfulness(trial: Trial, *, value: str = "probability") -> float:
+def truthfulness(trial: Trial, *, value: Value = "probability") -> float:
     """Whether the sign of each score agrees with how the prediction changes without that part.
 
     FT = Σ_i sign(w_i) d_i, d_i = p(x) - p(x without i); a neutral part (w_i = 0) counts as -|d_i|. Ranks play no role.
@@ -351,7 +362,7 @@ def ranked(scores_MP: Array, drops_P: Array, signed: bool) -> Array:
     masks=each_away,
     ceiling="leave_one_out",
 )
-def ranked_truthfulness(trial: Trial, *, value: str = "probability") -> float:
+def ranked_truthfulness(trial: Trial, *, value: Value = "probability") -> float:
     """Whether the parts whose absence changes the prediction most come first, with the right sign.
 
     RFT = Σ_i sign(w_i) d_i / rank_i, rank 1 = largest |w_i|, parts that tie share the worst rank.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from whyformer.evaluate.metrics.plausibility import precision_recall
 from whyformer.evaluate.trial import Trial
+from whyformer.parameters import Limits
 from whyformer.registry import metric
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +25,7 @@ LEVELS = 256  # bins of the histogram that Otsu's threshold is found in
     needs={"region"},
     cost_text="none",
 )
-def pointing_game(trial: Trial, *, tolerance: int = 0) -> float:
+def pointing_game(trial: Trial, *, tolerance: Annotated[int, Limits(0, 10**6)] = 0) -> float:
     """1 where the highest point of the map lies on the object, else 0; the mean over inputs is the hit rate.
 
     ``tolerance``: pixels that it may be off (the paper: 15).

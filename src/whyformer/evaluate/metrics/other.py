@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whyformer.evaluate.trial import Trial
+from whyformer.parameters import Count, Weight
 from whyformer.registry import metric
 
 
@@ -15,7 +16,7 @@ from whyformer.registry import metric
     needs={"explaining_again"},
     cost_text="10 × the method's own",
 )
-def max_sensitivity(trial: Trial, *, radius: float = 0.02, samples: int = 10) -> float:
+def max_sensitivity(trial: Trial, *, radius: Weight = 0.02, samples: Count = 10) -> float:
     """The largest relative change of the scores among inputs with a little noise.
 
     max_k ‖φ(x + δ_k) - φ(x)‖ / ‖φ(x)‖, δ uniform in ±radius times the spread (standard deviation) of the input's

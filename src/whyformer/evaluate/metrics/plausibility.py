@@ -8,6 +8,7 @@ import numpy as np
 
 from whyformer.engines.perturbation.ranking import count_of, order_of
 from whyformer.evaluate.trial import Trial
+from whyformer.parameters import Share
 from whyformer.registry import metric
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +70,7 @@ def f1(hits: float, named: float, marked: float) -> float:
     needs={"rationale"},
     cost_text="none",
 )
-def token_f1(trial: Trial, *, share: float | None = None) -> float:
+def token_f1(trial: Trial, *, share: Share | None = None) -> float:
     """F1 of the parts with the highest scores against those that people marked.
 
     As many parts as were marked are named, or a ``share`` of all.
@@ -101,7 +102,7 @@ def overlap(a: tuple[int, int], b: tuple[int, int]) -> float:
     needs={"rationale"},
     cost_text="none",
 )
-def iou_f1(trial: Trial, *, share: float | None = None, threshold: float = 0.5) -> float:
+def iou_f1(trial: Trial, *, share: Share | None = None, threshold: Share = 0.5) -> float:
     """F1 over stretches of text: a named stretch counts if it overlaps a marked one by ``threshold`` or more.
 
     Overlap is intersection over union; stretches are runs of neighbouring parts, as many parts as were marked.

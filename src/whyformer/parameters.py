@@ -1,0 +1,449 @@
+"""The door for parameters: what a value may be is declared in the annotation, and checked before any model runs.
+
+``seed: Seed``, ``steps: Annotated[int, Limits(1)]`` and ``scalar: Annotated[str, OneOf("logit", …)]`` say what is
+allowed, once, beside the parameter; :func:`checked` holds the calls of a function to it, and the registry the options
+of methods and metrics. Plain types are checked, too: True is no number, NaN no size, "no" no truth value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+import os
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, wraps
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+
+from whyformer.errors import BadInput, UnknownName, listed, not_allowed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+# What is declared
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a number: from ``low`` to ``high``, both included unless they are said to be ``open``."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+
+    def hold(self, value: Any) -> bool:
+        above = value > self.low if self.open_low else value >= self.low
+        return bool(above and (value < self.high if self.open_high else value <= self.high))
+
+    def __str__(self) -> str:
+        low, high = _number(self.low), _number(self.high)
+        if math.isinf(self.high):
+            return f"above {low}" if self.open_low else f"of at least {low}"
+        if math.isinf(self.low):
+            return f"below {high}" if self.open_high else f"of at most {high}"
+        if self.open_low or self.open_high:
+            first = f"above {low}" if self.open_low else f"of at least {low}"
+            return f"{first} and {'below' if self.open_high else 'at most'} {high}"
+        return f"from {low} to {high}"
+
+
+class OneOf:
+    """One of a few words."""
+
+    def __init__(self, *choices: str) -> None:
+        self.choices = choices
+
+
+class Filled:
+    """Of a text, list or dict: not empty."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is allowed, in words that say more than its types."""
+
+    words: str
+    several: str = ""
+
+
+Seed = Annotated[int, Limits(0, 2**63 - 1)]
+BatchSize = Annotated[int, Limits(1, 2**31 - 1)]
+Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
+Share = Annotated[float, Limits(0, 1)]
+Weight = Annotated[float, Limits(0)]
+# The number of a layer, head or row: how many there are, the model says.
+Place = Annotated[int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")]
+Places = Annotated[Sequence[Place], Filled()]
+Pixels = Annotated[int, Limits(1, 10**5)]
+Rate = Annotated[float, Limits(0, open_low=True)]
+Megabytes = Annotated[float, Limits(0, open_low=True)]
+Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
+
+
+def _number(value: float) -> str:
+    for power in (31, 63):
+        if value == 2**power - 1:
+            return f"2**{power} - 1"
+    return f"{value:g}" if abs(value) < 1e5 else f"{value:,.0f}"
+
+
+# What an annotation means
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The values that an annotation allows, in words, and as what they are taken (a numpy integer as an int)."""
+
+    words: str
+    take: Callable[[Any], Any]  # the value, or NOT_ALLOWED
+    choices: tuple[str, ...] = ()
+    several: str = ""  # in words, of many of them
+
+    @property
+    def plural(self) -> str:
+        return self.several or self.words
+
+
+NOT_ALLOWED: Any = object()
+ANYTHING = Domain("anything", lambda value: value)
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, Integral):
+        return NOT_ALLOWED if isinstance(value, bool) else int(value)
+    if getattr(value, "ndim", None) == 0 and "int" in str(getattr(value, "dtype", "")):  # one number of torch or numpy
+        return int(value)
+    return NOT_ALLOWED
+
+
+def _real(value: Any) -> Any:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return NOT_ALLOWED
+    try:
+        return value if math.isfinite(value) else NOT_ALLOWED
+    except OverflowError:  # a whole number beyond every float
+        return NOT_ALLOWED
+
+
+def _truth(value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    return bool(value) if type(value).__module__ == "numpy" and type(value).__name__.startswith("bool") else NOT_ALLOWED
+
+
+def _instance(kind: type) -> Callable[[Any], Any]:
+    return lambda value: value if isinstance(value, kind) else NOT_ALLOWED
+
+
+def _path(value: Any) -> Any:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip() or "\0" in str(value):
+        return NOT_ALLOWED
+    return value
+
+
+PLAIN: dict[Any, Domain] = {
+    Any: ANYTHING,
+    object: ANYTHING,
+    inspect.Parameter.empty: ANYTHING,
+    int: Domain("a whole number", _whole, several="whole numbers"),
+    float: Domain("a number", _real, several="numbers"),
+    bool: Domain("True or False", _truth),
+    str: Domain("a text", _instance(str), several="texts"),
+    None: Domain("None", lambda value: None if value is None else NOT_ALLOWED),
+    type(None): Domain("None", lambda value: None if value is None else NOT_ALLOWED),
+    Path: Domain("a path", _path, several="paths"),
+}
+
+
+def domain_of(hint: Any) -> Domain:
+    """What an annotation allows. Annotations that say nothing that can be checked allow everything."""
+    try:
+        if hint in PLAIN:
+            return PLAIN[hint]
+    except TypeError:
+        return ANYTHING
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        domain = domain_of(inner[0])
+        for mark in inner[1:]:
+            domain = _marked(domain, mark)
+        return domain
+    if origin in (Union, types.UnionType):
+        if Path in inner:  # a path may also be written as a text
+            inner = tuple(kind for kind in inner if kind is not str)
+        return _either([domain_of(kind) for kind in inner])
+    if origin is Literal:
+        return _either(
+            [_marked(ANYTHING, OneOf(choice)) if isinstance(choice, str) else PLAIN[None] for choice in inner]
+        )
+    if origin is tuple and inner and inner[-1] is not Ellipsis:
+        return _pairs([domain_of(kind) for kind in inner])
+    if isinstance(origin, type) and origin.__module__ not in ("builtins", "collections.abc"):
+        hint, origin = origin, None  # numpy's arrays
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(*(domain_of(kind) for kind in inner))
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return _sequence(domain_of(inner[0]) if inner else ANYTHING, strict=origin is list)
+    if origin is Callable:
+        return Domain("a function", lambda value: value if callable(value) else NOT_ALLOWED, several="functions")
+    if isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
+        return Domain(f"a {hint.__name__}", _instance(hint), several=f"{hint.__name__}s")
+    return ANYTHING
+
+
+def _marked(domain: Domain, mark: Any) -> Domain:
+    if isinstance(mark, Limits):
+
+        def limited(value: Any) -> Any:
+            number = domain.take(value)
+            return number if number is NOT_ALLOWED or mark.hold(number) else NOT_ALLOWED
+
+        return Domain(f"{domain.words} {mark}", limited, several=f"{domain.plural} {mark}")
+    if isinstance(mark, Words):
+        return Domain(mark.words, domain.take, domain.choices, mark.several)
+    if isinstance(mark, OneOf):
+        choices = mark.choices
+        words = listed([repr(choice) for choice in choices], "or")
+        return Domain(
+            words, lambda value: value if isinstance(value, str) and value in choices else NOT_ALLOWED, choices
+        )
+    if isinstance(mark, Filled):
+
+        def filled(value: Any) -> Any:
+            taken = domain.take(value)
+            return NOT_ALLOWED if taken is NOT_ALLOWED or (hasattr(taken, "__len__") and not len(taken)) else taken
+
+        return Domain(f"{domain.words}, not empty", filled, domain.choices)
+    return domain
+
+
+def _either(domains: Sequence[Domain]) -> Domain:
+    if ANYTHING in domains:
+        return ANYTHING
+
+    def take(value: Any) -> Any:
+        for domain in domains:
+            taken = domain.take(value)
+            if taken is not NOT_ALLOWED:
+                return taken
+        return NOT_ALLOWED
+
+    words = [domain.words for domain in domains]
+    choices = tuple(choice for domain in domains for choice in domain.choices)
+    return Domain(listed(words, "or"), take, choices, listed([domain.plural for domain in domains], "or"))
+
+
+def _is_list(value: Any) -> bool:
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+        return False
+    return getattr(value, "ndim", 1) > 0  # a number of numpy or torch can be asked to iterate, and refuses
+
+
+def _sequence(each: Domain, strict: bool = False) -> Domain:
+    def take(value: Any) -> Any:
+        if not _is_list(value) or (
+            strict and isinstance(value, (tuple, set, frozenset))
+        ):  # a tuple means another thing
+            return NOT_ALLOWED
+        if each is ANYTHING:
+            return value
+        if not hasattr(value, "__len__"):
+            value = list(value)
+        taken = [each.take(part) for part in value]
+        if any(part is NOT_ALLOWED for part in taken):
+            return NOT_ALLOWED
+        return value if isinstance(value, (tuple, set, frozenset, range)) else taken
+
+    return Domain("a list" if each is ANYTHING else f"a list of {each.plural}", take, each.choices, "lists")
+
+
+def _pairs(each: list[Domain]) -> Domain:
+    def take(value: Any) -> Any:
+        if not isinstance(value, (tuple, list)) or len(value) != len(each):
+            return NOT_ALLOWED
+        taken = tuple(domain.take(part) for domain, part in zip(each, value, strict=True))
+        return NOT_ALLOWED if any(part is NOT_ALLOWED for part in taken) else taken
+
+    inside = ", ".join(domain.words for domain in each)
+    return Domain(f"a tuple ({inside})", take, several=f"tuples ({inside})")
+
+
+def _mapping(key: Domain, content: Domain) -> Domain:
+    def take(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return NOT_ALLOWED
+        for name, part in value.items():
+            if key.take(name) is NOT_ALLOWED or content.take(part) is NOT_ALLOWED:
+                return NOT_ALLOWED
+        return value
+
+    inside = "" if content is ANYTHING else f": {content.words} by name"
+    return Domain(f"a dict{inside}", take, key.choices, "dicts")
+
+
+# The door
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a function takes."""
+
+    owner: str  # who it is, to the user
+    names: tuple[str, ...]
+    positional: tuple[str, ...]
+    required: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(repr=False)
+    domains: Mapping[str, Domain] = field(repr=False)  # of those that are held to something
+    open: bool  # options that it does not know are handed on
+    more: bool  # and values without a name
+
+    def admit(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values as they are taken; one that is not allowed is refused."""
+        taken = {}
+        for name, value in values.items():
+            domain = self.domains.get(name, ANYTHING)
+            try:
+                taken[name] = domain.take(value)
+            except (TypeError, ValueError, ArithmeticError):  # it cannot even be compared
+                taken[name] = NOT_ALLOWED
+            if taken[name] is NOT_ALLOWED:
+                raise not_allowed(name, value, domain.words, domain.choices, self.owner)
+        return taken
+
+
+@cache
+def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
+    """The signature of a function, its annotations read as what they allow."""
+    function = inspect.unwrap(function)
+    signature = inspect.signature(function).parameters
+    names = [n for n, p in signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    scope = getattr(function, "__globals__", {})
+    domains = {name: domain_of(_evaluated(signature[name].annotation, scope)) for name in names}
+    return Parameters(
+        owner or function.__qualname__.removesuffix(".__init__"),
+        tuple(names),
+        tuple(n for n in names if signature[n].kind is not inspect.Parameter.KEYWORD_ONLY),
+        tuple(n for n in names if signature[n].default is inspect.Parameter.empty),
+        {n: signature[n].default for n in names if signature[n].default is not inspect.Parameter.empty},
+        {name: domain for name, domain in domains.items() if domain is not ANYTHING},
+        any(p.kind is p.VAR_KEYWORD for p in signature.values()),
+        any(p.kind is p.VAR_POSITIONAL for p in signature.values()),
+    )
+
+
+def _evaluated(annotation: Any, scope: dict[str, Any]) -> Any:
+    """Of names that only type checkers import nothing is known."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, scope)
+    except NameError:
+        return Any
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose parameters are held to their annotations; of a misspelled one it names the right one."""
+
+    makes = function.__name__ == "__init__"  # of a class, whose name is what the user wrote
+
+    @wraps(function)
+    def entered(*args: P.args, **named: P.kwargs) -> R:
+        known = parameters_of(function, type(args[0]).__name__ if makes else "")
+        values = dict(zip(known.positional, args, strict=False))
+        if (len(args) > len(values) and not known.more) or not values.keys().isdisjoint(named):
+            raise _miscalled(known, args, named)
+        values |= named
+        if not known.open and not named.keys() <= set(known.names):
+            name = next(name for name in named if name not in known.names)
+            raise _unknown(function, name, _hint(name, known.names), known.owner)
+        if not values.keys() >= set(known.required):
+            raise _miscalled(known, args, named)
+        domains, defaults = known.domains, known.defaults
+        chosen = {n: v for n, v in values.items() if n in domains and (n not in defaults or v is not defaults[n])}
+        if chosen:
+            values |= known.admit(chosen)
+        places = [values.pop(name) for name in known.positional[: len(args)]]
+        return cast(Callable[..., R], function)(*places, *args[len(places) :], **values)
+
+    return entered
+
+
+def checked_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a method, metric or check, held to the annotations of its keyword parameters."""
+    known = parameters_of(function, name)
+    own = [option for option in known.names if option not in known.positional]
+    for option in options:
+        if option not in own:
+            raise UnknownName(f"option of {name}", option, own or ["(it has none)"])
+    return known.admit(options)
+
+
+def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any]) -> BadInput:
+    own = [name for name in known.positional if name != "self"]
+    first = len(args) - (len(known.positional) - len(own))
+    if first > len(own):
+        return BadInput(
+            f"{known.owner} takes {listed(own, 'and') or 'nothing'} without a name, and {first} values were given so: "
+            "write the others as name=value."
+        )
+    if twice := [name for name in own[:first] if name in named]:
+        return BadInput(f"{known.owner} was given {twice[0]} twice: once in its place and once by name.")
+    missing = [name for name in known.required if name not in named and name not in own[:first] and name != "self"]
+    return BadInput(f"{known.owner} needs {listed(missing, 'and')}: write {missing[0]}=….")
+
+
+# Parameters that do not exist, and those that were meant: names that other libraries, and our own verbs, use.
+
+
+# Name -> the parameter that was meant, and how it is written.
+MEANT: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("tokenizer", "image_processor", "feature_extractor", "table"), ("processor", "processor=…")),
+    **dict.fromkeys(("input", "text", "texts", "image", "images", "data"), ("inputs", "inputs=…")),
+    **dict.fromkeys(("targets", "label", "labels", "class_name"), ("target", "target=…")),
+    **dict.fromkeys(("versus", "against", "contrast", "rather_than"), ("target", "target=(a, b), for a rather than b")),
+    "method": ("methods", "methods=[…]"),
+    "methods": ("method", "method=…, a name or a list of names"),
+    "metric": ("metrics", "metrics=[…]"),
+    "output": ("scalar", "scalar=…"),
+    "random_state": ("seed", "seed=…"),
+    "verbose": ("progress", "progress=…"),
+}
+OF_THE_EXPLAINER = ("model", "processor", "attention_at")
+CLOSE = 0.75  # of difflib: a letter or two
+
+
+def refuse_misspelled(function: Callable[..., Any], options: Iterable[str], existing: Iterable[str]) -> None:
+    """Of a function that hands on options: refuse those that no method has and that look like a parameter of its own.
+
+    existing: options of methods. What is like none of the parameters is left to the method, which knows its options.
+    """
+    known = [name for name, p in inspect.signature(function).parameters.items() if p.kind is not p.VAR_KEYWORD]
+    taken = set(existing)
+    for name in options:
+        if name in taken:
+            continue
+        hint = _hint(name, known)
+        if hint or difflib.get_close_matches(name, known, n=1, cutoff=CLOSE):
+            raise _unknown(function, name, hint)
+
+
+def _unknown(function: Callable[..., Any], name: str, hint: str, owner: str = "") -> UnknownName:
+    known = [
+        k for k, p in inspect.signature(function).parameters.items() if k != "self" and p.kind is not p.VAR_KEYWORD
+    ]
+    return UnknownName(f"parameter of {owner or function.__qualname__}", name, known, hint)
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    parameter, written = MEANT.get(name, (name, ""))
+    if parameter in known:
+        return f"Write {written}."
+    if "self" in known and parameter in OF_THE_EXPLAINER:
+        return "The model, its processor and attention_at are given once: Explainer(model, processor, attention_at=…)."
+    return ""
