@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +89,8 @@ class Modality(ABC):
         if are_tensors(inputs):
             batch = self.adopt(inputs)
             return Source(self, batch, batch.size)
+        if isinstance(inputs, (Mapping, Set)):
+            raise BadInput(_no_list(inputs))
         single = is_single(inputs)
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
@@ -354,6 +356,18 @@ class LearnedPositions(Modality):
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         return batch.select([row] * len(units))
+
+
+def _no_list(inputs: Mapping[Any, Any] | Set[Any]) -> str:
+    """What to pass in place of a dict of raw inputs (its keys are none), or of a set (it has no order)."""
+    if not isinstance(inputs, Mapping):
+        return "the inputs are a set, which has no order: pass a list of them."
+    names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
+    first = next(iter(inputs), "text")
+    return (
+        f"the inputs are a dict with the keys {names} and no tensor in it. Pass the text or picture itself, e.g. "
+        f"inputs[{first!r}], or a list of them; or the model's own tensors by the names of its arguments."
+    )
 
 
 def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:
