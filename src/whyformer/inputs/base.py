@@ -237,6 +237,14 @@ class Modality(ABC):
         """The inputs with other numbers in the first of ``grid`` patches; None where there are none."""
         return None
 
+    def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
+        """Find out, by running the model, what its units are; how many passes that took."""
+        return 0
+
+    def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
+        """The second axis of the input's numbers holds the ``length`` positions that the model attends over."""
+        return numbers.ndim <= 3 and (numbers.ndim < 2 or numbers.shape[1] <= length)
+
     def padded_grid(self, batch: Batch, length: int) -> tuple[int, int] | None:
         """Rows and columns of what the model attends to, padding included, where pictures are padded."""
         return None

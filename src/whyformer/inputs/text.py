@@ -70,8 +70,8 @@ class TextInput(Modality):
         tokenizer, specials = self._tokenizer(), self.special_ids()
         unknown = getattr(tokenizer, "unk_token_id", None)
         words = [i for i in ids if i not in specials]
-        count = words.count(unknown)
-        if unknown is None or count <= len(words) / 2:
+        count = 0 if unknown is None else words.count(int(unknown))
+        if count <= len(words) / 2:
             return ()
         return (
             f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "

@@ -78,7 +78,7 @@ def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
     units (raw audio)."""
     if run.modality.embeds or run.modality.pixels:
         return run.modality.multi_input
-    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+    return len(leaves) > 1 or leaves[0].ndim < 2 or not run.modality.in_steps(leaves[0], run.batch, run.length)
 
 
 def _require_one_stream(run: Run) -> None:

@@ -311,6 +311,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = beside_others(modality, batch.select([row]))
     else:
         study = study_one(modality, batch.select([row]))
+        if study.sites:
+            study = replace(study, forwards=study.forwards + modality.settle(batch.select([row]), study.grid))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True
