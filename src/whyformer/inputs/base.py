@@ -237,6 +237,13 @@ class Modality(ABC):
         """The inputs with other numbers in the first of ``grid`` patches; None where there are none."""
         return None
 
+    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
+        """All of the input is one of the ``keys`` positions: the others are something else (rows that were learned).
+
+        forward: runs the model, and counts how often.
+        """
+        return False
+
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
         """Find out, by running the model, what its units are; how many passes that took."""
         return 0
