@@ -200,7 +200,8 @@ def heat(
     if of_sound(explanation.units):
         values = values[::-1]
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
-    return Heat(values, scale, image, interpolation, explanation.units.image_size, frames_of(explanation))
+    size, upwards = explanation.units.image_size, of_sound(explanation.units)
+    return Heat(values, scale, image, interpolation, size, frames_of(explanation), upwards)
 
 
 def of_sound(units: Units) -> bool:
