@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -342,7 +343,8 @@ class Modality(ABC):
         """To the model's device, floats in the model's dtype."""
         weight = next(iter(self.model.parameters()), torch.empty(0))
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
-        return tensor.to(device=weight.device, dtype=dtype)
+        device = execution_device(self.model) if weight.is_meta else weight.device
+        return tensor.to(device=device, dtype=dtype)
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model on a batch."""
