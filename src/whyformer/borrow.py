@@ -80,6 +80,9 @@ def borrowed(model: nn.Module) -> Iterator[None]:
         modules = list(model.modules())
         # Not model.parameters(): it would walk through the modules once more.
         parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+        if any(p.is_meta for p in parameters):
+            require_loaded(model)
+            stack.callback(_put_by_name, [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)])
         changes: Changes = [(loan, "modules", modules)]
         changes += [(m, "training", False) for m in modules if m.training]
         changes += [(p, "requires_grad", False) for p in parameters if p.requires_grad and not p.is_inference()]
@@ -104,6 +107,51 @@ def borrowed(model: nn.Module) -> Iterator[None]:
 def _put(values: Changes) -> None:
     for owner, name, value in values:
         setattr(owner, name, value)
+
+
+# Weights that are elsewhere: accelerate's offload leaves them on the meta device, and a hook brings them for each pass.
+
+
+def _offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
+
+
+def _put_by_name(values: list[tuple[nn.Module, str, bool]]) -> None:
+    """Such a weight is another object after each pass, so that it is known by its name only."""
+    for module, name, requires_grad in values:
+        parameter = module._parameters.get(name)
+        if parameter is not None and parameter.requires_grad != requires_grad:
+            parameter.requires_grad = requires_grad
+
+
+def require_loaded(model: nn.Module) -> None:
+    """Refuse a model with weights on the meta device that no hook brings."""
+    brought: tuple[str, ...] = ()  # paths whose hook places everything below
+    for path, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        if getattr(hook, "place_submodules", False):
+            brought += (f"{path}." if path else "",)
+        missing = _offloaded(module)
+        hooked = hook is not None or module._forward_pre_hooks or "forward" in module.__dict__
+        if missing and not hooked and not path.startswith(brought):
+            name = f"{path}.{missing[0][0]}" if path else missing[0][0]
+            raise NotOffered(
+                f"{name} is on the meta device, which holds shapes and no numbers, and no hook loads it before a pass: "
+                "there is nothing to explain yet. Load the weights, e.g. with from_pretrained(…) or "
+                "model.load_state_dict(state, assign=True)."
+            )
+
+
+def execution_device(model: nn.Module) -> torch.device:
+    """Where a model runs whose first weight is on the meta device: as its other weights, or its hooks, say."""
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            return parameter.device
+    for module in modules_of(model):
+        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+        if device is not None:
+            return torch.device(device)
+    return torch.device("cpu")
 
 
 def names_no_padding(model: nn.Module) -> bool:

@@ -29,16 +29,36 @@ def open_image(raw: Any) -> Any:
             raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
         try:
             with Image.open(path) as image:
-                return _upright(image).convert("RGB")
+                image.load()
+                return _rgb(image, f"{str(path)!r}")
         except (UnidentifiedImageError, OSError) as error:
             raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
     if not isinstance(raw, Image.Image):
         raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.{_instead(raw)}")
-    if raw.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK"}:
-        raise BadInput(f"image mode {raw.mode!r} is not supported: convert it first, image.convert('RGB').")
     if not raw.width or not raw.height:
         raise BadInput(f"the picture is {raw.width}×{raw.height} pixels: it holds nothing to explain.")
-    return _upright(raw).convert("RGB")
+    return _rgb(raw, "the image")
+
+
+def _rgb(image: Any, name: str) -> Any:
+    """In colours of 8 bits, upright. Pillow cuts numbers off at 255 where a pixel has more than 8 bits."""
+    from PIL import Image
+
+    of_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and getattr(image, "format", None) == "PNG")
+    image = _upright(image)
+    if of_16_bits:
+        numbers = np.asarray(image).astype(np.float64) / 257  # 65535 is white
+        return Image.fromarray(np.rint(numbers).clip(0, 255).astype(np.uint8)).convert("RGB")
+    if image.mode in {"F", "I"}:
+        numbers = np.asarray(image)
+        raise BadInput(
+            f"{name} has one number per pixel, from {numbers.min():g} to {numbers.max():g}, and which of them is black "
+            "and which is white it does not say. Scale them to 0…255 yourself: array = numpy.asarray(image), then "
+            "PIL.Image.fromarray(((array - black) / (white - black) * 255).clip(0, 255).astype('uint8'))."
+        )
+    if image.mode not in {"RGB", "L", "RGBA", "P", "1", "LA", "CMYK", "YCbCr", "HSV", "RGBX", "PA"}:
+        raise BadInput(f"{name} has the colours {image.mode!r}, which are not read: save it as RGB with another tool.")
+    return image.convert("RGB")
 
 
 def _upright(image: Any) -> Any:

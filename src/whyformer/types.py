@@ -56,9 +56,10 @@ class Units:
         """The word that these units are the pieces of: as it stands in ``text``, else its labels joined."""
         if self.spans is not None and self.text is not None:
             start, end = self.spans[members[0]][0], self.spans[members[-1]][1]
-            if end > start:  # empty: ``text`` is that of another stream
+            if self.text[start:end].strip():  # empty: ``text`` is that of another stream
                 return self.text[start:end].strip()
-        return "".join(self.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
+        joined = "".join(self.labels[i].removeprefix("##").lstrip("Ġ▁") for i in members)
+        return joined or self.labels[members[0]]  # a space alone is called what its token is
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers as hf
 
 import whyformer as wf
 from tests.cli.test_cli import SNAPSHOTS, run
@@ -86,6 +87,16 @@ def test_two_texts(folder: Path, tmp_path: Path) -> None:
     ).stdout  # fmt: skip
     assert "pairs of tokens" in shown and "cosine of 'similarity'" in shown
     assert (tmp_path / "similar.png").is_file()
+
+
+def test_a_classifier_does_not_say_how_alike_texts_are(tmp_path: Path) -> None:
+    """It would be asked about both texts together, and a class of the pair explained."""
+    CASES["bert"].build("sdpa").save_pretrained(tmp_path)
+    processors.tokenizer().save_pretrained(tmp_path)
+    told = run("explain", "similar", "a cat", "two birds", "--model", tmp_path, code=1).stderr
+    assert "it has a head" in told and "AutoModel.from_pretrained" in told
+    hf.AutoModel.from_pretrained(tmp_path).save_pretrained(tmp_path)  # as it advises
+    assert "cosine of 'similarity'" in run("explain", "similar", "a cat", "two birds", "--model", tmp_path).stdout
 
 
 def test_translation_and_sound_show_what_was_read_for_each_token(folder: Path) -> None:

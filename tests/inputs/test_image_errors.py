@@ -12,6 +12,7 @@ from PIL import Image
 import whyformer as wf
 from tests.support import folders
 from whyformer.errors import BadInput
+from whyformer.image_file import open_image
 
 
 def explained(image: object) -> object:
@@ -65,3 +66,28 @@ def test_other_errors_of_the_model_are_its_own() -> None:
 def test_a_picture_of_an_array_is_explained() -> None:
     array = np.zeros((32, 32, 3), np.uint8)
     assert explained(Image.fromarray(array)).units.grid is not None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ending", ["png", "tif"])
+def test_pictures_of_16_bits_have_their_greys(tmp_path: Path, ending: str) -> None:
+    """Pillow would cut every number off at 255: white nearly everywhere."""
+    numbers = (np.arange(32 * 32).reshape(32, 32) * 64).astype(np.uint16)
+    path = tmp_path / f"scan.{ending}"
+    Image.fromarray(numbers).save(path)
+    for image in (path, Image.open(path), Image.fromarray(numbers)):
+        seen = np.asarray(open_image(image))
+        assert seen.shape == (32, 32, 3)
+        np.testing.assert_allclose(seen[..., 0], numbers / 257, atol=0.51)
+
+
+def test_numbers_without_a_white_are_no_picture(tmp_path: Path) -> None:
+    numbers = np.linspace(-1, 3, 32 * 32, dtype=np.float32).reshape(32, 32)
+    path = tmp_path / "depth.tif"
+    Image.fromarray(numbers).save(path)
+    for image in (path, Image.fromarray(numbers)):
+        with pytest.raises(BadInput, match=r"from -1 to 3, and which of them is black.*fromarray"):
+            explained(image)
+    image, black, white = Image.open(path), -1, 3  # and now as it advises
+    array = np.asarray(image)
+    scaled = Image.fromarray(((array - black) / (white - black) * 255).clip(0, 255).astype("uint8"))
+    assert isinstance(explained(scaled), wf.Explanation)

@@ -23,6 +23,7 @@ from tests.views.results import ALL, circuits, direct_shares, global_explanation
 from whyformer.errors import BadInput, UnknownName
 from whyformer.result import DATA, PICTURES, RESULTS, Result
 from whyformer.types import Cost
+from whyformer.views.facts import decimals, fixed
 from whyformer.views.view import Page, View
 
 DOORS = ("show", "plot", "save", "to_html", "_repr_html_", "to_frame", "to_dict", "load", "view")
@@ -223,3 +224,11 @@ def test_old_files_of_every_kind_that_had_any_are_kept() -> None:
     both = {"Explanation", "GlobalExplanation", "FeaturePermutation"}
     plain = {*both, "Comparison", "Recommendation", "CheckUp", "HeadImportance", "TCAVResult"}
     assert names == {f"{kind}.json" for kind in plain} | {f"{kind}.npz" for kind in both}
+
+
+def test_scores_that_nobody_could_count_are_told_in_one_power_of_ten() -> None:
+    """A product of norms through many layers reaches 8e14."""
+    scores = [8.1234e14, -3.1e13, 1.0]
+    digits = decimals(scores)
+    assert [fixed(score, digits) for score in scores] == ["8.1234e14", "-0.3100e14", "0.0000e14"]
+    assert [fixed(score, decimals([12345.6, 1.0])) for score in (12345.6, 1.0)] == ["12346", "1"]

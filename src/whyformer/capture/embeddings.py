@@ -19,7 +19,7 @@ class SwapEmbedding(TorchFunctionMode):
     def __init__(self, ids: Tensor, table: nn.Module | None, replace: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.ids = ids
-        self.weight = getattr(table, "weight", None)
+        self.table = table
         self.replace = replace
         self.weight_used: Tensor | None = None  # the table that the ids were looked up in, once they were
 
@@ -51,7 +51,8 @@ class SwapEmbedding(TorchFunctionMode):
         return other.clone() if other.is_leaf and other.requires_grad else other
 
     def _is_input(self, indices: Tensor, weight: Tensor, ids: Tensor) -> bool:
-        if indices.shape != ids.shape or (self.weight is not None and weight is not self.weight):
+        # The table's weight is asked for now: an offloaded one is another tensor in each pass.
+        if indices.shape != ids.shape or (self.table is not None and weight is not self.table.weight):
             return False
         return indices is ids or torch.equal(indices, ids)
 
@@ -100,7 +101,7 @@ class ShiftEmbedding(TorchFunctionMode):
 
     def __init__(self, table: nn.Embedding, delta: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.weight, self.delta = table.weight, delta
+        self.table, self.delta = table, delta
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -109,4 +110,4 @@ class ShiftEmbedding(TorchFunctionMode):
         if func.__name__ != "embedding":
             return out
         ids, weight = operands(args, kwargs)
-        return out + self.delta(ids).to(out) if weight is self.weight else out
+        return out + self.delta(ids).to(out) if weight is self.table.weight else out

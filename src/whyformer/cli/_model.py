@@ -73,6 +73,8 @@ def load_pair(name: str) -> tuple[Any, Any]:
 def load_encoder(name: str) -> tuple[Any, Any]:
     """A text encoder whose token vectors are averaged, or the SentenceTransformer that the folder holds."""
     _require_transformers()
+    from whyformer.inputs.similarity import compares_texts
+
     pooling = Path(name) / "1_Pooling" / "config.json"
     with quiet():
         if pooling.is_file() and '"pooling_mode_mean_tokens": true' not in pooling.read_text(encoding="utf-8"):
@@ -81,7 +83,15 @@ def load_encoder(name: str) -> tuple[Any, Any]:
             except ImportError:
                 raise BadInput(f"{name!r} pools its tokens in its own way: pip install sentence-transformers") from None
             return SentenceTransformer(name), None
-        return _model(name, headless=True), _processor(name, "AutoTokenizer", "tokenizer")
+        model = _model(name, headless=True)
+        if not compares_texts(model, ("", "")):
+            raise BadInput(
+                f"{name!r} is a {type(model).__name__}: it has a head, and would be asked about both texts together, "
+                "not how alike they are. Give an encoder without a head (a SentenceTransformer, or what "
+                "AutoModel.from_pretrained(…).save_pretrained(…) writes); what a classifier of pairs says is explained "
+                "in Python, whyformer.explain(model, (first, second), processor=tokenizer)."
+            )
+        return model, _processor(name, "AutoTokenizer", "tokenizer")
 
 
 def load_sound(name: str) -> tuple[Any, Any]:

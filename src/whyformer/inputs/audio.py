@@ -1,9 +1,11 @@
-"""Sound: frames of a waveform or spectrogram."""
+"""Sound: frames of a waveform or spectrogram, or patches of time and frequency."""
 
 from __future__ import annotations
 
+import inspect
 import wave
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from numbers import Real
 from pathlib import Path
@@ -13,16 +15,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.borrow import borrowed, known_about
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.spectrogram import Grid, Layout, layout_of, likely_time
 from whyformer.inputs.stream_inputs import StreamInput
-from whyformer.inputs.units import assemble
 from whyformer.types import Units
 
 
 class AudioInput(Modality):
-    """One clip per input; units are the frames the model attends over, labelled with their time where it is known."""
+    """One clip per input; units are the frames the model attends over, labelled with their time where it is known.
+
+    Where the model cuts a spectrogram into patches (AST), units are patches of time and frequency. Which axis of a
+    spectrogram is time is found by running the model (spectrogram.py).
+    """
 
     stream = "audio"
 
@@ -42,10 +51,12 @@ class AudioInput(Modality):
             )
         rate = int(getattr(self._extractor, "sampling_rate", 16000))
         clips = [clip_of(r, rate) for r in raw]
-        options = {"padding": True} if self.main == "input_values" else {}
-        encoded = self._extractor(clips, sampling_rate=rate, return_tensors="pt", **options)
+        padding = inspect.signature(self._extractor.__call__).parameters.get("padding")
+        pads = self.main == "input_values" or (padding is not None and padding.default is False)
+        encoded = self._extractor(clips, sampling_rate=rate, return_tensors="pt", **({"padding": True} if pads else {}))
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
-        if "attention_mask" not in tensors and len({len(c) for c in clips}) > 1 and self.main == "input_values":
+        waves = tensors[self.main].ndim == 2  # spectrograms of one length (AST, Whisper) hold silence in any case
+        if "attention_mask" not in tensors and len({len(c) for c in clips}) > 1 and waves:
             raise NotOffered(
                 "clips of different length are padded, and this processor gives no mask: explain them one by one, or "
                 "build the processor with return_attention_mask=True."
@@ -58,29 +69,101 @@ class AudioInput(Modality):
             raise UnknownName("tensor name", ", ".join(batch.tensors), [self.main], f"{self.main} is missing.")
         return batch
 
-    def _seconds(self, batch: Batch, length: int) -> float | None:
-        """Seconds per frame: the clip's length over the number of frames."""
+    # Time and frequency
+
+    def _bands(self) -> int | None:
+        """How many frequencies a spectrogram has, where the model or its processor says so."""
+        config = getattr(self.model, "config", None)
+        names = ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim")
+        counts = [getattr(config, name, None) for name in names] + [getattr(self._extractor, "num_mel_bins", None)]
+        return next((int(count) for count in counts if isinstance(count, int)), None)
+
+    def settle(self, one: Batch, grid: Grid | None) -> int:
+        sound = one.tensors[self.main]
+        if sound.ndim < 3:
+            return 0
+        facts, key = known_about(self.model), self._key(one)
+        if key in facts:
+            return 0
+        names, passes = module_names(self.model), 0
+
+        def values_at(other: Tensor) -> Tensor:
+            nonlocal passes
+            passes += 1
+            changed = one.with_tensors(**{self.main: other[None]})
+            with borrowed(self.model):
+                return first_values(lambda: self.call(changed), names)[0].transpose(0, 1).flatten(1)
+
+        facts[key] = layout_of(sound[0], values_at, grid, self._bands())
+        return passes
+
+    def _key(self, batch: Batch) -> tuple[Any, ...]:
+        return ("where time lies", self.main, tuple(batch.tensors[self.main].shape[1:]))
+
+    def layout(self, batch: Batch, length: int | None = None) -> Layout:
+        """Where time lies in the tensor. Of a model whose attention is not seen, what its shape makes likely."""
+        layout: Layout | None = known_about(self.model).get(self._key(batch))
+        if layout is not None and length in (None, layout.positions):
+            return layout
+        shape = batch.tensors[self.main].shape[1:]
+        return Layout(likely_time(shape, self._bands()), shape.numel() if length is None else length)
+
+    def length(self, batch: Batch) -> int:
+        return batch.tensors[self.main].shape[1 + self.layout(batch).time]
+
+    def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
+        layout = self.layout(batch, length)
+        return numbers.ndim == 3 and layout.time == 0 and numbers.shape[1] == length and layout.bands is None
+
+    def _seconds(self, batch: Batch) -> float | None:
+        """Of one sample, or one step of a spectrogram."""
         rate = getattr(self._extractor, "sampling_rate", None)
-        if rate is None:
-            return None
-        samples = batch.tensors[self.main].shape[-1]
-        if self.main == "input_features":
-            samples *= getattr(self._extractor, "hop_length", 160)
-        return float(samples / rate / length)
+        hop = 1 if batch.tensors[self.main].ndim == 2 else getattr(self._extractor, "hop_length", None)
+        return None if rate is None or hop is None else float(hop / rate)
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
-        step = self._seconds(batch, length)
-        result = []
-        for keep in self.keep(batch, length, front):
-            count = int(keep.sum())
-            labels = [f"frame {i}" if step is None else f"{i * step:.2f}s" for i in range(count)]
-            result.append(assemble(labels, [False] * count, self.stream, 0, front))
+        layout, result = self.layout(batch, length), []
+        for row, keep in enumerate(self.keep(batch, length, front)):
+            own = [position in layout.own for position in keep.nonzero()[:, 0].tolist()]
+            parts = iter(self._labels(batch, row, layout, own.count(False)))
+            names = iter(_own_names(own.count(True)))
+            labels = tuple(next(names) if special else next(parts) for special in own)
+            units = Units(labels, tuple(own), (self.stream,) * len(own))
+            if layout.grid is not None:
+                shape = batch.tensors[self.main].shape[1:]
+                size = (shape[layout.bands or 0], shape[layout.time])
+                units = replace(units, grid=layout.grid, image_size=size)
+            result.append(units)
         return result
+
+    def _labels(self, batch: Batch, row: int, layout: Layout, count: int) -> list[str]:
+        if layout.unplaced:
+            return [f"position {i}" for i in range(count)]
+        seconds = self._seconds(batch)
+        steps = count if layout.grid is None else layout.grid[1]
+        if seconds is None:
+            # A patch is named by the first frame in it, as there are more frames than patches.
+            starts = range(count) if layout.grid is None else self.edges(batch, row, steps)
+            times = [f"frame {start}" for start in list(starts)[:steps]]
+        else:
+            size = batch.tensors[self.main].shape[1 + layout.time]
+            times = [f"{i * size * seconds / self._steps_in_all(batch, row, steps):.2f}s" for i in range(steps)]
+        if layout.grid is None:
+            return times
+        bands = _edges(batch.tensors[self.main].shape[1 + (layout.bands or 0)], layout.grid[0])
+        return [f"{time} mel {low}–{high - 1}" for low, high in pairwise(bands) for time in times]
+
+    def _steps_in_all(self, batch: Batch, row: int, steps: int) -> float:
+        """How many there would be without padding at the end."""
+        size = batch.tensors[self.main].shape[1 + self.layout(batch).time]
+        return steps * size / max(1, self.edges(batch, row, 1)[-1])
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         """(B, length) frames that hold sound, where the model knows how samples become frames."""
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
         mask = batch.tensors.get("attention_mask")
+        if mask is not None and mask.shape == keep.shape:
+            return mask.bool()
         reduce = next(
             (m._get_feature_vector_attention_mask for m in self.model.modules()
              if callable(getattr(m, "_get_feature_vector_attention_mask", None))),
@@ -91,6 +174,8 @@ class AudioInput(Modality):
         reduced: Tensor = reduce(length, mask)  # type: ignore[operator]
         return reduced.bool()
 
+    # Silence
+
     @property
     def replacements(self) -> tuple[str, ...]:
         return ("zero", "mean")
@@ -99,12 +184,45 @@ class AudioInput(Modality):
         """Silence, one frame at a time: the samples (or columns) that a frame covers."""
         if replacement not in self.replacements:
             raise UnknownName("replacement", replacement, self.replacements)
-        sound, edges = batch.tensors[self.main][row], self.edges(batch, row, len(units))
+        sound, regions = batch.tensors[self.main][row], self.regions(batch, row, units)
         changed = sound.repeat(len(units), *[1] * sound.ndim)
-        filler = 0.0 if replacement == "zero" else sound[..., : edges[-1]].mean(-1, keepdim=True)
-        for i in range(len(units)):
-            changed[i, ..., edges[i] : edges[i + 1]] = filler
+        filler = self.silence(batch, row, sound, replacement)
+        for i, region in enumerate(regions):
+            if region is not None:
+                changed[i][region] = filler.expand_as(sound)[region]
         return batch.select([row] * len(units)).with_tensors(**{self.main: changed})
+
+    def silence(self, batch: Batch, row: int, sound: Tensor, replacement: str) -> Tensor:
+        """Nothing, or the clip's mean over time, in a shape that expands to one clip's."""
+        time = self.layout(batch).time
+        heard = sound.narrow(time, 0, self.edges(batch, row, 1)[-1])
+        mean = heard.mean(time, keepdim=True)
+        return mean if replacement == "mean" else torch.zeros_like(mean)
+
+    def regions(self, batch: Batch, row: int, units: Units) -> list[tuple[slice, ...] | None]:
+        """The part of one clip's tensor that each unit covers; None for a token that the model brings itself."""
+        layout = self.layout(batch)
+        if layout.unplaced:
+            raise NotOffered(
+                f"the model attends over {layout.positions} patches of time and frequency in an order that was not "
+                "found, so none can be taken away. Use an attention method, or a gradient method with at='embeddings'."
+            )
+        shape = batch.tensors[self.main].shape[1:]
+        whole = [slice(None)] * len(shape)
+        count = list(units.special).count(False)
+        parts: list[tuple[slice, ...]] = []
+        if layout.grid is None:
+            for start, end in pairwise(self.edges(batch, row, count)):
+                parts.append((*whole[: layout.time], slice(start, end), *whole[layout.time + 1 :]))
+        else:
+            assert layout.bands is not None
+            for low, high in pairwise(_edges(shape[layout.bands], layout.grid[0])):
+                for start, end in pairwise(self.edges(batch, row, layout.grid[1])):
+                    part = list(whole)
+                    part[layout.time], part[layout.bands] = slice(start, end), slice(low, high)
+                    parts.append(tuple(part))
+        each = iter(parts)
+        return [None if special else next(each) for special in units.special]
 
     def stream_inputs(
         self, stream: str, layout: Mapping[str, slice], placed: Placed, whole: Modality
@@ -113,10 +231,19 @@ class AudioInput(Modality):
 
     def edges(self, batch: Batch, row: int, count: int) -> list[int]:
         """Where each of ``count`` frames of one clip begins, in samples or columns, and where the last one ends."""
-        samples = batch.tensors[self.main].shape[-1]
+        samples = batch.tensors[self.main].shape[1 + self.layout(batch).time]
         mask = batch.tensors.get("attention_mask")
         real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
-        return [round(i * real / count) for i in range(count + 1)]
+        return _edges(real, count)
+
+
+def _edges(size: int, count: int) -> list[int]:
+    return [round(i * size / count) for i in range(count + 1)]
+
+
+def _own_names(count: int) -> list[str]:
+    """As AST and its kin call them."""
+    return ["[CLS]", "[DIST]", *(f"[EXTRA{i}]" for i in range(2, count))][:count]
 
 
 class Frames(StreamInput):
@@ -127,24 +254,25 @@ class Frames(StreamInput):
         self.part = part
 
     def per_unit(self, row: int, numbers: Tensor, largest: bool) -> Tensor:
-        edges = self.part.edges(self.placed.batch, row, len(self.units(row)))
-        flat = numbers.flatten(0, -2) if numbers.ndim > 1 else numbers[None]
-        spans = [flat[:, start:end] for start, end in pairwise(edges)]
-        zero = flat.new_zeros(())
-        return torch.stack([s.sum() if not largest else s.amax() if s.numel() else zero for s in spans])
+        zero = numbers.new_zeros(())
+        scores = []
+        for region in self.part.regions(self.placed.batch, row, self.units(row)):
+            part = zero if region is None else numbers[region]
+            scores.append(part.sum() if not largest else part.amax() if part.numel() else zero)
+        return torch.stack(scores)
 
     def kept(self, row: int, numbers: Tensor) -> Tensor:
+        time = self.part.layout(self.placed.batch).time
         last = self.part.edges(self.placed.batch, row, 1)[-1]
-        return torch.arange(numbers.shape[-1], device=numbers.device) < last
+        shape = [-1 if axis == time else 1 for axis in range(numbers.ndim)]
+        return (torch.arange(numbers.shape[time], device=numbers.device) < last).view(shape)
 
     @property
     def fillers(self) -> tuple[str, ...]:
         return ("zero", "mean")
 
     def filled(self, row: int, numbers: Tensor, filler: str | int) -> Tensor:
-        last = self.part.edges(self.placed.batch, row, 1)[-1]
-        mean = numbers[..., :last].mean(-1, keepdim=True)
-        return (mean if filler == "mean" else torch.zeros_like(mean)).expand_as(numbers)
+        return self.part.silence(self.placed.batch, row, numbers, str(filler)).expand_as(numbers)
 
 
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:

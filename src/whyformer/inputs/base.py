@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.intercept import OffPlan
 from whyformer.capture.leaves import LookupLeaves
@@ -92,11 +93,8 @@ class Modality(ABC):
         if are_tensors(inputs):
             batch = self.adopt(inputs)
             return Source(self, batch, batch.size)
-        if isinstance(inputs, Mapping):
-            raise BadInput(
-                f"the inputs are a dict ({', '.join(map(str, list(inputs)[:4]))}), and none of its values is a tensor: "
-                "give the text, picture or sound itself, or torch tensors by the names of the model's arguments."
-            )
+        if isinstance(inputs, (Mapping, Set)):
+            raise BadInput(_no_list(inputs))
         single = is_single(inputs)
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
@@ -243,6 +241,21 @@ class Modality(ABC):
         """The inputs with other numbers in the first of ``grid`` patches; None where there are none."""
         return None
 
+    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
+        """All of the input is one of the ``keys`` positions: the others are something else (rows that were learned).
+
+        forward: runs the model, and counts how often.
+        """
+        return False
+
+    def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
+        """Find out, by running the model, what its units are; how many passes that took."""
+        return 0
+
+    def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
+        """The second axis of the input's numbers holds the ``length`` positions that the model attends over."""
+        return numbers.ndim <= 3 and (numbers.ndim < 2 or numbers.shape[1] <= length)
+
     def padded_grid(self, batch: Batch, length: int) -> tuple[int, int] | None:
         """Rows and columns of what the model attends to, padding included, where pictures are padded."""
         return None
@@ -334,7 +347,8 @@ class Modality(ABC):
         """To the model's device, floats in the model's dtype."""
         weight = next(iter(self.model.parameters()), torch.empty(0))
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
-        return tensor.to(device=weight.device, dtype=dtype)
+        device = execution_device(self.model) if weight.is_meta else weight.device
+        return tensor.to(device=device, dtype=dtype)
 
     def call(self, batch: Batch, **extra: Any) -> Any:
         """Run the model on a batch."""
@@ -369,6 +383,18 @@ class LearnedPositions(Modality):
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         return batch.select([row] * len(units))
+
+
+def _no_list(inputs: Mapping[Any, Any] | Set[Any]) -> str:
+    """What to pass in place of a dict of raw inputs (its keys are none), or of a set (it has no order)."""
+    if not isinstance(inputs, Mapping):
+        return "the inputs are a set, which has no order: pass a list of them."
+    names = ", ".join(repr(str(key)) for key in list(inputs)[:8]) or "none"
+    first = next(iter(inputs), "text")
+    return (
+        f"the inputs are a dict with the keys {names} and no tensor in it. Pass the text or picture itself, e.g. "
+        f"inputs[{first!r}], or a list of them; or the model's own tensors by the names of its arguments."
+    )
 
 
 def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...] | None:

@@ -114,9 +114,11 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
             return Seq2SeqInput(model, processor, source, target)
     config = getattr(model, "config", None)
     sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
-    if sources and (getattr(config, "is_encoder_decoder", False) or "decoder_input_ids" in names):
-        return Seq2SeqInput(model, processor, sources[0])
     parameters = signature_of(model)
+    # A classifier on the encoder alone (WhisperForAudioClassification) shares its config with the whole.
+    writes = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
+    if sources and (writes or "decoder_input_ids" in names):
+        return Seq2SeqInput(model, processor, sources[0])
     if "pixel_values" in names and "decoder_input_ids" in parameters and "input_ids" not in parameters:
         return Seq2SeqInput(model, processor, "pixel_values")  # TrOCR: what is read from an image
     if "pixel_values" in names and task_of(model).endswith("ForObjectDetection"):

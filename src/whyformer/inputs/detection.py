@@ -9,14 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
-from whyformer.inputs.base import LearnedPositions, Modality
+from whyformer.inputs.base import LearnedPositions, Modality, shifted
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.streams import without_each
 from whyformer.types import Target, Units
 
 THRESHOLD = 0.5
+TIE = 1e-6  # of two queries that say the same, the one that is explained
+PICKED = (
+    "this detector picks its queries anew for each picture: a changed picture is asked about the object that is most "
+    "like the explained one in its box and classes."
+)
 
 
 class DetectionInput(ImageInput):
@@ -36,12 +42,46 @@ class DetectionInput(ImageInput):
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         logits: Tensor = output.logits
         queries = torch.tensor(batch.positions or [0] * len(logits), device=logits.device)
+        if batch.encodings and "object" in batch.encodings[0]:
+            queries = self._same_objects(output, batch, queries)
         return logits[torch.arange(len(logits), device=logits.device), queries]
+
+    @torch.no_grad()
+    def _same_objects(self, output: Any, batch: Batch, queries_B: Tensor) -> Tensor:
+        """(B,) the query of each image whose box and classes are most like those of the object that is explained.
+
+        The similarity is D-RISE's (Petsiuk et al. 2021, eq. 3), overlap of boxes times cosine of class probabilities,
+        with the generalised overlap, which also tells near boxes from far ones.
+        """
+        boxes_BQ4 = _corners(output.pred_boxes)
+        probability_BQC = self._probability(output.logits.float())
+        box_B4, wanted_BC = (
+            torch.tensor([e["object"][part] for e in batch.encodings], device=boxes_BQ4.device)
+            for part in ("box", "classes")
+        )
+        cosine_BQ = nn.functional.cosine_similarity(probability_BQC, wanted_BC[:, None], dim=-1)
+        likeness_BQ = (1 + _overlap(boxes_BQ4, box_B4[:, None])) / 2 * cosine_BQ
+        likeness_BQ.scatter_add_(1, queries_B[:, None], torch.full_like(likeness_BQ[:, :1], TIE))
+        return likeness_BQ.argmax(1)
+
+    def _picks_queries(self, one: Batch, output: Any) -> bool:
+        """Whether query 3 is another part of another picture: they start where the picture says (RT-DETR)."""
+        facts = known_about(self.model)
+        start = getattr(output, "init_reference_points", None)
+        if start is None or getattr(output, "pred_boxes", None) is None:
+            return False
+        if "picks queries" not in facts:
+            other = one.with_tensors(**{self.main: shifted(one.tensors[self.main])})
+            with borrowed(self.model), torch.no_grad():
+                elsewhere = self.call(other).init_reference_points
+            facts["picks queries"] = not torch.allclose(start[:1], elsewhere[:1], atol=1e-4)
+        return bool(facts["picks queries"])
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         with torch.no_grad():
             output = self.call(batch)
-        boxes = _corners(getattr(output, "pred_boxes", None), batch.size)
+        boxes = _clamped(getattr(output, "pred_boxes", None), batch.size)
+        picks = self._picks_queries(batch.select([0]), output)
         logits = output.logits.float()
         probability = self._probability(logits)
         best, classes = probability.max(-1)
@@ -65,12 +105,19 @@ class DetectionInput(ImageInput):
             wanted.append(index)
             warnings.append(())
         batch_warnings = batch.warnings or ((),) * batch.size
+        facts: list[dict[str, Any]] = [{"boxes": boxes[r]} for r in rows]
+        if picks:
+            corners = _corners(output.pred_boxes)
+            warnings = [(*w, PICKED) for w in warnings]
+            for fact, row, query in zip(facts, rows, queries, strict=True):
+                found_at, classes_C = corners[row, query].tolist(), probability[row, query].tolist()
+                fact["object"] = {"box": found_at, "classes": classes_C}
         steps = replace(
             batch.select(rows),
             positions=tuple(queries),
             warnings=tuple((*batch_warnings[r], *w) for r, w in zip(rows, warnings, strict=True)),
             groups=tuple(rows) if everything else (),
-            encodings=tuple({"boxes": boxes[r]} for r in rows),
+            encodings=tuple(facts),
         )
         return steps, wanted
 
@@ -106,6 +153,40 @@ class DetectionInput(ImageInput):
             raise UnknownName("target", name, [f"0 to {count - 1}"])
         return int(name)
 
+    def _names(self, extra: int) -> list[str]:
+        count = self._asking if self._asking <= extra else 0
+        return [*super()._names(extra - count), *(f"[detection token {i}]" for i in range(count))]
+
+    @property
+    def _asking(self) -> int:
+        """YOLOS asks with tokens that stand among the patches: so many."""
+        return getattr(getattr(self.model, "config", None), "num_detection_tokens", 0) or 0
+
+    # Which of them is explained decides which row feeds the head.
+
+    def form(self, batch: Batch) -> tuple[Any, ...]:
+        return batch.positions[:1] if self._asking else ()
+
+    def one_by_one(self, batch: Batch) -> bool:
+        return bool(self._asking) and len(set(batch.positions)) > 1
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        each = super().units(batch, length, front, grid)
+        return [self._with_boxes(units, batch, row) for row, units in enumerate(each)]
+
+    def _with_boxes(self, units: Units, batch: Batch, row: int) -> Units:
+        """Detection tokens are queries, each with the box that it gave."""
+        asking = [i for i, label in enumerate(units.labels) if label.startswith("[detection token")]
+        if not asking:
+            return units
+        stream = tuple("queries" if i in set(asking) else s for i, s in enumerate(units.stream))
+        boxes = batch.encodings[row].get("boxes") if batch.encodings else None
+        if boxes is None or len(boxes) != len(asking):
+            return replace(units, stream=stream)
+        place = dict(zip(asking, boxes, strict=True))
+        nowhere = (0.0, 0.0, 0.0, 0.0)
+        return replace(units, stream=stream, boxes=tuple(place.get(i, nowhere) for i in range(len(units))))
+
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "queries":
             return LearnedPositions(self.model, self.main), batch
@@ -123,13 +204,30 @@ class DetectionInput(ImageInput):
         return without_each(self, batch, row, units, replacement)
 
 
-def _corners(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...], ...] | None]:
-    """Per input, left, top, right, bottom of each query's box as shares of the image, from centres and sides."""
+def _corners(boxes_BQ4: Tensor) -> Tensor:
+    """Left, top, right, bottom of each query's box as shares of the image, from centres and sides."""
+    centre, half = boxes_BQ4.float()[..., :2], boxes_BQ4.float()[..., 2:] / 2
+    return torch.cat([centre - half, centre + half], -1)
+
+
+def _clamped(boxes_BQ4: Tensor | None, size: int) -> list[tuple[tuple[float, ...], ...] | None]:
+    """Per input, what of the boxes lies inside the image."""
     if boxes_BQ4 is None:
         return [None] * size
-    centre, half = boxes_BQ4.float()[..., :2], boxes_BQ4.float()[..., 2:] / 2
-    corners = torch.cat([centre - half, centre + half], -1).clamp(0, 1)
-    return [tuple(tuple(box) for box in row) for row in corners.tolist()]
+    return [tuple(tuple(box) for box in row) for row in _corners(boxes_BQ4).clamp(0, 1).tolist()]
+
+
+def _overlap(a: Tensor, b: Tensor) -> Tensor:
+    """Generalised intersection over union of boxes given by corners (Rezatofighi et al. 2019): 1 is the same box,
+    -1 one far away."""
+
+    def area(box: Tensor) -> Tensor:
+        return (box[..., 2:] - box[..., :2]).clamp_min(0).prod(-1)
+
+    inner = torch.cat([torch.maximum(a[..., :2], b[..., :2]), torch.minimum(a[..., 2:], b[..., 2:])], -1)
+    outer = torch.cat([torch.minimum(a[..., :2], b[..., :2]), torch.maximum(a[..., 2:], b[..., 2:])], -1)
+    union = (area(a) + area(b) - area(inner)).clamp_min(TIE)
+    return area(inner) / union - 1 + union / area(outer).clamp_min(TIE)
 
 
 class PaddedImage(ImageInput):

@@ -80,7 +80,9 @@ class ImageTextInput(TextInput):
         batch = self.adopt({k: v for k, v in tensors.items() if self._takes(k)})
         tokenizer = self._tokenizer()
         facts = tuple(self._facts((text,), tokenizer(text)) for _, text in pairs)
-        batch = replace(batch, raw=tuple(pairs), encodings=facts, warnings=((),) * len(pairs))
+        batch = replace(
+            batch, raw=tuple(pairs), encodings=facts, warnings=tuple(self.unknown_words(f["ids"]) for f in facts)
+        )
         return batch if self._answer is None else self._answer.with_answers(batch, answers)
 
     def adopt(self, tensors: Any) -> Batch:

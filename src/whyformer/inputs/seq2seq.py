@@ -72,6 +72,9 @@ class Seq2SeqInput(TextInput):
 
     # Units
 
+    def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
+        return self._source.settle(one, grid)
+
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextInput)):
             return self._answer.part(batch, self.main)

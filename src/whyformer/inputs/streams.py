@@ -111,7 +111,11 @@ def without_each(modality: Modality, batch: Batch, row: int, units: Units, repla
     keep = [v.keep_BN for v in variants if v.keep_BN is not None]
     positions = tuple(p for v in variants for p in v.positions)
     by_stream = Batch(
-        tensors, keep_BN=torch.cat(keep) if keep else None, constants=batch.constants, positions=positions
+        tensors,
+        keep_BN=torch.cat(keep) if keep else None,
+        constants=batch.constants,
+        positions=positions,
+        encodings=tuple(e for v in variants for e in v.encodings) if modality.objects else (),
     )
     return by_stream.select(sorted(range(len(units)), key=numbers.__getitem__))
 

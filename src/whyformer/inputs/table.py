@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import NOT_THE_MODELS, Modality, Source, model_failed, over_features, require_numbers
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
@@ -192,9 +192,23 @@ class TableInput(Modality):
 
     # Units
 
+    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
+        facts, key = known_about(self.model), ("row is one token", self._widths)
+        if key not in facts and keys > 1 and len(self.table.columns) > 1 and not self.table.tokens:
+            try:
+                facts[key] = any(len(names) == len(self.table.columns) for names in self.tokens(one, keys))
+            except NotOffered:  # a column reaches several: said where it is asked for
+                facts[key] = False
+        return bool(facts.get(key))
+
     def tokens(self, batch: Batch, length: int) -> Tokens:
-        """Which column each attention position was made from, found by changing one column at a time."""
+        """Which column each attention position was made from, found by changing one column at a time.
+
+        Where the row is one token, as the rows beside it are, its columns are units of their own.
+        """
         facts, key = known_about(self.model), ("tokens", self.table, length)
+        if facts.get(("row is one token", self._widths)) and length == len(self.table.columns):
+            return tuple((name,) for name in self.table.columns)
         if key not in facts:
             facts[key] = named_tokens(self.table, length) if self.table.tokens else observed_tokens(self, batch, length)
         tokens: Tokens = facts[key]

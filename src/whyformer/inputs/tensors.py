@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
-from whyformer.inputs.base import Modality, require_shown
-from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.base import Modality, Source, require_shown, shifted
+from whyformer.inputs.batch import Batch, Raw, are_tensors
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.units import assemble, pick
 from whyformer.types import Units
@@ -35,12 +38,29 @@ class TensorInput(Modality):
         """A table is one whose columns are named; of bare tensors nothing is known."""
         return "" if self.stream == "table" else self.stream
 
+    def source(self, inputs: Any) -> Source:
+        if isinstance(inputs, Mapping) and not are_tensors(inputs):
+            self.encode([inputs])  # a row of a table, and how to say so
+        return super().source(inputs)
+
     def encode(self, raw: Sequence[Raw]) -> Batch:
         raise MissingProcessor(
             f"{type(self.model).__name__} is called with tensors here: pass a dict or tuple of tensors with a leading "
             "batch axis, or a processor that turns your raw inputs into them. For the rows of a table (a DataFrame, "
             "dicts) that is processor=wf.Table(numerical=[…], categorical={…})."
         )
+
+    def length(self, batch: Batch) -> int:
+        return len(self.columns(batch)) if self.stream == "table" else super().length(batch)
+
+    def is_one_token(self, one: Batch, keys: int, forward: Callable[[Batch], Any]) -> bool:
+        floats = {k: v for k, v in one.tensors.items() if v.is_floating_point()}
+        if self.stream != "table" or self.seen_columns(one, keys) or not floats or len(self.columns(one)) < 2:
+            return False
+        other = one.with_tensors(**{k: shifted(v) for k, v in floats.items()})
+        names = module_names(self.model)
+        before, after = (first_values(partial(forward, batch), names) for batch in (one, other))
+        return int((before != after).any(-1).any(1)[0].sum()) == 1
 
     def columns(self, batch: Batch) -> list[tuple[str, int]]:
         """(tensor, column) of each input unit."""

@@ -18,7 +18,7 @@ from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import drawn_inputs
 from whyformer.inputs.stream_inputs import StreamInput, Words
-from whyformer.inputs.units import assemble, distinct_words, words_of
+from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, words_of
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -51,6 +51,7 @@ class TextInput(Modality):
                 warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
             else:
                 warnings.append(())
+            warnings[-1] += self.unknown_words(encodings[i]["input_ids"])
         batch = padded(tokenizer, encodings)
         keep = batch.get("attention_mask", torch.ones_like(batch["input_ids"]))
         batch = self._by_argument_names(batch, keep)
@@ -62,6 +63,19 @@ class TextInput(Modality):
             raw=tuple(t[0] if len(t) == 1 else t for t in texts),
             warnings=tuple(warnings),
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
+        )
+
+    def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """A note, where most of a text are words that the tokenizer does not know: they all look the same."""
+        tokenizer, specials = self._tokenizer(), self.special_ids()
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        words = [i for i in ids if i not in specials]
+        count = 0 if unknown is None else words.count(int(unknown))
+        if count <= len(words) / 2:
+            return ()
+        return (
+            f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "
+            "the model sees the same in place of each. Is the text in a language and script that it was made for?",
         )
 
     def one_by_one(self, batch: Batch) -> bool:
@@ -234,7 +248,7 @@ class TextInput(Modality):
                     extra,
                     front,
                     word=tuple(word) if word else words_of(labels, special) if self.processor else None,
-                    spans=tuple((s.start, s.end) if s else (0, 0) for s in spans) if spans else None,
+                    spans=_spans(labels, spans, facts["text"]) if spans else None,
                     text=facts.get("text") if known else None,
                 )
             )
@@ -390,6 +404,17 @@ class TextInput(Modality):
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
         return Batch(tensors, keep_BN=keep, constants=one.constants)
+
+
+def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:
+    """The characters of each token. SentencePiece puts a ``▁`` of its own before a text: it stands for none of them,
+    though the tokenizer says that it is the first."""
+    result = []
+    for label, span in zip(labels, spans, strict=True):
+        start, end = (span.start, span.end) if span else (0, 0)
+        invented = not label.strip(WORD_STARTS) and text[start:end].strip()
+        result.append((start, start) if invented else (start, end))
+    return tuple(result)
 
 
 def _view(whole: Modality, stream: str, batch: Batch) -> Batch:

@@ -8,6 +8,8 @@ from typing import Any
 
 from whyformer.types import Units
 
+WORD_STARTS = "▁Ġ"  # how SentencePiece and byte-level tokenizers write that a space stood before a piece
+
 
 def assemble(
     labels: Sequence[str],

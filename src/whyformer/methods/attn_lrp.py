@@ -80,13 +80,16 @@ def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:
     units (raw audio)."""
     if run.modality.embeds or run.modality.pixels:
         return run.modality.multi_input
-    return len(leaves) > 1 or leaves[0].ndim < 2 or leaves[0].shape[1] > run.length
+    return len(leaves) > 1 or leaves[0].ndim < 2 or not run.modality.in_steps(leaves[0], run.batch, run.length)
 
 
 def _require_one_stream(run: Run) -> None:
     sites = run.study.sites
     apart = run.modality.embeds and bool(sites) and not run.study.one_stream
-    if apart or any(site.kind == "cross" for site in sites):
+    # A learned query that pools one input (SigLIP's classifier) is no input: nothing goes to another stream.
+    pools = not run.modality.multi_input and not run.modality.embeds and run.multi_stream
+    crossing = [site for site in sites if site.kind == "cross" and not (pools and site.streams[0] == "queries")]
+    if apart or crossing:
         raise NotOverUnits(
             "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "
             "Use generic_attention, which has rules for several streams, or occlusion."

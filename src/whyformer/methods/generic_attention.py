@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from whyformer.engines.attention.maps import (
+    Heads,
     cumulative,
     maps_of,
     over_heads,

@@ -51,6 +51,11 @@ SEVERAL_LAYERS = (
     "the head reads the states after several layers, not after the last one alone; attention methods follow what "
     "passes through all layers, and miss what earlier ones tell the head directly."
 )
+ONE_TOKEN = (
+    "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
+    "that it learns from, as TabPFN does), so attention tells nothing about columns. Use a gradient or perturbation "
+    "method (integrated_gradients, shap, occlusion)."
+)
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
@@ -173,6 +178,9 @@ def study_one(modality: Modality, one: Batch) -> Study:
     )
     if first_BHKD is None:
         return study
+    if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
+        columns = Study((), None, None, Leak(), (), 0, length, run.count)
+        return columns.refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
     if not study.one_stream:
         return study_several(modality, one, study, schedule)
     extra = sites[0].keys - length if modality.lengths_vary else 0
@@ -311,6 +319,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = beside_others(modality, batch.select([row]))
     else:
         study = study_one(modality, batch.select([row]))
+        if study.sites:
+            study = replace(study, forwards=study.forwards + modality.settle(batch.select([row]), study.grid))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True

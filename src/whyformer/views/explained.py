@@ -14,7 +14,7 @@ from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES, in_folder
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
-from whyformer.views.image import frames_of, heat, to_pixels
+from whyformer.views.image import frames_of, heat, of_sound, to_pixels
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
@@ -80,6 +80,7 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
         members = [i for i, s in enumerate(units.stream) if s == stream]
         name = f" ({stream})" if len(set(units.stream)) > 1 else ""
         if _is_grid(units, stream):
+            name = ": time →, frequency ↑" if of_sound(units) else name
             panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
             panels.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
             continue
@@ -171,6 +172,8 @@ def title_of(explanation: Explanation) -> str:
 
 def _title(explanation: Explanation) -> str:
     units = explanation.units
+    if units.grid is not None and of_sound(units):
+        return f"sound, {units.grid[0]} bands × {units.grid[1]} steps"
     if units.grid is not None and units.text is None:
         return f"image, {units.grid[0]} × {units.grid[1]} patches"
     if units.text is not None:

@@ -14,6 +14,7 @@ from whyformer.views.view import Fact, position_read
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
 RELATIVE = "_relative"
 STAND_INS = ("baseline", "replace")
+POWERS = 7  # scores of ten million and more are told in powers of ten
 
 
 def facts(explanation: Explanation) -> tuple[Fact, ...]:
@@ -144,14 +145,21 @@ def short(value: float) -> str:
 
 
 def fixed(score: float, digits: int) -> str:
-    """A score with so many decimals; what rounds to zero has no sign."""
+    """A score with so many decimals; what rounds to zero has no sign. Below zero: in so many powers of ten."""
+    if digits < 0:
+        return f"{fixed(score / 10.0**-digits, 4)}e{-digits}"
     text = f"{score:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
 
 def decimals(scores: list[float]) -> int:
-    """Decimals that give the largest score five significant digits, so that a column of scores lines up."""
+    """Decimals that give the largest score five significant digits, so that a column of scores lines up.
+
+    Where nobody could count the digits (a product of norms through many layers), all are told in the power of ten of
+    the largest, which is returned below zero.
+    """
     largest = max((abs(s) for s in scores if math.isfinite(s)), default=0.0)
     if largest == 0:
         return 1
-    return min(12, max(0, 4 - math.floor(math.log10(largest))))
+    power = math.floor(math.log10(largest))
+    return -power if power >= POWERS else min(12, max(0, 4 - power))

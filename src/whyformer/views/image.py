@@ -191,17 +191,30 @@ def heat(
     scale: Scale | None = None,
     times: float = 1.0,
 ) -> Heat:
-    """The patches' scores over the image, from the lowest to the highest patch."""
+    """The patches' scores over the image, from the lowest to the highest patch.
+
+    Patches of sound are drawn as spectrograms are: time from left to right, low frequencies at the bottom.
+    """
     require_fit(image, explanation.units)
     values = explanation.heatmap() * np.float32(times)
+    if of_sound(explanation.units):
+        values = values[::-1]
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
-    return Heat(values, scale, image, interpolation, explanation.units.image_size, frames_of(explanation))
+    size, upwards = explanation.units.image_size, of_sound(explanation.units)
+    return Heat(values, scale, image, interpolation, size, frames_of(explanation), upwards)
+
+
+def of_sound(units: Units) -> bool:
+    """A grid of bands by steps in time."""
+    return units.grid is not None and set(units.stream) == {"audio"}
 
 
 def require_fit(image: Array | None, units: Units) -> None:
     """A map over a picture of another shape than the model saw would lie in the wrong place."""
     if image is None or units.image_size is None or units.grid is None:
         return
+    if of_sound(units):
+        raise BadInput("image= is for pictures, and these are patches of sound: leave it out.")
     (height, width), (high, wide) = image.shape[:2], units.image_size
     if any(_alike((height, width), shape, units.grid) for shape in (units.image_size, units.picture_size) if shape):
         return

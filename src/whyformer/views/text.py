@@ -43,11 +43,8 @@ def token_run(
         return TokenRun(tuple(_joined(chosen, times)), scale)
     pieces: list[Piece] = []
     at = 0
-    for entry in sorted(chosen, key=lambda e: e.span or NOWHERE):
+    for entry in _by_place(chosen):
         start, end = entry.span or NOWHERE
-        start = max(start, at)  # byte-level tokens can share a character: the first one keeps it
-        if end <= start:
-            continue
         # Spaces that a tokenizer counts to a word are not part of what is read.
         start += len(text[start:end]) - len(text[start:end].lstrip())
         if start > at:
@@ -58,6 +55,23 @@ def token_run(
     if at < len(text):
         pieces.append(Piece(text[at:]))
     return TokenRun(tuple(pieces), scale)
+
+
+def _by_place(entries: list[_Entry]) -> list[_Entry]:
+    """What stands in the string, from left to right. Pieces of one character (bytes) are one, their scores summed."""
+    places: list[_Entry] = []
+    for entry in sorted(entries, key=lambda e: e.span or NOWHERE):
+        start, end = entry.span or NOWHERE
+        if end <= start:
+            continue
+        before = places[-1] if places else None
+        if before is None or before.span is None or start >= before.span[1]:
+            places.append(entry)
+            continue
+        span = (before.span[0], max(end, before.span[1]))
+        special = before.special and entry.special
+        places[-1] = _Entry(before.label, before.score + entry.score, special, span)
+    return places
 
 
 def _joined(entries: list[_Entry], times: float) -> list[Piece]:
@@ -105,10 +119,12 @@ def ranking(
 
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
-    """The scale of an explanation alone; words can reach further than their pieces."""
+    """The scale of an explanation alone; words, and characters of several bytes, can reach further than
+    their pieces."""
     left_out = outshining(explanation)
     members = [i for i in range(len(explanation.units)) if i != left_out]
-    words = np.array([e.score for e in _entries(explanation, by, members) if not e.special])
+    entries = _entries(explanation, by, members)
+    words = np.array([e.score for e in (*entries, *_by_place(entries)) if not e.special])
     return scale_of([ordinary(explanation), words], explanation.signed)
 
 

@@ -144,6 +144,7 @@ class Heat:
     interpolation: str = "bilinear"  # "nearest" shows the grid
     size: tuple[int, int] | None = None  # height, width that the grid covers
     frames: tuple[Frame, ...] = ()
+    upwards: bool = False  # patches are numbered from the bottom (frequencies)
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,4 +75,4 @@ def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:
 
 def _no_steps(run: Run, leaf: Tensor) -> bool:
     """Its second axis does not hold the positions that the model attends over: sound, or the frames of a video."""
-    return leaf.ndim > 3 or (leaf.ndim > 1 and leaf.shape[1] > run.length)
+    return not run.modality.in_steps(leaf, run.batch, run.length)

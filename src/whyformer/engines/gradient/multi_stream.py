@@ -180,6 +180,8 @@ def _layout(run: Run) -> dict[str, slice]:
     """Where each stream lies among all positions."""
     if run.multi_stream:
         return slices(run.stream_sizes)
+    if not run.modality.embeds:  # a detector whose queries stand among its patches, or attend to none of them
+        return {run.modality.stream: slice(0, run.length)}
     tokens = run.batch.tensors[run.modality.main].shape[1]
     rest = run.length - tokens
     sizes = {"image": rest, "text": tokens} if run.study.front else {"text": tokens, "image": rest}

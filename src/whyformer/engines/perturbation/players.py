@@ -102,7 +102,7 @@ def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:
 def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int, ...]]:
     """Neighbouring patches of like colour, about ``wanted`` groups (Ward linkage over the grid)."""
     units = run.units[row]
-    if units.grid is None:
+    if units.grid is None or set(units.stream) == {"audio"}:
         raise NotOffered("superpixels are groups of image patches, and this input has none. Leave by=None.")
     try:
         from sklearn.cluster import AgglomerativeClustering

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.views.color import colours, ink_on
-from whyformer.views.facts import decimals, short
+from whyformer.views.facts import decimals, fixed, short
 from whyformer.views.image import canvas_size, painted, painted_heads, picture, png
 from whyformer.views.view import Frame, HeadColours, Heat, Matrix, Picture
 
@@ -49,8 +49,8 @@ def _tips(mark: Heat, size: tuple[int, int]) -> str:
     height, width = size[0] / rows, size[1] / columns
     return "".join(
         f'<rect x="{c * width:.2f}" y="{r * height:.2f}" width="{width:.2f}" height="{height:.2f}" fill="none" '
-        f'pointer-events="all"><title>patch {r},{c}: {mark.values_RC[r, c]:.{digits}f}</title></rect>'
-        for r in range(rows)
+        f'pointer-events="all"><title>patch {row},{c}: {fixed(mark.values_RC[r, c], digits)}</title></rect>'
+        for r, row in zip(range(rows), range(rows)[::-1] if mark.upwards else range(rows), strict=True)
         for c in range(columns)
     )
 

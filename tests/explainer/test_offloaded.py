@@ -1,0 +1,91 @@
+"""Weights that are elsewhere: on the meta device, brought for each pass by a hook, or by nobody."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.models import CASES
+from whyformer.errors import NotOffered
+
+METHODS = [
+    "generic_attention",
+    "attention_rollout",
+    "occlusion",
+    "saliency",
+    "integrated_gradients",
+    "attn_lrp",
+    "value_norms",
+    "shap",
+]
+
+
+class AlignDevices:
+    """What accelerate's AlignDevicesHook does with offload=True."""
+
+    def __init__(self, weights: dict[str, torch.Tensor]) -> None:
+        self.weights, self.execution_device = weights, torch.device("cpu")
+
+    def place(self, module: nn.Module, device: str) -> None:
+        for name, weight in self.weights.items():
+            before = module._parameters[name]
+            assert before is not None
+            module._parameters[name] = nn.Parameter(weight.to(device), requires_grad=before.requires_grad)
+
+
+def offloaded(model: nn.Module) -> nn.Module:
+    """As accelerate.cpu_offload leaves a model: every forward wrapped, every weight on the meta device."""
+    for module in model.modules():
+        weights = {name: p.detach().clone() for name, p in module._parameters.items() if p is not None}
+        if not weights:
+            continue
+        hook = AlignDevices(weights)
+
+        def forward(module: Any, *args: Any, **named: Any) -> Any:
+            module._hf_hook.place(module, "cpu")
+            out = module._old_forward(*args, **named)
+            module._hf_hook.place(module, "meta")
+            return out
+
+        module._hf_hook, module._old_forward = hook, module.forward
+        module.forward = functools.update_wrapper(functools.partial(forward, module), module.forward)
+        hook.place(module, "meta")
+    return model
+
+
+@pytest.mark.parametrize("name", ["bert", "vit"])
+@pytest.mark.parametrize("method", METHODS)
+def test_offloaded_weights_give_the_same_scores(name: str, method: str) -> None:
+    case = CASES[name]
+    here, elsewhere = case.build("sdpa"), offloaded(case.build("sdpa"))
+    expected = wf.explain(here, case.inputs(), method=method, target=1)
+    results = wf.explain(elsewhere, case.inputs(), method=method, target=1)
+    for one, other in zip(expected, results, strict=True):
+        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
+        assert other.value == pytest.approx(one.value, abs=1e-6)
+
+
+def test_offloaded_weights_are_handed_back_as_they_were() -> None:
+    model = offloaded(CASES["bert"].build("sdpa"))
+    model.classifier.weight.requires_grad = False
+    before = {name: (p.device, p.requires_grad) for name, p in model.named_parameters()}
+    assert {device.type for device, _ in before.values()} == {"meta"}
+    wf.explain(model, CASES["bert"].inputs(), method="saliency")
+    assert {name: (p.device, p.requires_grad) for name, p in model.named_parameters()} == before
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_a_weight_that_nobody_brings_is_refused(method: str) -> None:
+    model = CASES["bert"].build("sdpa")
+    state = model.state_dict()
+    model.classifier.weight = nn.Parameter(torch.empty_like(model.classifier.weight, device="meta"))
+    with pytest.raises(NotOffered, match=r"classifier\.weight is on the meta device.*load_state_dict\(state, assign"):
+        wf.explain(model, CASES["bert"].inputs(), method=method)
+    model.load_state_dict(state, assign=True)  # as it advises
+    assert len(wf.explain(model, CASES["bert"].inputs(), method=method)) == 2
