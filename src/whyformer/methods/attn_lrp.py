@@ -86,6 +86,5 @@ def _require_one_stream(run: Run) -> None:
     apart = run.modality.embeds and bool(sites) and not run.study.one_stream
     if apart or any(site.kind == "cross" for site in sites):
         raise NotOverUnits(
-            "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "
-            "Use generic_attention, which has rules for several streams, or occlusion."
+            "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
         )
