@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
-from whyformer.errors import CaptureError, NotOffered, WhyformerError
+from whyformer.errors import CaptureError, NotOffered
 from whyformer.inputs.base import Batch
 from whyformer.registry import Method, default_method, list_methods
 from whyformer.run import Run
@@ -26,6 +26,7 @@ WAYS: tuple[tuple[tuple[str, dict[str, Any]], ...], ...] = (
         ("input_x_gradient", {}),
         ("input_x_gradient", {"at": "input"}),
         ("input_x_gradient", {"at": "embeddings"}),
+        ("attn_lrp", {}),
     ),
     (("occlusion", {}), ("shap", {})),
 )
@@ -39,7 +40,7 @@ def advise(refusal: NotOffered | CaptureError, session: Session) -> None:
     message = str(refusal)
     try:
         _ = session.run([0]).value_B
-    except WhyformerError:
+    except Exception:
         return  # there is nothing that could be explained: what to do about that, the error says itself
     refusal.args = (f"{message.rstrip()} {_sentence(alternatives(session), message)}",)
 

@@ -167,23 +167,30 @@ def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
     if "pred_masks" in fields:
         logits = fields["pred_masks"]  # of a model that cuts things out, the answers; others say how sure it is
     field = next((str(k) for k, v in fields.items() if v is logits), "")
-    middle = [str(size // 2) for size in logits.shape[1:]]
+    places = [f"{size // 2}" for size in logits.shape[1:]]
     named = not fields or field.endswith("logits")
     if named and logits.ndim == 4:
-        index, what = [":", *middle[1:]], "pixel"
+        names, places = [":", "row", "column"], [":", *places[1:]]
     elif named and logits.ndim == 3:
-        index, what = middle[:1], "token, patch or step"
-    elif len(middle) == 1:
-        index, what = [f"[{middle[0]}]"], "token"
+        names, places = ["position"], places[:1]
+    elif logits.ndim == 2:
+        names, places = ["[position]"], [f"[{places[0]}]"]
     else:
-        index, what = [*middle, "None"], "pixel" if "pixel_values" in batch.tensors else "step and number"
-    answer = (f".{field}" if field else "" if isinstance(output, Tensor) else "[0]") + f"[:, {', '.join(index)}]"
+        last = ("row", "column") if "pixel_values" in batch.tensors else ("step", "number")
+        names, places = (
+            [*(["0"] * (len(places) - 2)), *last, "None"],
+            [*(["0"] * (len(places) - 2)), *places[-2:], "None"],
+        )
+    of = f".{field}" if field else "" if isinstance(output, Tensor) else "[0]"
+    arguments = ", ".join(batch.tensors)
     code = WRAPPER.format(
-        names=", ".join(batch.tensors), passed=", ".join(f"{name}={name}" for name in batch.tensors), answer=answer
+        names=arguments,
+        passed=", ".join(f"{name}={name}" for name in batch.tensors),
+        answer=f"{of}[:, {', '.join(places)}]",
     )
     return (
-        f"Explain One(model), which gives the answer for one {what}; put the one you mean in place of "
-        f"[:, {', '.join(index)}]:\n{code}"
+        f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
+        f"the place you mean into its last line:\n{code}"
     )
 
 
