@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,8 +49,11 @@ def alternatives(session: Session) -> list[Way]:
     known = list_methods()
     usual = default_method(session.modality.kind)
     ways = WAYS if any(usual == name for way in WAYS for name, _ in way) else (((usual, {}),), *WAYS)
-    running = [[(known[name], options) for name, options in way if runs(known[name], session, options)] for way in ways]
-    return [each[0] for each in running if each]
+    running = (
+        next(((known[name], options) for name, options in way if runs(known[name], session, options)), None)
+        for way in ways
+    )
+    return [way for way in running if way is not None]
 
 
 def runs(m: Method, session: Session, options: dict[str, Any]) -> bool:
@@ -60,18 +62,18 @@ def runs(m: Method, session: Session, options: dict[str, Any]) -> bool:
         if m.needs & {"attention_gradients", "input_gradients"}:
             refuse_without_gradients(session.model, m.name)
         run = session.run([0], beside=session.modality.mixes_rows and not m.needs <= {"perturbation"})
-        with _one_variant_for_all(run):
-            scores_BN = m.run(run, **m.checked(SHORT.get(m.name, {}) | options)).scores_BN
+        _ask_once(run)
+        scores_BN = m.run(run, **m.checked(SHORT.get(m.name, {}) | options)).scores_BN
         counts = [int(keep_N.sum()) for keep_N in run.keep_BN]
         return bool(torch.isfinite(scores_BN[run.keep_BN]).all()) and counts == [len(units) for units in run.units]
     except Exception:  # whatever stands in the way, of whoever's making: it is not recommended
         return False
 
 
-@contextmanager
-def _one_variant_for_all(run: Run) -> Iterator[None]:
+def _ask_once(run: Run) -> None:
     """A perturbed input is run once; what the model says of it stands for all others, which are made but not run."""
-    score, said = run.score, []
+    score = run.score
+    said: list[Tensor] = []
 
     def rehearsed(batch: Batch, owner: int) -> Tensor:
         if not said:
@@ -79,7 +81,6 @@ def _one_variant_for_all(run: Run) -> Iterator[None]:
         return said[0].expand(batch.size)
 
     run.__dict__["score"] = rehearsed
-    yield
 
 
 def _sentence(ways: Sequence[Way], message: str) -> str:

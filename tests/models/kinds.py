@@ -49,7 +49,7 @@ ENTRANCES = {
     "wav2vec2": "wav2vec2.encoder.layers.0", "hubert": "hubert.encoder.layers.0",
     "unispeech": "unispeech.encoder.layers.0", "sew": "sew.encoder.layers.0",
     "data2vec_audio": "data2vec_audio.encoder.layers.0", "wavlm": "wavlm.encoder.layers.0",
-    "videomae": "videomae.encoder.layer.0", "vivit": "vivit.layers.0",
+    "ast": "audio_spectrogram_transformer.layers.0", "videomae": "videomae.encoder.layer.0", "vivit": "vivit.layers.0",
     "rtdl_ft_transformer": "backbone", "lucidrains_ft_transformer": "transformer",
     "lucidrains_tab_transformer": "transformer",
 }  # fmt: skip

@@ -255,6 +255,8 @@ def occlusion(
             changed = x.clone()
             changed[:, :, rows, cols] = mean
             variants.append(lambda c=changed: score(**{name: c}))
+    elif kind == "sound" and x.ndim == 3:
+        raise NotImplementedError("units that are patches of a spectrogram")
     elif kind == "sound":
         for span in spans(x.shape[-1], len(labels)):
             changed = x.clone()
