@@ -89,6 +89,7 @@ def supported() -> str:
         "Every row is a case of one parametrised test (`tests/test_families.py`): number of attention calls, equality",
         "with the model's own eager attention to 1e-5, gradients, and an output that observing leaves bit-identical.",
         "Other models are usually fine too: `whyformer capture --model …` shows what is seen, and what leaks.",
+        "What three methods give on every kind, against formulas written without whyformer: [kinds](kinds.md).",
         "",
         "| family | attention implementations tested | attention calls in the test model | units |",
         "|---|---|---|---|",

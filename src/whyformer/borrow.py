@@ -163,24 +163,23 @@ def names_no_padding(model: nn.Module) -> bool:
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
     """Quantised or inference-mode weights cannot be differentiated through: say so before running."""
-    without = "or use a method without gradients (raw_attention, attention_rollout, occlusion)."
     if getattr(model, "is_quantized", False):
-        raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}, {without}")
+        raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}")
     for module in modules_of(model):
         parameters = {n: p for n, p in module._parameters.items() if p is not None}
         whole = all(p.is_floating_point() or p.is_complex() for p in parameters.values())
         if "quantized" in type(module).__module__ or not whole:
             part = _path(model, module) or "the model"
-            raise NotOffered(f"{method} needs gradients, but {part} is quantised. {_PRECISIONS}, {without}")
+            raise NotOffered(f"{method} needs gradients, but {part} is quantised. {_PRECISIONS}")
         for name, parameter in parameters.items():
             if parameter.is_inference():
                 raise NotOffered(
                     f"{method} needs gradients, but {_path(model, module)}.{name} was created in "
-                    f"torch.inference_mode(). Load the model outside of it, {without}"
+                    f"torch.inference_mode(). Load the model outside of it."
                 )
 
 
-_PRECISIONS = "Load the model in float16, bfloat16 or float32"
+_PRECISIONS = "Load the model in float16, bfloat16 or float32."
 
 
 def _path(model: nn.Module, module: nn.Module) -> str:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.advice import advise
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.errors import BadInput, NotOffered, NotOverUnits
+from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, OneOf, Seed, checked, refuse_misspelled
@@ -42,6 +43,8 @@ class Explainer(LoadedModel):
     attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     """
+
+    advises = True  # an error says which methods run instead; whoever tries them all has no use for it
 
     @checked
     def explain(
@@ -70,21 +73,27 @@ class Explainer(LoadedModel):
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with self.borrowed():
-            for m in chosen:
-                if m.needs & {"attention_gradients", "input_gradients"}:
-                    refuse_without_gradients(self.model, m.name)
-            session = Session(self, source, target=target, scalar=scalar, **how)
-            # Rows that look at others are explained beside them, unless the method only asks for scores: then the
-            # modality brings the others in itself.
-            looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
-            for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
-                if not together:
-                    continue
-                measure = partial(_of_run, session, together, settings)
-                what = " and ".join(m.name for m in together)
-                for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
-                    for name, explanations in by_method.items():
-                        results[name] += explanations
+            session: Session | None = None
+            try:
+                session = Session(self, source, target=target, scalar=scalar, **how)
+                for m in chosen:
+                    if m.needs & {"attention_gradients", "input_gradients"}:
+                        refuse_without_gradients(self.model, m.name)
+                # Rows that look at others are explained beside them, unless the method only asks for scores: then the
+                # modality brings the others in itself.
+                looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
+                for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
+                    if not together:
+                        continue
+                    measure = partial(_of_run, session, together, settings)
+                    what = " and ".join(m.name for m in together)
+                    for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
+                        for name, explanations in by_method.items():
+                            results[name] += explanations
+            except (NotOffered, CaptureError) as refusal:
+                if self.advises and session is not None:
+                    advise(refusal, session)
+                raise
         shaped: dict[str, Any] = dict(results)
         if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
             shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
@@ -261,7 +270,7 @@ def explanations(
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
         scores = scores_BN[row, keep_N]
         if not np.isfinite(scores).all():
-            raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32, or use another method.")
+            raise NotOffered(f"{m.name} gave NaN or infinity: run the model in float32.")
         if len(units.labels) != len(scores):
             raise NotOverUnits(
                 f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: which is which is "

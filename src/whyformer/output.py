@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -62,6 +63,11 @@ class Output:
             return logits
         if self.scalar == "cosine":
             raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
+        if _spans(output):
+            raise NotOffered(
+                "a model that finds an answer in a text gives a start and an end to every token. "
+                + one_answer(self.model, batch, output, output["start_logits"])
+            )
         logits = logits_of(output)
         if logits.ndim == 1:
             logits = logits[:, None]
@@ -78,9 +84,8 @@ class Output:
         per_token = ids is not None and classes is not None and batch is self.batch and logits.shape[1] == ids.shape[1]
         if logits.ndim != 2 or (per_token and logits.shape[1] not in {classes, batch.size}):
             raise NotOffered(
-                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. Of a model "
-                "with an output per token, patch or step, explain one of them: wrap it in a module of yours whose "
-                "forward(self, input_ids, attention_mask) returns self.model(…).logits[:, position]."
+                f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
+                + one_answer(self.model, batch, output, logits)
             )
         return logits
 
@@ -135,6 +140,58 @@ class Output:
                 "the space in front that many of them have (' mat'), or a token id."
             )
         return int(ids[0])
+
+
+def _spans(output: Any) -> bool:
+    return isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output)
+
+
+WRAPPER = """
+class One(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.config = model, getattr(model, "config", None)
+
+    def forward(self, {names}):
+        return self.model({passed}){answer}
+"""
+
+
+def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
+    """How one of many answers is explained, in code that runs: a module that takes all that this model was given.
+
+    An output called logits holds classes at its last axis, or before the pixels of a picture; of others (depths, masks,
+    forecasts) each number is an answer.
+    """
+    fields = output if isinstance(output, Mapping) else {}
+    if "pred_masks" in fields:
+        logits = fields["pred_masks"]  # of a model that cuts things out, the answers; others say how sure it is
+    field = next((str(k) for k, v in fields.items() if v is logits), "")
+    places = [f"{size // 2}" for size in logits.shape[1:]]
+    named = not fields or field.endswith("logits")
+    if named and logits.ndim == 4:
+        names, places = [":", "row", "column"], [":", *places[1:]]
+    elif named and logits.ndim == 3:
+        names, places = ["position"], places[:1]
+    elif logits.ndim == 2:
+        names, places = ["[position]"], [f"[{places[0]}]"]
+    else:
+        last = ("row", "column") if "pixel_values" in batch.tensors else ("step", "number")
+        names, places = (
+            [*(["0"] * (len(places) - 2)), *last, "None"],
+            [*(["0"] * (len(places) - 2)), *places[-2:], "None"],
+        )
+    of = f".{field}" if field else "" if isinstance(output, Tensor) else "[0]"
+    arguments = ", ".join(batch.tensors)
+    code = WRAPPER.format(
+        names=arguments,
+        passed=", ".join(f"{name}={name}" for name in batch.tensors),
+        answer=f"{of}[:, {', '.join(places)}]",
+    )
+    return (
+        f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
+        f"the place you mean into its last line:\n{code}"
+    )
 
 
 def is_causal_lm(model: Any) -> bool:

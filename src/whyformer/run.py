@@ -275,7 +275,7 @@ class Run:
         if self.modality.multi_input:
             raise NotOffered(
                 "gradients at the input are taken with respect to one tensor, and this model has several streams of "
-                "input: one of them would be left out. Use occlusion, or generic_attention."
+                "input: one of them would be left out."
             )
 
     def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
@@ -300,8 +300,7 @@ class Run:
                 logits = self.output.logits(self.batch.with_tensors(**floats))
             if not leaves:
                 raise NotOffered(
-                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup. Use "
-                    "occlusion, or an attention method."
+                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
             return Traced(self.scalars(logits), leaves, seen)
 

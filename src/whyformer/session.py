@@ -265,8 +265,8 @@ class Session:
     def _halve(self, what: str, error: str) -> None:
         if self.step == 1:
             raise NotOffered(
-                f"{what}: a single input takes more memory than the device has left. Shorten the input, load the model "
-                f"in half precision, or use a method that keeps less (attention_rollout, occlusion). torch: {error}"
+                f"{what}: a single input takes more memory than the device has left. Shorten the input, or load the "
+                f"model in half precision. torch: {error}"
             )
         self.step = max(1, self.step // 2)
         torch.cuda.empty_cache()

@@ -120,7 +120,7 @@ class Traced:
         if not self.value_B.requires_grad:
             raise NotOffered(
                 "the explained output does not depend on the input by way of anything differentiable. If the model "
-                "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
+                "computes under torch.no_grad() or detaches its features, remove that."
             )
         try:
             gradients = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
@@ -146,7 +146,7 @@ class Traced:
                 return candidate
         raise NotOffered(
             "the vectors that enter the first block were not found: no tensor with one vector per position carries all "
-            "of the input. Use at='input', or an attention method."
+            "of the input."
         )
 
     def batch_first(self, tokens: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
         if not total.requires_grad:
             raise NotOffered(
                 "the explained output does not depend on any captured attention with gradients. If the model computes "
-                "under torch.no_grad() or detaches its features, remove that, or use a method without gradients."
+                "under torch.no_grad() or detaches its features, remove that."
             )
         try:
             gradients = intercept.gradients(total)
@@ -104,16 +104,15 @@ def require_sites(record: Record) -> None:
         raise NothingCaptured(
             "no attention was captured: the model never multiplied a softmax over positions with values."
             + (f" Softmaxes that led nowhere:{ledger}" if ledger else "")
-            + " State-space and convolutional models (Mamba, ResNet) have none: use a gradient or perturbation method "
-            "(integrated_gradients, occlusion). If the model attends in another thread or in a compiled kernel, run "
-            "it in the calling thread and uncompiled; for home-made attention name the map with "
-            "Explainer(model, attention_at={'path.of.module': 'b h q k'})."
+            + " State-space and convolutional models (Mamba, ResNet) have none. If the model attends in another thread "
+            "or in a compiled kernel, run it in the calling thread and uncompiled; for home-made attention name the "
+            "map with Explainer(model, attention_at={'path.of.module': 'b h q k'})."
         )
     if record.unclaimed:
         raise PartlyCaptured(
             f"{len(record.sites)} attention maps were captured, but {len(record.unclaimed)} softmaxes over positions "
             "were not followed to their values, so a map would be partial:\n  "
             + "\n  ".join(record.unclaimed[:8])
-            + "\nUse a gradient or perturbation method, or name the maps with "
+            + "\nName the maps with "
             "Explainer(model, attention_at={'path.of.module': 'b h q k'})."
         )

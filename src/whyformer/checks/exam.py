@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class Exam:
         cache: str | Path | None = None,
     ) -> None:
         how: dict[str, Any] = {"batch_size": batch_size, "progress": progress}
-        self.explainer, self.seed, self.options, self.wanted = explainer, seed, options or {}, method
+        self.explainer, self.seed, self.options, self.wanted = copy(explainer), seed, options or {}, method
+        self.explainer.advises = False
         with self.borrowing():
             self.session = session = Session(explainer, inputs, target=target, seed=seed, **how)
             self.modality, self.step, self.batch = session.modality, session.step, session.batch

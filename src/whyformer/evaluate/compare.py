@@ -170,6 +170,7 @@ def compare(
     saw: repeat with another ``replace`` and see whether the order holds.
     """
     explainer = Explainer(model, processor, attention_at=attention_at)
+    explainer.advises = False
     contenders, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)

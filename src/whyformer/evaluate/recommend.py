@@ -290,6 +290,7 @@ def recommend(
         raise BadInput("there is nothing to choose from: name methods or spaces.")
     contenders = wanted(methods)
     explainer = Explainer(model, processor, attention_at=attention_at)
+    explainer.advises = False
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]

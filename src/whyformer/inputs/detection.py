@@ -248,7 +248,7 @@ class PaddedImage(ImageInput):
             raise NotOverUnits(
                 f"attention runs over {length} positions that are no patches of a {height}×{width} image: a detector "
                 "that looks at sampled points (Deformable DETR) attends between its queries only. What it saw cannot "
-                "be laid over the image, by no method."
+                "be laid over the image."
             )
         return _Side(rows, height, rows), _Side(columns, width, columns)
 

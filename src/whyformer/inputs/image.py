@@ -107,8 +107,7 @@ class ImageInput(Modality):
             if 0 < rows * columns <= length and length - rows * columns < 16:
                 return rows, columns
         raise NotOverUnits(
-            f"attention runs over {length} positions, which is no grid of patches of a {height}×{width} image. "
-            "Use a gradient or perturbation method."
+            f"attention runs over {length} positions, which is no grid of patches of a {height}×{width} image."
         )
 
     def _names(self, extra: int) -> list[str]:
@@ -238,7 +237,7 @@ class ImageInput(Modality):
         if any(units.grid is None for units in placed.units):
             raise NotOffered(
                 "which positions of the model's attention are the patches of the image is not known here, so "
-                "gradients at its pixels belong to no unit. Use occlusion."
+                "gradients at its pixels belong to no unit."
             )
         return [Pixels(placed, stream, self, layout[stream])]
 

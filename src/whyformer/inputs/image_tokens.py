@@ -92,7 +92,7 @@ def require_pixels(units: Units, of_pixels: bool, what: str) -> None:
     if any(is_image(units)) and (units.grid is None or not of_pixels):
         raise NotOffered(
             f"the {sum(is_image(units))} image tokens in this text are no grid of pieces of the picture (several views "
-            f"of it, or summaries of all of it), so {what}. Use generic_attention."
+            f"of it, or summaries of all of it), so {what}."
         )
 
 

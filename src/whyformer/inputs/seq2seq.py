@@ -93,8 +93,8 @@ class Seq2SeqInput(TextInput):
         if not isinstance(self._source, TextInput):
             raise NotOverUnits(
                 "which positions of the model's attention belong to which part of the input is not known: its encoder "
-                "attends inside windows (Donut), or over positions that change from layer to layer. No method can lay "
-                "scores over the input here."
+                "attends inside windows (Donut), or over positions that change from layer to layer, so scores could "
+                "not be laid over the input."
             )
 
     @property
@@ -105,8 +105,7 @@ class Seq2SeqInput(TextInput):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         if self.target not in batch.tensors:
             raise NotOffered(
-                "the decoder is fed the source itself, so a unit cannot be taken away from one stream alone. Use "
-                "generic_attention."
+                "the decoder is fed the source itself, so a unit cannot be taken away from one stream alone."
             )
         return without_each(self, batch, row, units, replacement)
 

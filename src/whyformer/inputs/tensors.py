@@ -113,7 +113,7 @@ class TensorInput(Modality):
             raise UnknownName("replacement", replacement, self.replacements)
         columns = self._columns_of(batch, row, len(units))
         if not columns:
-            raise BadInput(
+            raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
                 "not known, so none can be taken away."
             )

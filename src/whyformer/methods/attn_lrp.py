@@ -91,6 +91,5 @@ def _require_one_stream(run: Run) -> None:
     crossing = [site for site in sites if site.kind == "cross" and not (pools and site.streams[0] == "queries")]
     if apart or crossing:
         raise NotOverUnits(
-            "the model has several streams of tokens, and relevance at one of them would hide what went to the others. "
-            "Use generic_attention, which has rules for several streams, or occlusion."
+            "the model has several streams of tokens, and relevance at one of them would hide what went to the others."
         )

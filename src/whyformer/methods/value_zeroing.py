@@ -107,5 +107,5 @@ def _require_change(changes_BQK: BQK, tolerance: float, path: str) -> None:
         raise NotOffered(
             f"{path}: zeroing values changed the block's output by no more than rounding (input {still[0]}), so there "
             "is nothing to share out. The attention of this layer writes nothing: its output projection or its values "
-            "are zero, or they drown in the residual stream in this precision. Try float32, or another method."
+            "are zero, or they drown in the residual stream in this precision. Try float32."
         )

@@ -101,21 +101,17 @@ def require_readable(study: Study, multi_stream: bool = False) -> None:
     ruled = multi_stream and (study.windows is not None or study.multi_stream)
     if not ruled and any(s.windows > 1 for s in study.sites):
         raise NotOverUnits(
-            "attention runs inside windows of the image (Swin), so maps of different layers do not line up. Use "
-            "generic_attention, attention_rollout, raw_attention or attention_gradcam, which lay them out over the "
-            "image, or a gradient or perturbation method."
+            "attention runs inside windows of the image (Swin), so maps of different layers do not line up."
         )
     if not ruled and not study.one_stream:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
-            + ". Use "
-            + ("generic_attention, attention_rollout, raw_attention or attention_gradcam, or " * study.multi_stream)
-            + "a gradient or perturbation method."
+            + "."
         )
     if study.leak.amount:
         raise PartlyCaptured(
             f"positions exchange information outside the captured attention (seen at {study.leak.path}: a change of "
             f"{study.leak.amount:.1e} where there should be none), so an attention map would be blind to part of the "
-            "computation. Use a gradient or perturbation method (integrated_gradients, occlusion)."
+            "computation."
         )

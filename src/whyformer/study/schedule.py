@@ -199,8 +199,7 @@ def require_steady(sites: Sequence[SiteFacts], schedule: Schedule) -> None:
             want = schedule.lengths[step.query], schedule.lengths[step.key]
             raise NotOverUnits(
                 f"{site.path}: attention of {site.queries} × {site.keys} positions, where the streams {step.query} and "
-                f"{step.key} have {want[0]} and {want[1]}, so maps of different layers do not line up. Use a gradient "
-                "or perturbation method."
+                f"{step.key} have {want[0]} and {want[1]}, so maps of different layers do not line up."
             )
 
 

@@ -212,7 +212,7 @@ def _require_units(sizes: dict[str, int], schedule: Schedule) -> None:
         if size != attended:
             raise NotOverUnits(
                 f"attention runs over {attended} positions of the {stream} stream, and the input has {size} tokens "
-                "there: which position is which token is not known. Use a gradient or perturbation method."
+                "there: which position is which token is not known."
             )
 
 

@@ -229,8 +229,7 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
         return None
     return CaptureError(
         f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
-        "output: its head reads what is known before them. Use a gradient or perturbation method "
-        "(integrated_gradients, occlusion)."
+        "output: its head reads what is known before them."
     )
 
 
@@ -243,13 +242,13 @@ def _side_by_side(lineage: Lineage, schedule: Schedule) -> CaptureError | None:
         if site.parallel and follows:
             return NotOverUnits(
                 f"{site.path}: this attention was taken for another head of the layer before, and it starts from the "
-                "result of that. Use a gradient or perturbation method (integrated_gradients, occlusion)."
+                "result of that."
             )
         if not site.parallel and not follows:
             return NotOverUnits(
                 f"{site.path}: this attention starts from the same vectors as the one before it, not from its result, "
                 "so the two are no layers of one product (differential attention, a second stream of vectors for the "
-                "layout). Use a gradient or perturbation method (integrated_gradients, occlusion)."
+                "layout)."
             )
     return None
 

@@ -95,10 +95,7 @@ class Shadows(Survey):
         super().at_site(site)
         asked = self._fused if self._fused is not None else self._asking.get(site.attention)
         if asked is None:
-            raise NotOverUnits(
-                f"{site.path}: which tokens its windows hold could not be followed. Use a gradient or perturbation "
-                "method."
-            )
+            raise NotOverUnits(f"{site.path}: which tokens its windows hold could not be followed.")
         rows = asked.movedim(1, 0)[0] if asked.ndim == 4 else asked  # heads hold the same tokens
         self.placements.append(Placement(rows[..., 0].long(), len(self.sizes) - 1))
         self._last = asked

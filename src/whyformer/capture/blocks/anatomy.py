@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.blocks.block import Anatomy, Block, Places
-from whyformer.capture.blocks.output_projection import HELP, Projected, project
+from whyformer.capture.blocks.output_projection import Projected, project
 from whyformer.capture.blocks.residual import HEADS, Follow, Heads, Stream, Sum
 from whyformer.capture.blocks.tape import Stretch, Tape, TapedCall, ancestors, changes_in_place, descendants, stretch
 from whyformer.capture.functions import LAYOUTS, MULS, UNCHANGED, Function, name_of
@@ -92,7 +92,7 @@ class Dissect(Observe):
         if self._end is not None and not _same(self.tape, start, self._end):
             raise NotOffered(
                 f"{block.path}: something happens to the residual stream between this block and the one before, so "
-                f"where that one ends is not known. {HELP}"
+                f"where that one ends is not known."
             )
         self.blocks.append(block)
         self._end = end
@@ -134,11 +134,11 @@ def take_apart(tape: Tape, mark: TapedSite, batch: int) -> tuple[Block, int, int
         if projection is None or call.outs[0] != projection.number:
             follow.see(call)
     if projection is None:
-        raise NotOffered(f"{where}: no projection of the attention's result was found. {HELP}")
+        raise NotOffered(f"{where}: no projection of the attention's result was found.")
     if not follow.joins:
         raise NotOffered(
             f"{where}: no residual stream is added to the attention's result (several streams, as hyper-connections "
-            f"have them, and adapters beside the projection are not followed). {HELP}"
+            f"have them, and adapters beside the projection are not followed)."
         )
     join = follow.joins[0]
     stations = _stations(tape, follow, join, sources, mark.calls[-1] + 1)

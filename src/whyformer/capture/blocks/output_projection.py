@@ -16,7 +16,6 @@ from whyformer.capture.functions import ADDS, JOINS, LAYOUTS, UNCHANGED
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered
 
-HELP = "Use a method that reads attention alone (generic_attention, attention_rollout), or integrated_gradients."
 Matrix = tuple[Tensor, Tensor | None]  # (in, out) and bias
 
 
@@ -47,7 +46,7 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
     else:
         raise NotOffered(
             f"{where}: the attention's result passes {call.name!r} before its projection, which is not linear in the "
-            f"values of single tokens. {HELP}"
+            f"values of single tokens."
         )
     assert number is not None
     heads = sum(s.layout.heads for s in sites)
@@ -60,7 +59,7 @@ def project(follow: Follow, call: TapedCall, sites: list[OpenSite], places: Plac
             return Projected(number, matrix.reshape(heads, -1, matrix.shape[1]), bias)
     raise NotOffered(
         f"{where}: the projection of shape {tuple(matrix.shape)} does not give the attention's result of shape "
-        f"{tuple(values[number].shape)} from {heads} heads side by side. {HELP}"
+        f"{tuple(values[number].shape)} from {heads} heads side by side."
     )
 
 

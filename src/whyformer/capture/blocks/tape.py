@@ -178,12 +178,12 @@ def stretch(tape: Tape, start: int, end: int) -> Stretch:
     if LOST in needed:
         raise NotOffered(
             "part of the block works on memory that was overwritten through another view, so it cannot be run again "
-            "on other numbers. Use value_norms or alti, or rewrite that in-place operation."
+            "on other numbers. Rewrite that in-place operation."
         )
     if any(c.name in DECIDES and live.intersection(c.inputs) for c in calls):
         raise NotOffered(
             "what the block computes next depends on its own numbers (a mixture of experts, an if), so it cannot be "
-            "run again on other ones. Use value_norms or alti."
+            "run again on other ones."
         )
     between = tuple(c for c in calls if live.intersection(c.inputs) and needed.intersection(c.outs))
     read = {n for call in between for n in call.inputs if n not in live}

@@ -83,10 +83,9 @@ class Decompose(TorchFunctionMode):
         if shares is None:
             raise NotOffered(
                 "decompx lost its way: the logits of this model are not connected to its first layer by functions that "
-                "can be split. Use another method, e.g. integrated_gradients."
+                "can be split."
                 if self._stream_shape
-                else "decompx did not find the hidden state that enters the first layer. Use another method, e.g. "
-                "integrated_gradients."
+                else "decompx did not find the hidden state that enters the first layer."
             )
         return settled(shares, self.bias, 0)
 

@@ -65,10 +65,7 @@ class Shares:
 
     def _computed(self, first: int, end: int) -> Tensor:
         if self._compute is None:
-            raise NotOffered(
-                f"decompx cannot follow the model through {self.lost}. Use another method, e.g. alti, value_norms or "
-                "integrated_gradients."
-            )
+            raise NotOffered(f"decompx cannot follow the model through {self.lost}.")
         return self._compute(first, end)
 
     def chunks(self) -> Iterator[tuple[int, int]]:

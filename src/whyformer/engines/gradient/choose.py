@@ -52,8 +52,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
             f"the input has {inputs.shape[1]} steps of {inputs[0, 0].numel()} numbers, and the model attends over "
-            f"{run.length} positions of its own making: which belongs to which is not known. Use at='embeddings', or "
-            "an attention method."
+            f"{run.length} positions of its own making: which belongs to which is not known. Use "
+            "at='embeddings'."
         )
     slopes = run.differentiated(trace, [inputs])[0] if gradient else None
     if entrance is not None:

@@ -46,10 +46,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     One forward pass; ``grad``: and one backward pass.
     """
     if not run.modality.pixels:
-        raise NotOffered(
-            f"{method} reads the features of image patches, and this input is no image. Use attention_gradcam, "
-            "input_x_gradient or occlusion."
-        )
+        raise NotOffered(f"{method} reads the features of image patches, and this input is no image.")
     outputs: list[Any] = []
     names = module_names(run.modality.model)
     intercept = AttentionInputs(run.batch.size, names, run.study.batch_axes)

@@ -153,7 +153,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
         if swap.weight_used is None:
             raise NotOffered(
                 f"the word embedding of the {stream_inputs[i].stream!r} stream was not found: its ids never pass "
-                "torch's embedding lookup. Use occlusion, or generic_attention."
+                "torch's embedding lookup."
             )
         stream_inputs[i].weight = swap.weight_used.detach()
     numbers = [leaves[i] for i in range(len(stream_inputs))]
@@ -172,7 +172,7 @@ def stream_inputs_of(run: Run) -> list[StreamInput]:
         part, _ = run.modality.part(stream, run.batch)
         stream_inputs += part.stream_inputs(stream, layout, run, run.modality)
     if not stream_inputs:
-        raise NotOffered("none of the model's streams is made of numbers or words. Use occlusion or generic_attention.")
+        raise NotOffered("none of the model's streams is made of numbers or words.")
     return stream_inputs
 
 

@@ -87,7 +87,7 @@ class Replaced(Filled):
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
         if replacement == "delete":
-            raise BadInput("replace='delete' would change the positions of what is left: use 'mask', 'unk' or an id.")
+            raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
         # Padding at the end is cut off, since every variant would pay for it.
         one = run.modality.trimmed(run.batch.select([row]))
@@ -121,7 +121,7 @@ def _owners_seen(variants: Tensor, original: Tensor, changed: Tensor, part_U: Te
 class Deleted(Variants):
     """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded."""
 
-    def __init__(self, one: Batch, main: str, parts: Sequence[int]) -> None:
+    def __init__(self, one: Batch, main: str, parts: Sequence[int], others: Sequence[str] = ()) -> None:
         assert one.keep_BN is not None
         self.one, self.main = one, main
         self.positions = one.keep_BN[0].nonzero()[:, 0].cpu().numpy()[list(parts)]
@@ -129,7 +129,7 @@ class Deleted(Variants):
         if len(parts) == int(self.real.sum()):
             raise NotOffered(
                 "deleting every token leaves the model nothing to read, since this input has no special tokens that "
-                "stay: use replace='mask', 'unk', 'pad' or a token id."
+                f"stay: use {_or_token_id(others)}."
             )
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
@@ -151,6 +151,11 @@ class Deleted(Variants):
         }
         keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
         return Batch(tensors, keep_BN=keep, constants=self.one.constants)
+
+
+def _or_token_id(names: Sequence[str]) -> str:
+    """What the model has in place of a token, and what always works."""
+    return " or ".join([*(f"replace={name!r}" for name in names), "replace=<token id>"])
 
 
 class LeftOut(Variants):
@@ -210,9 +215,10 @@ def variants_of(
     """The variants of one input of a run; each part is one unit. pool: what means and resampling are taken from."""
     modality = run.modality
     if replacement == "delete":
+        others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
         if modality.multi_input or run.study.extra:
-            raise NotOffered("tokens can be deleted from plain text only: use replace='mask', 'unk' or a token id.")
-        return Deleted(run.batch.select([row]), modality.main, parts)
+            raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
+        return Deleted(run.batch.select([row]), modality.main, parts, others)
     players = [(part,) for part in parts]
     if isinstance(replacement, str) and replacement in modality.fillers:
         return _filled(run, row, players, replacement, pool, seed)

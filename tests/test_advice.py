@@ -1,0 +1,146 @@
+"""What an error recommends is followed here: methods, options and code, on the same model and inputs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.models import CASES
+from tests.models.kinds import KINDS
+from whyformer.errors import CaptureError, NotOffered, WhyformerError
+
+METHODS = ("generic_attention", "attn_lrp", "value_norms", "decompx", "grad_cam", "input_x_gradient", "occlusion")
+REFUSING = (
+    "patchtst", "timesformer", "deformable_detr", "longformer", "mamba", "convbert", "talking_heads", "t5_cls", "clip",
+    "swin", "llava_next", "videomae", "wav2vec2", "rtdl_ft_transformer", "detr", "quantised bert", "quantised vit",
+)  # fmt: skip
+NAMED = re.compile(rf"\b({'|'.join(wf.list_methods())})\b(?:\((\w+)='(\w+)'\))?")
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the models, not of ours
+
+
+@cache
+def model_and_inputs(name: str) -> tuple[nn.Module, Any]:
+    if name.startswith("quantised "):
+        case = CASES[name.removeprefix("quantised ")]
+        whole = case.build("sdpa")
+        return torch.ao.quantization.quantize_dynamic(whole, {nn.Linear}, dtype=torch.qint8), case.inputs()
+    case = KINDS[name].case
+    return case.build(case.implementations[0]), case.inputs()
+
+
+def recommended(message: str) -> list[tuple[str, dict[str, str]]]:
+    """Methods, with options, after the last "Use" of a message."""
+    *_, advice = re.split(r"\b[Uu]se\b", message) if re.search(r"\b[Uu]se\b", message) else [""]
+    return [(name, {option: value} if option else {}) for name, option, value in NAMED.findall(advice)]
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_recommended_methods_and_options_run(name: str) -> None:
+    model, inputs = model_and_inputs(name)
+    explainer, followed = wf.Explainer(model), set()
+    for method in METHODS:
+        try:
+            explainer.explain(inputs, method=method)
+        except (NotOffered, CaptureError) as refusal:
+            message = str(refusal)
+            advice = recommended(message)
+            assert advice or "Other methods refuse, too" in message
+            options = re.findall(r"\b(at|read|replace|scalar)='(\w+)'", message.split(" Or use ", maxsplit=1)[0])
+            for other, chosen in [*advice, *((method, {option: value}) for option, value in options)]:
+                if (key := (other, str(chosen))) not in followed:
+                    followed.add(key)
+                    explainer.explain(inputs, method=other, **chosen)
+
+
+def test_who_has_no_alternative_is_told_so() -> None:
+    model, inputs = model_and_inputs("patchtst")
+    with pytest.raises(CaptureError, match="Other methods refuse, too"):
+        wf.explain(model, inputs, method="generic_attention")
+    for method in wf.list_methods():
+        if method != "random":
+            with pytest.raises(WhyformerError):
+                wf.explain(model, inputs, method=method)
+
+
+def test_a_rehearsal_is_short() -> None:
+    """Of methods with many passes, too, advice costs a few: it says what would run, and explains nothing."""
+    model, inputs = model_and_inputs("longformer")
+    calls = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    with pytest.raises(CaptureError, match="integrated_gradients or occlusion"):
+        wf.explain(model, inputs, method="decompx")
+    handle.remove()
+    assert len(calls) < 25
+
+
+ANSWERS: dict[str, Callable[[Any], torch.Tensor]] = {
+    "bert_tokens": lambda output: output.logits[:, 5],
+    "bert_masked": lambda output: output.logits[:, 5],
+    "bert_question": lambda output: output.start_logits[:, [5]],
+    "electra_discriminator": lambda output: output.logits[:, [5]],
+    "wav2vec2_ctc": lambda output: output.logits[:, 9],
+    "segformer_segmentation": lambda output: output.logits[:, :, 4, 4],
+    "depth": lambda output: output.predicted_depth[:, 32, 32, None],
+    "sam": lambda output: output.pred_masks[:, 0, 0, 8, 8, None],
+    "patchtst_forecast": lambda output: output.prediction_outputs[:, 2, 1, None],
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_the_code_in_an_error_explains_what_it_says(name: str) -> None:
+    """All that the model was given reaches it, and the value is the model's own."""
+    model, inputs = model_and_inputs(name)
+    if name == "bert_question":  # a wrapper that drops one of them explains another number
+        inputs = {**inputs, "token_type_ids": (torch.arange(10) > 4).long().expand(2, 10)}
+    with pytest.raises(NotOffered) as refusal:
+        wf.explain(model, inputs, method="generic_attention")
+    code = str(refusal.value).split(":\n", 1)[1]
+    space: dict[str, Any] = {"torch": torch}
+    exec(code, space)  # it stands in our own message
+    with torch.no_grad():
+        wanted = ANSWERS[name](model(**inputs))
+    one = wf.Explainer(space["One"](model))
+    method = "random" if name == "patchtst_forecast" else "occlusion"  # for the value; of series nothing else runs yet
+    explained = one.explain(inputs, method=method, target=0, **({"replace": 7} if "input_ids" in inputs else {}))
+    assert [e.value for e in explained] == pytest.approx(wanted[:, 0].tolist(), rel=1e-4, abs=1e-5)
+
+
+def test_compare_names_what_can_stand_in_place_of_a_token() -> None:
+    """A language model without mask, unk and pad tokens: the advice is a token id, and with one it runs."""
+    case = CASES["gpt2"]
+    model = case.build("sdpa")
+    model.config.pad_token_id = None
+    inputs = {"input_ids": case.inputs()["input_ids"][:, :7]}
+    methods = ["attention_rollout", "occlusion"]
+    with pytest.raises(NotOffered, match="replace=<token id>") as refusal:
+        wf.compare(model, inputs, methods=methods, progress=False)
+    assert "'mask'" not in str(refusal.value)
+    assert wf.compare(model, inputs, methods=methods, progress=False, replace=7).rows
+
+
+def test_no_method_is_recommended_by_heart() -> None:
+    """Which methods run is found out at the door of ``explain`` (advice.py); a name in a message would be a guess."""
+    root = Path(wf.__file__).parent
+    names = "|".join(set(wf.list_methods()) - {"random"})
+    guess = re.compile(rf"\b[Uu]se\b[^:=]*\b({names})\b|(gradient or perturbation|attention) method", re.DOTALL)
+    guesses = []
+    for path in sorted(root.rglob("*.py")):
+        if path.name == "advice.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Raise) and node.exc is not None:
+                texts = [
+                    c.value for c in ast.walk(node.exc) if isinstance(c, ast.Constant) and isinstance(c.value, str)
+                ]
+                if guess.search(" ".join(texts)):
+                    guesses.append(f"{path.relative_to(root)}:{node.lineno}")
+    assert not guesses
