@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,6 @@ from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
 from whyformer.parameters import checked
-from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
 from whyformer.types import Cost
@@ -322,3 +322,23 @@ class Session:
             f"positions also exchange information outside the captured attention (seen at {self.study.leak.path}): "
             "the heads are not the whole story of this model.",
         )
+
+
+# A progress bar for long work: on a terminal, after a moment, and never in a pipe
+
+
+def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
+    """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return lambda steps, label: steps
+    return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label)
+
+
+def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
+    try:
+        from rich.console import Console
+        from rich.progress import track
+    except ImportError:
+        yield from steps
+        return
+    yield from track(steps, description=label, console=Console(stderr=True), transient=True)

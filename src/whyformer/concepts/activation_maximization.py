@@ -20,8 +20,8 @@ from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
 from whyformer.parameters import Count, Limits, OneOf, Pixels, Place, Rate, Seed, Weight, checked
-from whyformer.progress import tracker
 from whyformer.result import Result, UInt8, dataframe
+from whyformer.session import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets
 from whyformer.views.concepts import maximized_view

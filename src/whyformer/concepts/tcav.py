@@ -17,8 +17,8 @@ from whyformer.concepts.reader import POOLINGS, Reader
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.explainer import Explainer
 from whyformer.parameters import BatchSize, Filled, Limits, OneOf, Place, Seed, checked
-from whyformer.progress import tracker
 from whyformer.result import Result, dataframe
+from whyformer.session import tracker
 from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view
 from whyformer.views.view import view_of

@@ -11,8 +11,8 @@ import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.progress import tracker
 from whyformer.result import Float64, Int64, Result, dataframe
+from whyformer.session import tracker
 from whyformer.tables.remarks import ABOUT_95, Remarks
 from whyformer.types import Explanation
 from whyformer.views.table import corpus_view

@@ -15,7 +15,7 @@ from whyformer.explainer import Explainer
 from whyformer.inputs.choose import are_tensors, listed
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
-from whyformer.progress import tracker
+from whyformer.session import tracker
 from whyformer.tables.corpus import CorpusExplanation, explain_corpus
 from whyformer.tables.csv_rows import CsvRows
 from whyformer.tables.remarks import ABOUT_95, Remarks
