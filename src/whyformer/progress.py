@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from whyformer.symbols import as_symbols
+
 
 def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
     """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
@@ -17,8 +19,10 @@ def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
 def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
     try:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import track
     except ImportError:
         yield from steps
         return
-    yield from track(steps, description=label, console=Console(stderr=True), transient=True)
+    description = escape(as_symbols(label))  # rich would read [brackets] as colours
+    yield from track(steps, description=description, console=Console(stderr=True), transient=True)

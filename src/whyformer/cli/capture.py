@@ -165,20 +165,17 @@ def _audit(study: Study) -> str:
 
 def _print_json(study: Study, trouble: str | None) -> None:
     import dataclasses
-    import json
 
-    typer.echo(
-        json.dumps(
-            {
-                "sites": [dataclasses.asdict(s) for s in study.sites],
-                "readout": None if study.readout is None and not study.readouts else _readout(study),
-                "grid": study.grid,
-                "unclaimed": study.unclaimed,
-                "leak": dataclasses.asdict(study.leak),
-                "notes": study.notes,
-                "trouble": trouble,
-            },
-            ensure_ascii=False,
-            indent=1,
-        )
+    from whyformer.cli._output import print_json
+
+    print_json(
+        {
+            "sites": [dataclasses.asdict(s) for s in study.sites],
+            "readout": None if study.readout is None and not study.readouts else _readout(study),
+            "grid": study.grid,
+            "unclaimed": study.unclaimed,
+            "leak": dataclasses.asdict(study.leak),
+            "notes": study.notes,
+            "trouble": trouble,
+        }
     )

@@ -10,7 +10,7 @@ import typer
 
 from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from
 from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
-from whyformer.cli._output import say_written
+from whyformer.cli._output import print_json, say_written
 
 WHAT = ("importance", "roles", "layers", "induction", "circuits")
 
@@ -63,7 +63,7 @@ def heads(
     options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
     result = _result(what, loaded, processor, raw, options, batch_size)
     if json:
-        typer.echo(json_text.dumps(_plain(what, result), ensure_ascii=False, indent=1))
+        print_json(_plain(what, result))
     else:
         result.show()
     if out is not None:

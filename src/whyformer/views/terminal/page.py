@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
 from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, numbered_width, picture_block
@@ -83,7 +86,7 @@ def put(renderable: RenderableType) -> None:
     """Print; without colour codes and trailing spaces where the output is no terminal."""
     console = Console(highlight=False, emoji=False)
     if console.is_terminal:
-        console.print(renderable)
+        console.print(_Harmless(renderable))
     else:
         console.file.write(plain(renderable, console.width))
 
@@ -92,15 +95,39 @@ def plain(renderable: RenderableType, width: int = 80) -> str:
     """Plain text, no colour codes, no trailing spaces."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, color_system=None, force_terminal=False, highlight=False, emoji=False)
-    console.print(renderable)
+    console.print(_Harmless(renderable))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+class _Harmless:
+    """What rich is about to print, with symbols for characters that would steer the terminal: the border that all
+    pictures and lists pass, whoever wrote the texts, labels and names in them."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(as_symbols(segment.text), segment.style)
+
+
+def _in_symbols(part: Any) -> Any:
+    """The same for a page before it is laid out, so that symbols have the room they need."""
+    if isinstance(part, str):
+        return as_symbols(part)
+    if isinstance(part, tuple):
+        return tuple(map(_in_symbols, part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    kind: Any = type(part)
+    return kind(**{f.name: _in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
 
 
 class PageOnTerminal:
     """A page that rich can print; it asks the console for width and colours."""
 
     def __init__(self, page: Page) -> None:
-        self.page = page
+        self.page: Page = _in_symbols(page)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         draw = _Draw(options.max_width, console.color_system is not None and not console.no_color)
