@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whyformer.cli._options import Trusted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,7 @@ def capture(
         str | None,
         typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
     ] = None,
+    trust_remote_code: Trusted = False,
     text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
     image: Annotated[
         Path | None,
@@ -51,7 +54,7 @@ def capture(
     from whyformer.explainer import Explainer
     from whyformer.study import require_readable
 
-    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model)
+    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
     explainer = Explainer(loaded, processor)
     study = explainer.study(_example(loaded, kind, text, image))
     trouble = None
