@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -125,6 +126,7 @@ class Explanation(Result):
     """
 
     what: ClassVar[str] = EXPLANATION
+    axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
 
     scores: Float32

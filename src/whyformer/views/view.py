@@ -288,7 +288,7 @@ class _Drawn(ABC):
         """Write .html, .png, .svg or .pdf."""
         from whyformer.views.explained import save_page
 
-        return save_page(self._page(), Path(path))
+        return save_page(self._page(), path)
 
     def _repr_html_(self) -> str:
         from whyformer.views.html.page import fragment
