@@ -101,9 +101,8 @@ class Result(ABC):
             self.view(*how, **options).save(path)
             return path
         if how or options:
-            raise BadInput(
-                f"{path.suffix} files hold the whole result: {[*how, *options]} are for pictures. Leave them out."
-            )
+            told = ", ".join([*map(repr, how), *map(repr, options)])
+            raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
         with writing(path):
             if path.suffix == ".json":
                 plain = json.dumps(self.to_dict(), ensure_ascii=False)

@@ -11,6 +11,7 @@ import typer
 from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from
 from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target, Trusted
 from whyformer.cli._output import print_json, say_written
+from whyformer.paths import writing
 
 WHAT = ("importance", "roles", "layers", "induction", "circuits")
 
@@ -104,6 +105,7 @@ def _plain(what: str, result: Any) -> Any:
 
 def _write(what: str, result: Any, out: Path) -> None:
     if out.suffix == ".json" and what != "importance":  # the table alone, without the weights behind it
-        out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
+        with writing(out):
+            out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
     else:
         result.save(out)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, one_of
 from whyformer.inputs.text import TextInput
+from whyformer.paths import is_file, path_of
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
 from whyformer.session import passing_through
@@ -48,7 +49,7 @@ def read_conllu(source: str | Path) -> list[Sentence]:
 
     Multiword tokens (``3-4``) and empty nodes (``5.1``) are left out: the words inside and around them count.
     """
-    text = source if isinstance(source, str) and "\t" in source else _file(Path(source))
+    text = source if isinstance(source, str) and "\t" in source else _file(path_of(source, "conllu"))
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
@@ -70,9 +71,12 @@ def read_conllu(source: str | Path) -> list[Sentence]:
 
 
 def _file(path: Path) -> str:
-    if not path.is_file():
+    if not is_file(path):
         raise BadInput(f"no CoNLL-U file at {str(path)!r}, and the text itself has no tab-separated columns.")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{str(path)!r} cannot be read as a text file in UTF-8 ({error}).") from error
 
 
 def _sentence(rows: list[list[str]], number: int) -> Sentence:

@@ -17,6 +17,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.inputs.units import assemble
+from whyformer.paths import readable_file
 from whyformer.types import Units
 
 
@@ -149,7 +150,7 @@ class Frames(StreamInput):
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     """Mono float samples at ``rate``: an array, (array, rate), or the path of a .wav file."""
     if isinstance(raw, (str, Path)):
-        raw = _wav(Path(raw))
+        raw = _wav(readable_file(raw, "sound", "clip"))
     if isinstance(raw, tuple):
         samples, clip_rate = raw
         if int(clip_rate) != rate:
@@ -162,13 +163,13 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
 
 
 def _wav(path: Path) -> tuple[np.ndarray[Any, Any], int]:
-    if not path.is_file():
-        raise BadInput(f"no sound at {str(path)!r}: the file does not exist.")
     try:
         with wave.open(str(path)) as file:
             if file.getsampwidth() != 2:
                 raise BadInput(f"{str(path)!r}: only 16-bit .wav files are read; pass an array of samples instead.")
             samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
             return samples.reshape(-1, file.getnchannels()).mean(1), file.getframerate()
-    except (wave.Error, EOFError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read as .wav ({error}): pass an array of samples instead.") from None
+    except BadInput:
+        raise
+    except Exception as error:  # a file that was cut off or changed ends in errors of wave, struct or numpy
+        raise BadInput(f"{str(path)!r} cannot be read as .wav ({error}): pass an array of samples instead.") from error
