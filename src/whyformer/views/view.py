@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,11 @@ class Scale:
     signed: bool = False
     meaning: str = "score"
 
+    def __post_init__(self) -> None:
+        for end in ("low", "high"):  # of scores without a finite one there is nothing to tell apart
+            if not math.isfinite(getattr(self, end)):
+                object.__setattr__(self, end, 0.0)
+
     def position(self, score: float) -> float:
         """0 to 1 along the colour map; 0.5 is zero on a signed scale."""
         if self.high <= self.low:
@@ -44,7 +50,7 @@ class Scale:
     def length(self, score: float) -> float:
         """-1 to 1: length and direction of a bar that starts at zero."""
         reach = max(abs(self.low), abs(self.high))
-        return min(1.0, max(-1.0, score / reach)) if reach else 0.0
+        return min(1.0, max(-1.0, score / reach)) if reach and not math.isnan(score) else 0.0
 
 
 @dataclass(frozen=True)
@@ -377,6 +383,7 @@ def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = Tr
     """One scale for all of ``scores``: symmetric if signed, else from zero (or the lowest) to the highest."""
     known = [np.asarray(s, float).ravel() for s in scores if np.size(s)]
     values = np.concatenate(known) if known else np.zeros(1)
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
     if signed or values.min() < 0:
         reach = float(np.abs(values).max())
         return Scale(-reach, reach, True, meaning)
