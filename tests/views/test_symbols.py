@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from tests.views.test_charts import page as charts
@@ -147,3 +150,15 @@ def test_pages_keep_the_text_as_it_is() -> None:
         units=dataclasses.replace(explanation.units, text=None, labels=("\u202e<b>",) * 12)
     ).to_html()
     assert "\u202e&lt;b&gt;" in html
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf", "html", "json", "npz"])
+def test_files_can_be_written_and_read(ending: str, tmp_path: Path) -> None:
+    """No font draws half a character, and XML has no room for controls."""
+    units = dataclasses.replace(samples.text().units, text=None, labels=(HOSTILE,) * 12)
+    saved = samples.text(units=units)
+    path = saved.save(tmp_path / f"x.{ending}")
+    if ending == "svg":
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    if ending in ("json", "npz"):
+        assert wf.load(path).units == units

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.symbols import as_symbols
 from whyformer.types import Explanation
 
 if TYPE_CHECKING:
@@ -359,6 +361,21 @@ def captions(views: Sequence[View]) -> list[str]:
     """Each view's caption, once where neighbours share it: at the last of them."""
     following = [v.caption for v in views[1:]] + [""] * bool(views)
     return ["" if v.caption == after else v.caption for v, after in zip(views, following, strict=True)]
+
+
+def in_symbols(part: Any) -> Any:
+    """A page (or a part of one) with symbols for characters that would steer a terminal and that no font can draw.
+
+    It is put into them before it is laid out, so that symbols have the room they need.
+    """
+    if isinstance(part, str):
+        return as_symbols(part)
+    if isinstance(part, tuple):
+        return tuple(map(in_symbols, part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    kind: Any = type(part)
+    return kind(**{f.name: in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
 
 
 def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:

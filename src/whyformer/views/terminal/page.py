@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
@@ -39,6 +38,7 @@ from whyformer.views.view import (
     TokenRun,
     View,
     captions,
+    in_symbols,
     rows_of,
 )
 from whyformer.views.view import Table as TableMark
@@ -111,23 +111,11 @@ class _Harmless:
             yield segment if segment.control else Segment(as_symbols(segment.text), segment.style)
 
 
-def _in_symbols(part: Any) -> Any:
-    """The same for a page before it is laid out, so that symbols have the room they need."""
-    if isinstance(part, str):
-        return as_symbols(part)
-    if isinstance(part, tuple):
-        return tuple(map(_in_symbols, part))
-    if not dataclasses.is_dataclass(part):
-        return part
-    kind: Any = type(part)
-    return kind(**{f.name: _in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
-
-
 class PageOnTerminal:
     """A page that rich can print; it asks the console for width and colours."""
 
     def __init__(self, page: Page) -> None:
-        self.page: Page = _in_symbols(page)
+        self.page: Page = in_symbols(page)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         draw = _Draw(options.max_width, console.color_system is not None and not console.no_color)
