@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 import types
 import warnings
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -20,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, NotOffered, UnknownName, shown
+from whyformer.errors import BadInput, MissingExtra, NotOffered, WhyformerError
+from whyformer.files.archives import Damaged, members_bytes, parsed, read_arrays, read_json, require_room
+from whyformer.files.paths import readable_file, writable_file, writing
 from whyformer.parameters import checked
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ EXPLANATION = "explanation"  # files of explanations do not say what they hold
 PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
 HEADER = "__header__"
-UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, EOFError, RecursionError, zipfile.BadZipFile)
+INFINITE = ("inf", "-inf")  # as JSON has them: its numbers are finite
+LARGEST = 2**63  # of whole numbers
+LONGEST_SHOWN = 60  # characters of what a file holds, in an error
 RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class that reads it
 HOMES = (  # imported when a file holds what is not known yet
     "whyformer.types",
@@ -61,6 +63,8 @@ class Result(ABC):
 
     what: ClassVar[str]
     last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
+    # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
+    axes: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -94,14 +98,17 @@ class Result(ABC):
     @checked
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:
         """Write a picture (.html, .png, .svg, .pdf), or data that ``whyformer.load`` reads back (.json, .npz)."""
-        path = in_folder(path)
-        if path.suffix not in (*PICTURES, *DATA):
-            raise UnknownName("file type", path.suffix or str(path), (*PICTURES, *DATA))
+        path = writable_file(path, (*PICTURES, *DATA))
+        if path.suffix in PICTURES:
+            self.view(*how, **options).save(path)
+            return path
+        if how or options:
+            told = ", ".join([*map(repr, how), *map(repr, options)])
+            raise BadInput(f"{path.suffix} files hold the whole result: leave out {told}, which is for pictures.")
         with writing(path):
-            if path.suffix in PICTURES:
-                self.view(*how, **options).save(path)
-            elif path.suffix == ".json":
-                path.write_text(json.dumps(self.to_dict(), ensure_ascii=False), encoding="utf-8")
+            if path.suffix == ".json":
+                plain = json.dumps(self.to_dict(), ensure_ascii=False)
+                path.write_bytes(plain.encode("utf-8", "backslashreplace"))  # half a character has an escape in JSON
             else:
                 _write_npz(self, path)
         return path
@@ -121,39 +128,30 @@ class Result(ABC):
     @checked
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
-        path = Path(path)
+        path = readable_file(path)
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
+        if path.suffix.lower() not in DATA:
+            raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:
             return _from_dict(cls, _read(path))
-        except UNREADABLE as error:
-            raise BadInput(f"{str(path)!r} is no saved {named} ({error}).") from error
+        except WhyformerError:
+            raise
+        except Exception as error:  # a file can hold anything
+            raise BadInput(
+                f"{str(path)!r} is no saved {named} ({_words(error)}). Give a file as .save() writes it, or save again."
+            ) from error
 
 
 @checked
 def load(path: str | Path) -> Any:
     """Read any saved result, .json or .npz; no model is needed."""
-    if not os.path.isfile(path):  # noqa: PTH113  # of a name that no folder can hold, Path.is_file raises
-        raise BadInput(f"no file at {shown(str(path))}.")
     return Result.load(path)  # type: ignore[type-abstract]
 
 
-def in_folder(path: str | Path) -> Path:
-    """The path of a file to write, if its folder is there; asked before long work."""
-    path = Path(path)
-    if not os.path.isdir(path.parent):  # noqa: PTH112  # of a name that no folder can hold, Path.is_dir raises
-        raise BadInput(f"{str(path)!r} cannot be written: there is no folder {str(path.parent)!r}. Make it first.")
-    return path
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What the system has against a file is said as an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise BadInput(
-            f"{shown(str(path))} cannot be written ({error.strerror or error}): give another path."
-        ) from error
+def _words(error: Exception) -> str:
+    """What is wrong, in one line; what is not said here is put as the error that it was."""
+    words = " ".join(str(error).split())[:300]
+    return words if isinstance(error, (Damaged, Misfit)) else f"{type(error).__name__}: {words}"
 
 
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
@@ -190,33 +188,58 @@ def _write_npz(result: Result, path: Path) -> None:
         del plain[name]
     arrays[HEADER] = np.array(json.dumps(plain, ensure_ascii=False))
     np.savez_compressed(path, **arrays)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            require_room(members_bytes(archive, archive.infolist()), path.stat().st_size)
+    except Damaged:  # packed so tightly (all zeros) that reading would take it for a trap
+        np.savez(path, **arrays)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if path.suffix != ".npz":
-        plain: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return plain
-    with path.open("rb") as opened, np.load(opened) as file:
-        data: dict[str, Any] = json.loads(str(file[HEADER]))
-        for entry in file.files:
-            name, _, key = entry.partition(":")
-            if key:
-                data.setdefault(name, {})[key] = file[entry]
-            elif name != HEADER:
-                data[name] = file[entry]
+    if path.suffix.lower() != ".npz":
+        return _mapping(read_json(path), "it")
+    arrays = read_arrays(path)
+    if HEADER not in arrays:
+        raise Damaged(f"there is no {HEADER!r} in it")
+    data = _mapping(parsed(str(arrays.pop(HEADER))), HEADER)
+    for entry, array in arrays.items():
+        name, _, key = entry.partition(":")
+        if key:
+            _mapping(data.setdefault(name, {}), name)[key] = array
+        else:
+            data[name] = array
     return data
 
 
-def _from_dict(kind: type[Kind], data: dict[str, Any]) -> Kind:
+def _from_dict(kind: type[Kind], plain: Any, at: str = "") -> Kind:
+    data = _mapping(plain, at or "it")
     if data.get("format") != FORMAT:
-        raise ValueError("it holds something else, or comes from another version of whyformer")
+        raise Damaged("it holds something else, or comes from another version of whyformer")
     what = data.get("what", EXPLANATION)
-    for home in () if what in RESULTS else HOMES:
+    for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
         import_module(home)
-    reads = RESULTS.get(what)
+    reads = RESULTS.get(what) if isinstance(what, str) else None
     if reads is None or not issubclass(reads, kind):
-        raise ValueError(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
-    return _filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")})
+        raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+    made: Kind = _filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
+    _check_axes(made, at)
+    return made
+
+
+def _check_axes(result: Result, at: str) -> None:
+    """One letter, one size."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, letters in result.axes.items():
+        value = getattr(result, name)
+        if value is None:
+            continue
+        shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
+        if len(shape) != len(letters):
+            raise Misfit(_below(at, name), f"an array with {len(letters)} axes", value)
+        for letter, size in zip(letters, shape, strict=True):
+            expected, first = sizes.setdefault(letter, (size, name))
+            if size != expected:
+                raise Misfit(_below(at, name), f"of length {expected} on one axis, as {first} is,", value)
 
 
 # The codec: plain data and back, by the annotations of dataclasses. JSON has no NaN: it becomes null.
@@ -269,50 +292,134 @@ def _key(key: Any) -> str:
     return "|".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def from_plain(hint: Any, data: Any) -> Any:
-    """``data`` as what ``hint`` says."""
+class Misfit(ValueError):
+    """A field of a file that is not what it should be."""
+
+    def __init__(self, at: str, wanted: str, data: Any) -> None:
+        shown = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else repr(data)
+        shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}… ({type(data).__name__})"
+        super().__init__(f"{at or 'it'} should be {wanted} and is {shown}")
+
+
+def from_plain(hint: Any, data: Any, at: str = "") -> Any:
+    """``data`` as what ``hint`` says; ``at``: its place in the file, for errors."""
     origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return data
     if origin in (Union, types.UnionType):
-        return None if data is None else from_plain(_member(inner, data), data)
+        return None if data is None else from_plain(_member(inner, data, at), data, at)
     if origin is Annotated:
         note = hint.__metadata__[0]
-        if isinstance(note, Keyed):
-            return {name: from_plain(note.kinds()[name], part) for name, part in data.items()}
-        if not isinstance(data, (list, np.ndarray)):
-            raise ValueError(f"an array was expected, and there is {shown(data)}")
-        return np.asarray(data, note)
+        if not isinstance(note, Keyed):
+            return _array(note, data, at)
+        kinds = note.kinds()
+        if unknown := sorted(_mapping(data, at).keys() - kinds.keys()):
+            raise Misfit(at, f"by names among {', '.join(kinds)}", unknown[0])
+        return {name: from_plain(kinds[name], part, _below(at, name)) for name, part in data.items()}
     if isinstance(hint, type) and issubclass(hint, Result):
-        return _from_dict(hint, data)
+        return _from_dict(hint, data, at)
     if dataclasses.is_dataclass(hint):
-        return _filled(hint, data)
+        return _filled(hint, data, at)
     if origin is tuple:
-        kinds = [inner[0]] * len(data) if inner[-1] is Ellipsis else inner
-        return tuple(from_plain(kind, part) for kind, part in zip(kinds, data, strict=True))
+        parts = _sequence(data, at)
+        members = (inner[0],) * len(parts) if inner[-1] is Ellipsis else inner
+        if len(members) != len(parts):
+            raise Misfit(at, f"a list of {len(members)}", data)
+        return tuple(from_plain(members[i], part, f"{at}[{i}]") for i, part in enumerate(parts))
     if origin is list:  # arrays of an .npz come by their number
-        return [from_plain(inner[0], part) for part in (data.values() if isinstance(data, dict) else data)]
+        parts = tuple(data.values()) if isinstance(data, dict) else _sequence(data, at)
+        return [from_plain(inner[0], part, f"{at}[{i}]") for i, part in enumerate(parts)]
     if origin is dict:
-        split = get_origin(inner[0]) is tuple
-        return {tuple(k.split("|")) if split else k: from_plain(inner[1], v) for k, v in data.items()}
-    if hint is float:
+        return {_key_of(inner[0], k, at): from_plain(inner[1], v, _below(at, k)) for k, v in _mapping(data, at).items()}
+    return _single(hint, data, at)
+
+
+def _single(hint: Any, data: Any, at: str) -> Any:
+    """A number, a word, a yes or no."""
+    if hint is float and (data is None or data in INFINITE):
         return math.nan if data is None else float(data)
+    if hint in (float, int):
+        whole = isinstance(data, int) and not isinstance(data, bool)
+        if not (whole or (hint is float and isinstance(data, float))):
+            raise Misfit(at, "a number" if hint is float else "a whole number", data)
+        if whole and abs(data) >= LARGEST:
+            raise Misfit(at, "a number of ordinary size", data)
+        return hint(data)
+    if isinstance(hint, type) and not isinstance(data, hint):
+        raise Misfit(at, {str: "a word", bool: "true or false"}.get(hint, f"a {hint.__name__}"), data)
     return data
 
 
-def _member(members: tuple[Any, ...], data: Any) -> Any:
-    """Which of several hints is meant: one with names where the data has names."""
+def _array(kind: Any, data: Any, at: str) -> Array:
+    """Numbers as an array of ``kind``: nothing is cut off, rounded to whole numbers, or made up."""
+    wanted = "numbers in rows of one length" if np.dtype(kind).kind == "f" else "whole numbers in rows of one length"
+    array = data if isinstance(data, np.ndarray) else np.array(data, object)
+    types_here = {type(value) for value in array.flat} if array.dtype == object else {array.dtype.type}
+    allowed: tuple[type, ...] = (int, np.integer)
+    if np.dtype(kind).kind == "f":
+        allowed = (float, int, np.floating, np.integer, type(None), str)
+        if str in types_here and {v for v in array.flat if isinstance(v, str)} - set(INFINITE):
+            raise Misfit(at, wanted, data)
+    if any(issubclass(t, bool) or not issubclass(t, allowed) for t in types_here):
+        raise Misfit(at, wanted, data)
+    try:
+        made = array.astype(kind)
+    except (ValueError, TypeError, OverflowError):
+        raise Misfit(at, wanted, data) from None
+    if made.dtype.kind != "f" and not np.array_equal(made, array):
+        raise Misfit(at, f"numbers that {np.dtype(kind)} can hold", data)
+    return made
+
+
+def _mapping(data: Any, at: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise Misfit(at, "an object with names", data)
+    return data
+
+
+def _sequence(data: Any, at: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise Misfit(at, "a list", data)
+    return tuple(data)
+
+
+def _key_of(hint: Any, key: Any, at: str) -> Any:
+    """A name; of a pair of streams, both."""
+    if get_origin(hint) is not tuple:
+        return key
+    names = tuple(key.split("|"))
+    if len(names) != len(get_args(hint)):
+        raise Misfit(at, "by names such as 'text|text'", key)
+    return names
+
+
+def _below(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _member(members: tuple[Any, ...], data: Any, at: str) -> Any:
+    """Which of several hints is meant: one with names where the data has names, a word where it is one."""
     present = [hint for hint in members if hint is not type(None)]
     named = [hint for hint in present if get_origin(hint) is dict or dataclasses.is_dataclass(hint)]
     fitting = named if isinstance(data, dict) else [hint for hint in present if hint not in named]
-    return (fitting or present)[0]
+    exact = [hint for hint in fitting if isinstance(hint, type) and type(data) is hint]
+    return (exact or fitting or present)[0]
 
 
-def _filled(kind: Any, data: dict[str, Any]) -> Any:
+def _filled(kind: Any, data: Any, at: str = "") -> Any:
     """A dataclass; what an older file does not hold yet has its default."""
     hints = _hints(kind)
-    fields = {f.name for f in dataclasses.fields(kind)}
-    if unknown := sorted(data.keys() - fields):
-        raise ValueError(f"{unknown[0]!r} is not known here")
-    return kind(**{name: from_plain(hints[name], part) for name, part in data.items()})
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    if unknown := sorted(_mapping(data, at).keys() - fields.keys()):
+        raise Damaged(f"{_below(at, unknown[0])!r} is not known here")
+    for name, f in fields.items():
+        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise Damaged(f"{_below(at, name)!r} is missing")
+    parts = {name: from_plain(hints[name], part, _below(at, name)) for name, part in data.items()}
+    try:
+        return kind(**parts)
+    except ValueError as error:  # what its parts have to do with each other
+        raise Damaged(f"{at}: {error}" if at else str(error)) from error
 
 
 # Pieces of long work on disk, so that one that was stopped goes on where it was.
@@ -328,9 +435,9 @@ def write_piece(value: Any, path: Path) -> None:
 def read_piece(hint: Any, path: Path) -> Any:
     """What ``write_piece`` wrote, as ``hint`` says."""
     try:
-        return from_plain(hint, json.loads(path.read_text(encoding="utf-8")))
-    except UNREADABLE as error:
-        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({error}): delete it.") from error
+        return from_plain(hint, read_json(path))
+    except Exception as error:
+        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({_words(error)}): delete it.") from error
 
 
 # Results as tables and as other libraries' objects.

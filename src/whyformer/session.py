@@ -26,6 +26,7 @@ from whyformer.output import Output
 from whyformer.parameters import checked
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
+from whyformer.symbols import as_symbols
 from whyformer.types import Cost
 
 T = TypeVar("T")
@@ -337,8 +338,10 @@ def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
 def _bar(steps: Sequence[Any], label: str) -> Iterator[Any]:
     try:
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import track
     except ImportError:
         yield from steps
         return
-    yield from track(steps, description=label, console=Console(stderr=True), transient=True)
+    description = escape(as_symbols(label))  # rich would read [brackets] as colours
+    yield from track(steps, description=description, console=Console(stderr=True), transient=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -10,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from whyformer.errors import BadInput
-from whyformer.image_file import resized
+from whyformer.files.image_file import resized
 from whyformer.parameters import OneOf, Pixels, checked
 from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
 
@@ -127,6 +128,7 @@ class Explanation(Result):
     """
 
     what: ClassVar[str] = EXPLANATION
+    axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
 
     scores: Float32

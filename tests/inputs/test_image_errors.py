@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from whyformer.files.image_file import open_image
 
 import whyformer as wf
 from tests.support import folders
 from whyformer.errors import BadInput
-from whyformer.image_file import open_image
 
 
 def explained(image: object) -> object:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json as json_text
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+from whyformer.cli._output import print_json
 
 if TYPE_CHECKING:
     from whyformer.registry import Method, Metric
@@ -26,7 +25,7 @@ def listed(
 ) -> None:
     """All entries as JSON, a single one on a sheet of its own, or several in a table."""
     if json:
-        typer.echo(json_text.dumps([plain(e) for e in entries], ensure_ascii=False, indent=1))
+        print_json([plain(e) for e in entries])
     elif single:
         _sheet(entries[0], facts(entries[0]))
     else:

@@ -82,10 +82,10 @@ def deliver(
     results: list[list[Explanation]], out: Path | None, json: bool, views: list[Any] | None = None, **how: Any
 ) -> None:
     """Print, and write the file that was asked for. ``views``: pictures to show in place of one per input."""
-    from whyformer.cli._output import as_json, say_written, views_of, write
+    from whyformer.cli._output import plain_of, print_json, say_written, views_of, write
 
     if json:
-        typer.echo(as_json(results))
+        print_json(plain_of(results))
         if out is None:
             return
     views = views_of(results, **how) if views is None else views

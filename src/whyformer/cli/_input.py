@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from whyformer.errors import BadInput
+from whyformer.files.paths import trouble_writing
 
 PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
@@ -25,8 +26,8 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
     if file is not None:
         try:
             texts += _lines(file.read_text(encoding="utf-8"))
-        except UnicodeDecodeError:
-            raise BadInput(f"{str(file)!r} is no UTF-8 text file.") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput(f"{str(file)!r} is no UTF-8 text file.") from error
     if not texts:
         if arguments or file is not None:
             raise BadInput("there is no text to explain: the input holds no line with a word in it.")
@@ -74,7 +75,7 @@ def options_from(pairs: list[str]) -> dict[str, Any]:
             raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, e.g. heads=max", param_hint="--option")
         try:
             options[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
+        except Exception:  # no Python value, or one that is too deep or too large to be read: a word
             options[key.strip()] = value.strip()
     return options
 
@@ -89,7 +90,7 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
         return texts_from(arguments, file)
     if not arguments or file is not None:
         raise BadInput(f"this is a model of images: give image files, e.g. whyformer {command} --model my-vit/ cat.jpg")
-    from whyformer.image_file import open_image
+    from whyformer.files.image_file import open_image
 
     return [open_image(Path(path)) for path in arguments]
 
@@ -102,5 +103,5 @@ def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), w
         raise typer.BadParameter(
             f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint="--out"
         )
-    if not out.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {str(out.parent)!r}", param_hint="--out")
+    if trouble := trouble_writing(out):
+        raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint="--out")

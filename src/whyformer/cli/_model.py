@@ -11,6 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from whyformer.errors import BadInput, MissingExtra
+from whyformer.files.paths import is_file, is_folder, path_of
+
+HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def quiet() -> Iterator[None]:
             hf_logging.enable_progress_bar()
 
 
-def load_text(name: str | None) -> tuple[Any, Any]:
+def load_text(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
     """Model and tokenizer; the shipped sentiment model where no name is given."""
     _require_transformers()
     with quiet():
@@ -39,27 +42,27 @@ def load_text(name: str | None) -> tuple[Any, Any]:
             from whyformer.demo import load_sentiment
 
             return load_sentiment()
-        model = _model(name)
+        model = _model(name, trusted)
         if _is_image_model(model):
             raise BadInput(f"{name!r} is a model of images: use 'whyformer explain image'.")
-        return model, _processor(name, "AutoTokenizer", "tokenizer")
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
 
 
-def load_image(name: str) -> tuple[Any, Any]:
+def load_image(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """Model and image processor."""
     _require_transformers()
     with quiet():
-        model = _model(name)
+        model = _model(name, trusted)
         if not _is_image_model(model):
             raise BadInput(f"{name!r} is no model of images: use 'whyformer explain text'.")
-        return model, _processor(name, "AutoImageProcessor", "image processor")
+        return model, _processor(name, trusted, "AutoImageProcessor", "image processor")
 
 
-def load_pair(name: str) -> tuple[Any, Any]:
+def load_pair(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A model of images with texts, and its processor."""
     _require_transformers()
     with quiet():
-        model = _model(name, headless=True)
+        model = _model(name, trusted, headless=True)
         if kind_of(model) == "regions":
             raise BadInput(
                 f"{name!r} reads vectors of image regions, which a detector makes. In Python: "
@@ -67,10 +70,10 @@ def load_pair(name: str) -> tuple[Any, Any]:
             )
         if kind_of(model) != "pair":
             raise BadInput(f"{name!r} is no model of images with texts: use 'whyformer explain text' or 'image'.")
-        return model, _processor(name, "AutoProcessor", "processor")
+        return model, _processor(name, trusted, "AutoProcessor", "processor")
 
 
-def load_encoder(name: str) -> tuple[Any, Any]:
+def load_encoder(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A text encoder whose token vectors are averaged, or the SentenceTransformer that the folder holds."""
     _require_transformers()
     from whyformer.inputs.similarity import compares_texts
@@ -82,8 +85,8 @@ def load_encoder(name: str) -> tuple[Any, Any]:
                 from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
             except ImportError:
                 raise BadInput(f"{name!r} pools its tokens in its own way: pip install sentence-transformers") from None
-            return SentenceTransformer(name), None
-        model = _model(name, headless=True)
+            return SentenceTransformer(name, trust_remote_code=trusted), None
+        model = _model(name, trusted, headless=True)
         if not compares_texts(model, ("", "")):
             raise BadInput(
                 f"{name!r} is a {type(model).__name__}: it has a head, and would be asked about both texts together, "
@@ -91,24 +94,24 @@ def load_encoder(name: str) -> tuple[Any, Any]:
                 "AutoModel.from_pretrained(…).save_pretrained(…) writes); what a classifier of pairs says is explained "
                 "in Python, whyformer.explain(model, (first, second), processor=tokenizer)."
             )
-        return model, _processor(name, "AutoTokenizer", "tokenizer")
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
 
 
-def load_sound(name: str) -> tuple[Any, Any]:
+def load_sound(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A model of sound, and its processor or feature extractor."""
     _require_transformers()
     with quiet():
-        model = _model(name)
+        model = _model(name, trusted)
         if kind_of(model) != "sound":
             raise BadInput(f"{name!r} is no model of sound: use 'whyformer explain text' or 'image'.")
-        return model, _sound_processor(name)
+        return model, _sound_processor(name, trusted)
 
 
-def load_any(name: str) -> tuple[Any, Any, str]:
+def load_any(name: str, trusted: bool = False) -> tuple[Any, Any, str]:
     """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound"."""
     _require_transformers()
     with quiet():
-        model = _model(name, headless=True)
+        model = _model(name, trusted, headless=True)
         kind = kind_of(model)
         if not kind:
             raise BadInput(
@@ -117,8 +120,8 @@ def load_any(name: str) -> tuple[Any, Any, str]:
             )
         wanted = {"image": "AutoImageProcessor", "pair": "AutoProcessor"}.get(kind, "AutoTokenizer")
         if kind == "sound":
-            return model, _sound_processor(name), kind
-        return model, _processor(name, wanted, "processor"), kind
+            return model, _sound_processor(name, trusted), kind
+        return model, _processor(name, trusted, wanted, "processor"), kind
 
 
 def kind_of(model: Any) -> str:
@@ -145,51 +148,85 @@ def _require_transformers() -> None:
         raise MissingExtra("transformers", "hf", "loading models") from None
 
 
-def _model(name: str, headless: bool = False) -> Any:
+def _model(name: str, trusted: bool, headless: bool = False) -> Any:
+    """As the class it was saved as. ``trusted``: code that comes with the model may run; transformers is never left to
+    ask, for it would take the answer from standard input, where texts are read from."""
     import transformers
 
-    if (name.startswith((".", "/", "~")) or name.endswith(("/", "\\"))) and not Path(name).is_dir():
+    if is_file(path_of(name, "--model")):
+        raise BadInput(f"{name!r} is a file: give the folder that save_pretrained() wrote.")
+    if (name.startswith((".", "/", "~")) or name.endswith(("/", "\\"))) and not is_folder(Path(name)):
         raise BadInput(f"there is no folder {name!r} to load a model from.")
-    try:
-        config = transformers.AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"no model could be loaded from {name!r}: {_first_line(error)} Give a folder written by "
-            "save_pretrained(), or a name on the model hub."
-        ) from None
-    classes = getattr(config, "architectures", None) or []
-    kind = getattr(transformers, classes[0], None) if classes else None
-    if kind is None:
-        raise BadInput(f"{name!r} does not say which transformers model it is (config.json: architectures={classes}).")
+    with _loading(name, f"no model could be loaded from {name!r}", HUB):
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    classes = getattr(config, "architectures", None)
+    classes = classes if isinstance(classes, list) else []
+    kind = _class_of(name, config, classes, trusted)
     bare = classes[0].endswith("Model") and not classes[0].endswith(("LMHeadModel", "MTModel"))
     if bare and not headless:
         raise BadInput(
             f"{name!r} is a {classes[0]}, which has no head and predicts nothing: there is no prediction to explain. "
             "Use a fine-tuned checkpoint, e.g. one for sequence or image classification."
         )
-    try:
-        return kind.from_pretrained(name, config=config).eval()
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BadInput(f"the weights of {name!r} could not be loaded: {_first_line(error)}") from None
+    with _loading(name, f"the weights of {name!r} could not be loaded"):
+        return kind.from_pretrained(name, config=config, trust_remote_code=trusted).eval()
 
 
-def _processor(name: str, auto: str, what: str) -> Any:
+def _class_of(name: str, config: Any, classes: list[str], trusted: bool) -> Any:
+    """The class of transformers that the config names; of the model's own code, the door that the config names."""
     import transformers
 
-    try:
-        return getattr(transformers, auto).from_pretrained(name)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        raise BadInput(f"the {what} of {name!r} could not be loaded: {_first_line(error)}") from None
+    kind = getattr(transformers, classes[0], None) if classes and isinstance(classes[0], str) else None
+    if kind is not None:
+        return kind
+    code: dict[str, Any] = getattr(config, "auto_map", None) or {}
+    if code and not trusted:
+        raise _code_of_its_own(name)
+    doors = [d for d, path in code.items() if d.startswith("AutoModel") and str(path).split(".")[-1:] == classes[:1]]
+    if not doors:
+        raise BadInput(f"{name!r} does not say which transformers model it is (config.json: architectures={classes}).")
+    return getattr(transformers, doors[0])
 
 
-def _sound_processor(name: str) -> Any:
+def _processor(name: str, trusted: bool, auto: str, what: str) -> Any:
+    import transformers
+
+    with _loading(name, f"the {what} of {name!r} could not be loaded"):
+        return getattr(transformers, auto).from_pretrained(name, trust_remote_code=trusted)
+
+
+def _sound_processor(name: str, trusted: bool) -> Any:
     """What turns samples into tensors, and the tokenizer where the folder has one."""
-    processors = {"feature_extractor": _processor(name, "AutoFeatureExtractor", "feature extractor")}
+    processors = {"feature_extractor": _processor(name, trusted, "AutoFeatureExtractor", "feature extractor")}
     try:
-        processors["tokenizer"] = _processor(name, "AutoTokenizer", "tokenizer")
-    except (BadInput, TypeError):  # a classifier has no words: transformers stumbles over the missing vocabulary
+        processors["tokenizer"] = _processor(name, trusted, "AutoTokenizer", "tokenizer")
+    except CodeOfItsOwn:
+        raise
+    except BadInput:  # a classifier has no words: transformers stumbles over the missing vocabulary
         return processors["feature_extractor"]
     return SimpleNamespace(**processors)
+
+
+class CodeOfItsOwn(BadInput):
+    """A model that is loaded by running code from its folder, which nobody has allowed."""
+
+
+def _code_of_its_own(name: str) -> CodeOfItsOwn:
+    return CodeOfItsOwn(
+        f"{name!r} brings code of its own, which is not run unasked. Read it (the .py files beside its config.json); "
+        "if you trust it, add --trust-remote-code."
+    )
+
+
+@contextmanager
+def _loading(name: str, trouble: str, advice: str = "") -> Iterator[None]:
+    """Whatever libraries say of a folder that cannot be loaded (truncated, damaged, of another kind), in one line."""
+    try:
+        yield
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise _code_of_its_own(name) from error
+        raise BadInput(f"{trouble}: {_first_line(error)}{advice}") from error
 
 
 def _is_image_model(model: Any) -> bool:

@@ -11,13 +11,13 @@ import typer
 
 
 def loaded(
-    model: str | None, arguments: list[str], file: Path | None, command: str, demo: bool = True
+    model: str | None, trusted: bool, arguments: list[str], file: Path | None, command: str, demo: bool = True
 ) -> tuple[Any, Any, list[Any]]:
     """Model, processor, inputs; ``demo``: without texts, the sentences of the demo."""
     from whyformer.cli._input import inputs_from
     from whyformer.cli._model import load_any, load_text
 
-    transformer, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
+    transformer, processor, modality = (*load_text(None), "text") if model is None else load_any(model, trusted)
     return transformer, processor, inputs_from(arguments, file, modality, command, demo)
 
 
@@ -46,6 +46,10 @@ File = Annotated[
 Model = Annotated[
     str | None,
     typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
+]
+Trusted = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that comes with the model. Read it first.", show_default=False),
 ]
 Replace = Annotated[
     str | None,

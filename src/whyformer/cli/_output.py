@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from whyformer.cli._input import DATA
+from whyformer.symbols import as_symbols, escaped_json
 
 if TYPE_CHECKING:
     from whyformer.types import Explanation
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
 Results = list[list["Explanation"]]  # per input, one per method
 
 
-def as_json(results: Results) -> str:
-    """A list with one object per input and method, as ``Explanation.save("x.json")`` writes it."""
-    return json.dumps([e.to_dict() for row in results for e in row], ensure_ascii=False, indent=1)
+def print_json(plain: Any, indent: int | None = 1) -> None:
+    """JSON on stdout, which may be a terminal: what would steer it is written as JSON's own escapes."""
+    typer.echo(escaped_json(json.dumps(plain, ensure_ascii=False, indent=indent)))
+
+
+def plain_of(results: Results) -> list[dict[str, Any]]:
+    """One object per input and method, as ``Explanation.save("x.json")`` writes it."""
+    return [e.to_dict() for row in results for e in row]
 
 
 def views_of(
@@ -58,13 +64,13 @@ def _numbered(out: Path, name: str, count: int) -> Path:
 def say_written(paths: list[Path]) -> None:
     """On stderr, so that a pipe gets the result only."""
     for path in paths:
-        typer.echo(f"wrote {path}", err=True)
+        typer.echo(as_symbols(f"wrote {path}"), err=True)
 
 
 def deliver_result(result: Any, out: Path | None, as_json: bool) -> None:
     """Print a result that can show and save itself, and write the file that was asked for."""
     if as_json:
-        typer.echo(json.dumps(result.to_dict(), ensure_ascii=False, indent=1))
+        print_json(result.to_dict())
     else:
         result.show()
     if out is not None:

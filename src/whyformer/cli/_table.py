@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -90,7 +89,7 @@ def explain_rows(
 def overall_picture(
     path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, how: dict[str, Any]
 ) -> None:
-    from whyformer.cli._output import say_written
+    from whyformer.cli._output import print_json, say_written
     from whyformer.tables.global_explanation import BATCH_SIZE, explain_global
 
     if len(methods) > 1:
@@ -99,7 +98,7 @@ def overall_picture(
     rows = rows_of(path, table, how["batch_size"] or BATCH_SIZE)
     result = explain_global(loaded, rows, processor=table, method=methods[0] if methods else None, **how)
     if json:
-        typer.echo(json_text.dumps(result.to_dict(), ensure_ascii=False))
+        print_json(result.to_dict(), indent=None)
     else:
         result.show()
     if out is not None:

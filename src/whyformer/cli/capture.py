@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whyformer.cli._options import Trusted
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,7 @@ def capture(
         str | None,
         typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
     ] = None,
+    trust_remote_code: Trusted = False,
     text: Annotated[str, typer.Option("--text", metavar="TEXT", help="Text to run the model on.")] = EXAMPLE,
     image: Annotated[
         Path | None,
@@ -51,7 +54,7 @@ def capture(
     from whyformer.explainer import Explainer
     from whyformer.study import require_readable
 
-    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model)
+    loaded, processor, kind = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
     explainer = Explainer(loaded, processor)
     study = explainer.study(_example(loaded, kind, text, image))
     trouble = None
@@ -94,7 +97,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
 
 
 def _picture(path: Path | None) -> Any:
-    from whyformer.image_file import open_image
+    from whyformer.files.image_file import open_image
 
     if path is not None:
         return open_image(path)
@@ -165,20 +168,17 @@ def _audit(study: Study) -> str:
 
 def _print_json(study: Study, trouble: str | None) -> None:
     import dataclasses
-    import json
 
-    typer.echo(
-        json.dumps(
-            {
-                "sites": [dataclasses.asdict(s) for s in study.sites],
-                "readout": None if study.readout is None and not study.readouts else _readout(study),
-                "grid": study.grid,
-                "unclaimed": study.unclaimed,
-                "leak": dataclasses.asdict(study.leak),
-                "notes": study.notes,
-                "trouble": trouble,
-            },
-            ensure_ascii=False,
-            indent=1,
-        )
+    from whyformer.cli._output import print_json
+
+    print_json(
+        {
+            "sites": [dataclasses.asdict(s) for s in study.sites],
+            "readout": None if study.readout is None and not study.readouts else _readout(study),
+            "grid": study.grid,
+            "unclaimed": study.unclaimed,
+            "leak": dataclasses.asdict(study.leak),
+            "notes": study.notes,
+            "trouble": trouble,
+        }
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from whyformer.cli._input import REPORT, check_out, target_from
-from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target, loaded
+from whyformer.cli._options import BatchSize, Cache, File, Inputs, Json, Model, Seed, Target, Trusted, loaded
 from whyformer.cli._output import deliver_result
 
 
@@ -16,6 +16,7 @@ def check(
     inputs: Inputs = None,
     file: File = None,
     model: Model = None,
+    trust_remote_code: Trusted = False,
     method: Annotated[
         str | None,
         typer.Option(
@@ -52,7 +53,7 @@ def check(
     check_out(out, REPORT)
     from whyformer.checks.check import check as run_checks
 
-    transformer, processor, raw = loaded(model, inputs or [], file, "check", demo=False)
+    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "check", demo=False)
     result = run_checks(
         transformer,
         raw,

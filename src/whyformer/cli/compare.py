@@ -18,6 +18,7 @@ from whyformer.cli._options import (
     Replace,
     Seed,
     Target,
+    Trusted,
     common,
     loaded,
 )
@@ -28,6 +29,7 @@ def compare(
     inputs: Inputs = None,
     file: File = None,
     model: Model = None,
+    trust_remote_code: Trusted = False,
     method: Annotated[
         list[str] | None,
         typer.Option("--method", "-m", metavar="NAME", help="A method; repeat for several.", show_default="all"),
@@ -63,7 +65,7 @@ def compare(
         get_method(name)
     for name in metric or []:
         get_metric(name)
-    transformer, processor, raw = loaded(model, inputs or [], file, "compare")
+    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "compare")
     from whyformer.evaluate.compare import compare as run
 
     how = common(target, replace, batch_size, seed, cache)

@@ -26,6 +26,7 @@ from whyformer.cli._explaining import (
     written,
 )
 from whyformer.cli._input import object_from, target_from, texts_from
+from whyformer.cli._options import Trusted
 
 if TYPE_CHECKING:
     from whyformer.types import Explanation
@@ -41,6 +42,7 @@ def pair(
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file.")],
     texts: Annotated[list[str], typer.Argument(metavar="TEXT", help="Questions, captions or prompts about it.")],
     model: Model,
+    trust_remote_code: Trusted = False,
     answer: Annotated[
         str | None,
         typer.Option("--answer", metavar="TEXT", help="Explain this answer.", show_default="what the model answers"),
@@ -67,10 +69,10 @@ def pair(
     how = asked(out, option, method, target=target_from(target, None), scalar=scalar, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_pair
     from whyformer.explainer import Explainer
-    from whyformer.image_file import open_image
+    from whyformer.files.image_file import open_image
 
     opened = open_image(image)
-    explainer = Explainer(*load_pair(model))
+    explainer = Explainer(*load_pair(model, trust_remote_code))
     raw = [(opened, text) if answer is None else ((opened, text), answer) for text in texts]
     explained = explainer.explain(raw, method=method or None, **how)
     results = per_input(explained)
@@ -86,6 +88,7 @@ def similar(
     first: Annotated[str, typer.Argument(metavar="TEXT", help="A text.")],
     others: Annotated[list[str], typer.Argument(metavar="OTHER", help="Texts to compare it with.")],
     model: Model,
+    trust_remote_code: Trusted = False,
     method: Methods = None,
     option: Options = None,
     batch_size: BatchSize = None,
@@ -109,7 +112,7 @@ def similar(
     from whyformer.explainer import Explainer
     from whyformer.views.similarity import similarity_view
 
-    explained = Explainer(*load_encoder(model)).explain(
+    explained = Explainer(*load_encoder(model, trust_remote_code)).explain(
         [(first, other) for other in others], method=method or None, **how
     )
     results = per_input(explained)
@@ -120,6 +123,7 @@ def similar(
 def sound(
     clips: Annotated[list[Path], typer.Argument(metavar="CLIP.WAV", help="16-bit .wav files at the model's rate.")],
     model: Model,
+    trust_remote_code: Trusted = False,
     method: Methods = None,
     target: TargetName = None,
     scalar: Scalar = "logit",
@@ -140,7 +144,7 @@ def sound(
     from whyformer.cli._model import load_sound
     from whyformer.explainer import Explainer
 
-    explained = Explainer(*load_sound(model)).explain(list(clips), method=method or None, **how)
+    explained = Explainer(*load_sound(model, trust_remote_code)).explain(list(clips), method=method or None, **how)
     titles = repeated(explained, [path.name for path in clips])
     deliver(per_input(explained), out, json, titles=titles, views=written(explained))
 
@@ -170,6 +174,7 @@ def text(
         str | None,
         typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped sentiment model"),
     ] = None,
+    trust_remote_code: Trusted = False,
     method: Methods = None,
     target: TargetName = None,
     versus: Versus = None,
@@ -201,13 +206,14 @@ def text(
     from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
 
-    explained = Explainer(*load_text(model)).explain(raw, method=method or None, **how)
+    explained = Explainer(*load_text(model, trust_remote_code)).explain(raw, method=method or None, **how)
     deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained))
 
 
 def image(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Folder or hub name of an image classifier.")],
+    trust_remote_code: Trusted = False,
     method: Methods = None,
     target: TargetName = None,
     versus: Versus = None,
@@ -234,10 +240,10 @@ def image(
     )
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
-    from whyformer.image_file import open_image
+    from whyformer.files.image_file import open_image
 
     opened = [open_image(path) for path in images]
-    explainer = Explainer(*load_image(model))
+    explainer = Explainer(*load_image(model, trust_remote_code))
     if explainer.prepare(opened[:1])[0].objects and versus is None:
         how["target"] = object_from(target)
     explained = explainer.explain(opened, method=method or None, **how)

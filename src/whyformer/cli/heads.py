@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from
-from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target
-from whyformer.cli._output import say_written
+from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target, Trusted
+from whyformer.cli._output import print_json, say_written
+from whyformer.files.paths import writing
 
 WHAT = ("importance", "roles", "layers", "induction", "circuits")
 
@@ -19,6 +20,7 @@ def heads(
     inputs: Inputs = None,
     file: File = None,
     model: Model = None,
+    trust_remote_code: Trusted = False,
     what: Annotated[str, typer.Option("--what", metavar="WHAT", help=f"One of: {', '.join(WHAT)}.")] = "importance",
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="Importance by gradient, confidence, relevance or ablation.")
@@ -57,13 +59,13 @@ def heads(
     check_out(out, (*PICTURES, *DATA), f" with --what {what}")
     from whyformer.cli._model import load_any, load_text
 
-    loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model)
+    loaded, processor, modality = (*load_text(None), "text") if model is None else load_any(model, trust_remote_code)
     needs_inputs = what in {"importance", "roles", "layers"}
     raw = inputs_from(inputs or [], file, modality, "heads") if needs_inputs else None
     options: dict[str, Any] = {"kind": kind, "per": per, "target": target, "normalize": normalize, "seed": seed}
     result = _result(what, loaded, processor, raw, options, batch_size)
     if json:
-        typer.echo(json_text.dumps(_plain(what, result), ensure_ascii=False, indent=1))
+        print_json(_plain(what, result))
     else:
         result.show()
     if out is not None:
@@ -103,6 +105,7 @@ def _plain(what: str, result: Any) -> Any:
 
 def _write(what: str, result: Any, out: Path) -> None:
     if out.suffix == ".json" and what != "importance":  # the table alone, without the weights behind it
-        out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
+        with writing(out):
+            out.write_text(json_text.dumps(_plain(what, result), ensure_ascii=False), encoding="utf-8")
     else:
         result.save(out)

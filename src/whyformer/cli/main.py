@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +22,22 @@ import typer
 from typer.core import TyperGroup
 
 from whyformer.errors import WhyformerError
+from whyformer.symbols import as_symbols
 from whyformer.version import __version__
 
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
+WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version
+
+
+@contextmanager
+def harmless_words() -> Iterator[None]:
+    """What click says of wrong usage repeats what was typed: symbols stand for what would steer the terminal."""
+    try:
+        yield
+    except WrongUsage as error:
+        words = as_symbols(error.format_message())
+        error.format_message = lambda: words
+        raise
 
 
 class Commands(TyperGroup):
@@ -30,11 +47,16 @@ class Commands(TyperGroup):
         names = sorted(super().list_commands(ctx))
         return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
 
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        with harmless_words():
+            return super().make_context(*arguments, **named)
+
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with harmless_words():
+                return super().invoke(ctx)
         except WhyformerError as error:
-            typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+            typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from None
         except BrokenPipeError:  # the reader (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -88,4 +110,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # terminals that cannot print ▃ get a question mark, not a crash
-    app(prog_name="whyformer")
+    warnings.showwarning = _show_warning
+    try:
+        app(prog_name="whyformer")
+    except Exception as error:  # a bug: its traceback is shown, but cannot steer the terminal either
+        sys.stderr.write(as_symbols("".join(traceback.format_exception(error))))
+        sys.exit(1)
+
+
+def _show_warning(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    shown = warnings.formatwarning(message, category, filename, lineno, line)
+    (file or sys.stderr).write(as_symbols(shown))

@@ -18,6 +18,7 @@ from whyformer.cli._options import (
     Replace,
     Seed,
     Target,
+    Trusted,
     common,
     loaded,
 )
@@ -28,6 +29,7 @@ def recommend(
     inputs: Inputs = None,
     file: File = None,
     model: Model = None,
+    trust_remote_code: Trusted = False,
     scope: Annotated[
         str, typer.Option("--scope", metavar="SCOPE", help="One choice for the dataset, per label or per instance.")
     ] = "dataset",
@@ -65,7 +67,7 @@ def recommend(
     one_of("--scope", scope, ("dataset", "label", "instance"))
     for name in method or []:
         get_method(name)
-    transformer, processor, raw = loaded(model, inputs or [], file, "recommend")
+    transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "recommend")
     from whyformer.evaluate.recommend import recommend as run
 
     others = [] if attention_only and not method else method or None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import check_out
-from whyformer.cli._options import BatchSize, Json, Seed
+from whyformer.cli._options import BatchSize, Json, Seed, Trusted
 from whyformer.cli._output import deliver_result
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -21,6 +21,7 @@ def tcav(
         str | None,
         typer.Option("--model", metavar="NAME", help="Folder or hub name.", show_default="the shipped texture model"),
     ] = None,
+    trust_remote_code: Trusted = False,
     concept: Annotated[
         list[str] | None,
         typer.Option("--concept", "-c", metavar="NAME=PATH", help="A concept: folder of images, or file of texts."),
@@ -78,7 +79,11 @@ def tcav(
     from whyformer.cli._input import target_from
     from whyformer.concepts.tcav import tcav as measure
 
-    arguments = shipped_concepts(seed) if model is None else _user_concepts(model, concept or [], random or [], inputs)
+    arguments = (
+        shipped_concepts(seed)
+        if model is None
+        else _user_concepts(model, trust_remote_code, concept or [], random or [], inputs)
+    )
     place = arguments.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
     arguments.pop("layer", None)
     aim = arguments.pop("target", None)
@@ -99,7 +104,9 @@ def tcav(
     deliver_result(result, out, json)
 
 
-def _user_concepts(model: str, concepts: list[str], random: list[Path], inputs: Path | None) -> dict[str, Any]:
+def _user_concepts(
+    model: str, trusted: bool, concepts: list[str], random: list[Path], inputs: Path | None
+) -> dict[str, Any]:
     named = {}
     for option in concepts:
         name, sign, path = option.partition("=")
@@ -108,7 +115,7 @@ def _user_concepts(model: str, concepts: list[str], random: list[Path], inputs: 
         named[name] = Path(path)
     from whyformer.cli._model import load_any
 
-    loaded, processor, modality = load_any(model)
+    loaded, processor, modality = load_any(model, trusted)
     assert inputs is not None
     return {
         "model": loaded,

@@ -23,8 +23,8 @@ def load_sentiment() -> tuple[Any, Any]:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
     except ImportError:
         raise MissingExtra("transformers", "hf", "the demo model") from None
-    model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT)
-    return model.eval(), AutoTokenizer.from_pretrained(SENTIMENT)
+    model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT, trust_remote_code=False)
+    return model.eval(), AutoTokenizer.from_pretrained(SENTIMENT, trust_remote_code=False)
 
 
 def load_pets() -> tuple[Any, Any]:
@@ -43,7 +43,8 @@ def _load_image(name: str) -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtra("transformers", "hf", "the demo model") from None
     folder = Path(__file__).parent / name
-    return AutoModelForImageClassification.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
+    model = AutoModelForImageClassification.from_pretrained(folder, trust_remote_code=False)
+    return model.eval(), AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_adult() -> tuple[Any, Any]:

@@ -45,7 +45,7 @@ def region_of(marked: Any, units: Units) -> Array:
 
     Boxes are (left, top, right, bottom), in pixels of the model's view or as shares of it (all at most 1).
     """
-    from whyformer.image_file import resized
+    from whyformer.files.image_file import resized
 
     if units.image_size is None:
         raise BadInput("masks and boxes are for images: this input has no patches.")

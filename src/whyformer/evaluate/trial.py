@@ -33,7 +33,7 @@ class Trial:
 
     def heat(self) -> Array:
         """(height, width) scores laid over the image, interpolated; not below zero."""
-        from whyformer.image_file import resized
+        from whyformer.files.image_file import resized
 
         units = self.units
         assert units is not None and units.grid is not None

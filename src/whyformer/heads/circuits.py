@@ -41,6 +41,12 @@ class Circuits(Result):
     """
 
     what: ClassVar[str] = "circuits"
+    axes: ClassVar[Mapping[str, str]] = {
+        "paths": "L",
+        "copying": "LH",
+        "matching": "LH",
+        **dict.fromkeys(("query", "key", "value", "output"), "L"),
+    }
 
     query: list[Float32]
     key: list[Float32]

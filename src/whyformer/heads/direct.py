@@ -46,6 +46,7 @@ class DirectShares(Result):
     """
 
     what: ClassVar[str] = "direct shares"
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "shares": "BLH", "rest": "B", "value": "B", "targets": "B"}
 
     shares: Float32
     rest: Float32  # embedding, MLPs, biases

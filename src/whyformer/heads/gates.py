@@ -58,6 +58,7 @@ class LearnedGates(Result):
     """What training left of the heads. ``scores`` (log a) order them: use it as ``order=`` of a pruning curve."""
 
     what: ClassVar[str] = "learned gates"
+    axes: ClassVar[Mapping[str, str]] = {"gates": "LH", "scores": "LH", "open": "LH"}
 
     gates: Float32  # (L, H), exactly 0 where a head was closed
     scores: Float32  # (L, H) log a

@@ -72,6 +72,14 @@ class HeadImportance(Result):
     """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
 
     what: ClassVar[str] = "head importance"
+    axes: ClassVar[Mapping[str, str]] = {
+        "paths": "L",
+        "scores": "LH",
+        "low": "LH",
+        "high": "LH",
+        "samples": "SLH",
+        "direction": "LH",
+    }
 
     scores: Float32
     low: Float32  # NaN for a single input, which shows no spread

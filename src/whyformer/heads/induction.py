@@ -50,6 +50,12 @@ class InductionScores(Result):
     """Mean attention (L, H) of each kind on repeated random tokens, between 0 and 1."""
 
     what: ClassVar[str] = "induction scores"
+    axes: ClassVar[Mapping[str, str]] = {
+        "paths": "L",
+        "previous_token": "LH",
+        "duplicate_token": "LH",
+        "induction": "LH",
+    }
 
     previous_token: Float32
     duplicate_token: Float32

@@ -42,6 +42,7 @@ class PruningCurve(Result):
     """
 
     what: ClassVar[str] = "pruning curve"
+    axes: ClassVar[Mapping[str, str]] = {"kept": "P", "values": "P", "low": "P", "high": "P", "samples": "SP"}
 
     kept: Int64  # (P,)
     values: Float64  # (P,)

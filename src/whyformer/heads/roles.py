@@ -67,6 +67,14 @@ class HeadRoles(Result):
     """Shares (L, H) behind each role; NaN where a layer has fewer heads, or where a role needs text."""
 
     what: ClassVar[str] = "head roles"
+    axes: ClassVar[Mapping[str, str]] = {
+        "paths": "L",
+        "positional": "LH",
+        "offset": "L",
+        "separator": "LH",
+        "first": "LH",
+        "rare": "LH",
+    }
 
     positional: Float32  # share of argmaxes at the best fixed offset
     offset: list[list[Offset]]  # that offset: tokens to the right, or (rows down, columns right) on a grid

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput
+from whyformer.files.paths import is_file, path_of
 from whyformer.inputs.text import TextInput
 from whyformer.parameters import BatchSize, OneOf, checked
 from whyformer.result import Float32, Result, dataframe
@@ -50,7 +51,7 @@ def read_conllu(source: str | Path) -> list[Sentence]:
 
     Multiword tokens (``3-4``) and empty nodes (``5.1``) are left out: the words inside and around them count.
     """
-    text = source if isinstance(source, str) and "\t" in source else _file(Path(source))
+    text = source if isinstance(source, str) and "\t" in source else _file(path_of(source, "conllu"))
     sentences: list[Sentence] = []
     rows: list[list[str]] = []
     for number, line in enumerate([*text.splitlines(), ""], start=1):
@@ -72,9 +73,12 @@ def read_conllu(source: str | Path) -> list[Sentence]:
 
 
 def _file(path: Path) -> str:
-    if not path.is_file():
+    if not is_file(path):
         raise BadInput(f"no CoNLL-U file at {str(path)!r}, and the text itself has no tab-separated columns.")
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{str(path)!r} cannot be read as a text file in UTF-8 ({error}).") from error
 
 
 def _sentence(rows: list[list[str]], number: int) -> Sentence:

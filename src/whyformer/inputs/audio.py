@@ -19,6 +19,7 @@ from whyformer.borrow import borrowed, known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import first_values
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName, shown
+from whyformer.files.paths import readable_file
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.spectrogram import Grid, Layout, layout_of, likely_time
@@ -278,7 +279,7 @@ class Frames(StreamInput):
 def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
     """Mono float samples at ``rate``: an array, (array, rate), or the path of a .wav file."""
     if isinstance(raw, (str, Path)):
-        raw = _wav(Path(raw))
+        raw = _wav(readable_file(raw, "sound", "clip"))
     if isinstance(raw, tuple):
         if len(raw) != 2:
             raise BadInput(f"a clip with its rate is a pair, (samples, rate), and this has {len(raw)} parts.")
@@ -303,13 +304,13 @@ def clip_of(raw: Raw, rate: int) -> np.ndarray[Any, Any]:
 
 
 def _wav(path: Path) -> tuple[np.ndarray[Any, Any], int]:
-    if not path.is_file():
-        raise BadInput(f"no sound at {str(path)!r}: the file does not exist.")
     try:
         with wave.open(str(path)) as file:
             if file.getsampwidth() != 2:
                 raise BadInput(f"{str(path)!r}: only 16-bit .wav files are read; pass an array of samples instead.")
             samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32) / 32768
             return samples.reshape(-1, file.getnchannels()).mean(1), file.getframerate()
-    except (wave.Error, EOFError) as error:
-        raise BadInput(f"{str(path)!r} cannot be read as .wav ({error}): pass an array of samples instead.") from None
+    except BadInput:
+        raise
+    except Exception as error:  # a file that was cut off or changed ends in errors of wave, struct or numpy
+        raise BadInput(f"{str(path)!r} cannot be read as .wav ({error}): pass an array of samples instead.") from error

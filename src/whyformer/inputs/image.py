@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
-from whyformer.image_file import open_image
+from whyformer.files.image_file import open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import resampled

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.image_file import open_image
+from whyformer.files.image_file import open_image
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.files.paths import readable_file
 from whyformer.inputs.table_schema import Columns, Table, require_once
 from whyformer.parameters import BatchSize, checked
 
@@ -20,14 +21,16 @@ class CsvRows:
 
     @checked
     def __init__(self, path: str | Path, table: Table, size: BatchSize = 128) -> None:
-        self.path, self.size = Path(path), size
+        self.path, self.size = readable_file(path, "CSV file"), size
         self.spelled = {name: {str(v): v for v in values} for name, values in table.categorical.items()}
         try:
             with self._open() as stream:
                 header = next(csv.reader(stream), None)
                 self.rows = sum(1 for line in csv.reader(stream) if line)
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise BadInput(f"{str(self.path)!r} cannot be read as CSV ({error}).") from None
+            raise BadInput(
+                f"{str(self.path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
+            ) from None
         if not header or not self.rows:
             raise BadInput(f"{str(self.path)!r} holds no rows under a header.")
         # An index column without a name (as pandas writes it) is no column of the table.
@@ -70,7 +73,7 @@ class CsvRows:
         for line in lines:
             if len(line) != len(self.header):
                 raise BadInput(
-                    f"{str(self.path)!r}: a row has {len(line)} cells, the header {len(self.header)}: {line}"
+                    f"{str(self.path)!r}: a row has {len(line)} cells, the header {len(self.header)}: {str(line)[:200]}"
                 )
         made = {}
         for i, name in enumerate(self.header):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,12 @@ class GlobalExplanation(Result):
     """
 
     what: ClassVar[str] = "global explanation"
+    axes: ClassVar[Mapping[str, str]] = {
+        "labels": "U",
+        "special": "U",
+        **dict.fromkeys(("mean", "low", "high", "mean_size", "size_low", "size_high"), "U"),
+        "samples": "SU",
+    }
 
     labels: tuple[str, ...]
     special: tuple[bool, ...]
@@ -78,6 +85,7 @@ class FeaturePermutation(Result):
     """How much a metric falls when a column is shuffled: the mean over repeats, with 95 % limits over them."""
 
     what: ClassVar[str] = "feature permutation"
+    axes: ClassVar[Mapping[str, str]] = {"labels": "U", "drops": "UR", "mean": "U", "low": "U", "high": "U"}
 
     labels: tuple[str, ...]
     drops: Float64  # (columns or groups, repeats): metric on the table, less the metric with the column shuffled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +27,7 @@ class RowAttention(Result):
     """Attention of one row to itself and to the reference rows, per layer and head."""
 
     what: ClassVar[str] = "row attention"
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "labels": "R", "weights_LHR": "LHR"}
 
     weights_LHR: Float32  # rows sum to one; entry 0 is the row itself
     labels: tuple[str, ...]

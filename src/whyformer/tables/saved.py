@@ -15,8 +15,13 @@ from typing import Any
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.files.archives import Damaged, read_json
+from whyformer.files.paths import made_folder, readable_folder, writing
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import checked
+
+CONFIG, TABLE, WEIGHTS = "config.json", "table.json", "model.safetensors"
+ENTRIES = {"library": str, "class": str, "arguments": dict}
 
 # Only these are built from a file: a folder must not be able to name any code it likes.
 CLASSES = {
@@ -30,14 +35,23 @@ def save_model(model: nn.Module, arguments: dict[str, Any], table: Table, folder
     """Write a model (with the arguments it was made with) and its table; ``load_model`` reads them back."""
     from safetensors.torch import save_file
 
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     library = type(model).__module__.split(".")[0]
     _check(library, type(model).__name__)
+    if not isinstance(table, Table):
+        raise BadInput(f"table has to be a whyformer.Table, and is a {type(table).__name__}.")
     config = {"library": library, "class": type(model).__name__, "arguments": arguments}
-    (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    (folder / "table.json").write_text(json.dumps(table.to_dict(), ensure_ascii=False, indent=1), encoding="utf-8")
-    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "model.safetensors")
+    try:
+        written = {
+            CONFIG: json.dumps(config, indent=1),
+            TABLE: json.dumps(table.to_dict(), ensure_ascii=False, indent=1),
+        }
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"arguments and table are written as JSON, which has no room for this: {error}.") from error
+    folder = made_folder(folder)
+    with writing(folder):
+        for name, text in written.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / WEIGHTS)
     return folder
 
 
@@ -46,24 +60,46 @@ def load_model(folder: str | Path) -> tuple[nn.Module, Table]:
     """The model, ready to be explained, and its table."""
     from safetensors.torch import load_file
 
-    folder = Path(folder)
+    folder = readable_folder(folder, "saved tabular model in")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        library, name, arguments = config["library"], config["class"], config["arguments"]
-        described = json.loads((folder / "table.json").read_text(encoding="utf-8"))
-        weights = load_file(folder / "model.safetensors")
-    except (OSError, KeyError, ValueError) as error:
+        config, described = (read_json(folder / name) for name in (CONFIG, TABLE))
+        library, name, arguments = (_entry(config, key, kind) for key, kind in ENTRIES.items())
+        weights = load_file(folder / WEIGHTS)
+        _check(library, name)
+        _require_modest(arguments, sum(tensor.numel() for tensor in weights.values()))
+        kind = _class(library, name)
+        model: nn.Module = kind(**arguments)
+        model.load_state_dict({k: v.to(model.state_dict()[k].dtype) for k, v in weights.items()})
+        return model.eval(), Table.from_dict(described)
+    except (UnknownName, MissingExtra):
+        raise
+    except Exception as error:  # files can hold anything, and the classes of other libraries say it in their own way
+        words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise BadInput(
-            f"{str(folder)!r} is no saved tabular model ({error}): whyformer.tables.saved.save_model writes one."
-        ) from None
-    _check(library, name)
+            f"{str(folder)!r} is no saved tabular model ({words}): whyformer.tables.saved.save_model writes one."
+        ) from error
+
+
+def _entry(config: Any, key: str, kind: type) -> Any:
+    if not isinstance(config, dict) or not isinstance(config.get(key), kind):
+        raise Damaged(f"{CONFIG} has no {key!r}, or it is not of type {kind.__name__}")
+    return config[key]
+
+
+def _require_modest(arguments: Any, weights: int) -> None:
+    """No number may be larger than the weights are many: a model of a billion blocks would be built first."""
+    parts = arguments.values() if isinstance(arguments, dict) else arguments if isinstance(arguments, list) else ()
+    for part in parts:
+        _require_modest(part, weights)
+    if isinstance(arguments, int) and abs(arguments) > weights:
+        raise Damaged(f"{CONFIG} asks for {arguments} of something, and there are {weights} weights")
+
+
+def _class(library: str, name: str) -> Any:
     try:
-        kind = getattr(import_module(library), name)
+        return getattr(import_module(library), name)
     except ImportError:
         raise MissingExtra(library, "tabular", "this model") from None
-    model: nn.Module = kind(**arguments)
-    model.load_state_dict({k: v.to(model.state_dict()[k].dtype) for k, v in weights.items()})
-    return model.eval(), Table.from_dict(described)
 
 
 def _check(library: str, name: str) -> None:

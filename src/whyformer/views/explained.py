@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, UnknownName
+from whyformer.errors import BadInput
+from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
-from whyformer.result import PICTURES, in_folder
+from whyformer.result import PICTURES
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
 from whyformer.views.image import frames_of, heat, of_sound, to_pixels
@@ -272,14 +273,14 @@ def _scale_in(panels: Sequence[Panel]) -> Scale | None:
 # Writing pictures: the ending of the file name says what.
 
 
-def save_page(page: Page, path: Path) -> Path:
-    path = in_folder(path)
-    if path.suffix == ".html":
-        path.write_text(page.to_html(), encoding="utf-8")
-    elif path.suffix in PICTURES:
-        from whyformer.views.figure.page import save_figure
+def save_page(page: Page, path: str | Path) -> Path:
+    path = writable_file(path, PICTURES)
+    with writing(path):
+        if path.suffix == ".html":
+            # Half a character, which labels can hold, cannot be written: its number can.
+            path.write_bytes(page.to_html().encode("utf-8", "xmlcharrefreplace"))
+        else:
+            from whyformer.views.figure.page import save_figure
 
-        save_figure(page, path)
-    else:
-        raise UnknownName("file type", path.suffix or str(path), PICTURES)
+            save_figure(page, path)
     return path

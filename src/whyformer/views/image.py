@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.errors import BadInput
-from whyformer.image_file import open_image, resized
+from whyformer.files.image_file import open_image, resized
 from whyformer.types import Explanation, Units
 from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
 from whyformer.views.view import Frame, HeadColours, Heat, Picture, Scale, scale_of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.symbols import as_symbols
 from whyformer.types import Explanation
 
 if TYPE_CHECKING:
@@ -30,6 +33,11 @@ class Scale:
     signed: bool = False
     meaning: str = "score"
 
+    def __post_init__(self) -> None:
+        for end in ("low", "high"):  # of scores without a finite one there is nothing to tell apart
+            if not math.isfinite(getattr(self, end)):
+                object.__setattr__(self, end, 0.0)
+
     def position(self, score: float) -> float:
         """0 to 1 along the colour map; 0.5 is zero on a signed scale."""
         if self.high <= self.low:
@@ -44,7 +52,7 @@ class Scale:
     def length(self, score: float) -> float:
         """-1 to 1: length and direction of a bar that starts at zero."""
         reach = max(abs(self.low), abs(self.high))
-        return min(1.0, max(-1.0, score / reach)) if reach else 0.0
+        return min(1.0, max(-1.0, score / reach)) if reach and not math.isnan(score) else 0.0
 
 
 @dataclass(frozen=True)
@@ -289,7 +297,7 @@ class _Drawn(ABC):
         """Write .html, .png, .svg or .pdf."""
         from whyformer.views.explained import save_page
 
-        return save_page(self._page(), Path(path))
+        return save_page(self._page(), path)
 
     def _repr_html_(self) -> str:
         from whyformer.views.html.page import fragment
@@ -356,6 +364,21 @@ def captions(views: Sequence[View]) -> list[str]:
     return ["" if v.caption == after else v.caption for v, after in zip(views, following, strict=True)]
 
 
+def in_symbols(part: Any) -> Any:
+    """A page (or a part of one) with symbols for characters that would steer a terminal and that no font can draw.
+
+    It is put into them before it is laid out, so that symbols have the room they need.
+    """
+    if isinstance(part, str):
+        return as_symbols(part)
+    if isinstance(part, tuple):
+        return tuple(map(in_symbols, part))
+    if not dataclasses.is_dataclass(part):
+        return part
+    kind: Any = type(part)
+    return kind(**{f.name: in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
+
+
 def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
     """Panels line by line, at most ``columns`` in each."""
     rows: list[list[Panel]] = []
@@ -378,6 +401,7 @@ def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = Tr
     """One scale for all of ``scores``: symmetric if signed, else from zero (or the lowest) to the highest."""
     known = [np.asarray(s, float).ravel() for s in scores if np.size(s)]
     values = np.concatenate(known) if known else np.zeros(1)
+    values = values[np.isfinite(values)] if np.isfinite(values).any() else np.zeros(1)
     if signed or values.min() < 0:
         reach = float(np.abs(values).max())
         return Scale(-reach, reach, True, meaning)

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
-from whyformer.errors import BadInput, one_of
+from whyformer.errors import one_of
+from whyformer.files.paths import made_folder
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
@@ -156,13 +157,7 @@ class Store:
 
 def folder_of(cache: str | Path | None) -> Path | None:
     """The folder of a cache, made if it is not there."""
-    if cache is None:
-        return None
-    folder = Path(cache)
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"cache={str(cache)!r} is a file: give the folder that results are kept in.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return None if cache is None else made_folder(cache, "cache")
 
 
 def digest(*parts: Part) -> str:

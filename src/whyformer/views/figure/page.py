@@ -47,6 +47,7 @@ from whyformer.views.view import (
     TokenRun,
     View,
     captions,
+    in_symbols,
     rows_of,
 )
 
@@ -58,6 +59,7 @@ ROW = 0.2  # height of a bar's line
 
 def figure(page: Page) -> Any:
     """A matplotlib Figure with everything on the page."""
+    page = in_symbols(page)
     sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
     inner = sheet.width - 2 * MARGIN
     y = MARGIN

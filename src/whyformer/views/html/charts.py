@@ -82,7 +82,8 @@ def scatter_svg(mark: Scatter) -> str:
             look = f'fill="none" stroke="{ink}" stroke-width="4.4" stroke-linecap="round" stroke-opacity=".55"'
             parts.append(f'<path {look} d="{drawn}"/>')
         else:
-            tips = group.labels or ("",) * len(points)
+            known = np.isfinite(across.shares(group.x)) & np.isfinite(up.shares(group.y))
+            tips = [tip for tip, there in zip(group.labels or ("",) * len(known), known, strict=True) if there]
             parts += [_circle(p, ink, 4.5, tip or group.name) for p, tip in zip(points, tips, strict=True)]
         keys += f'<span class="wf-key"><i style="background:{ink}"></i>{escape(group.name)}</span> '
     return _plane(parts, keys, "points")

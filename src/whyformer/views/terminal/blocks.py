@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from whyformer.image_file import resized
+from whyformer.files.image_file import resized
 from whyformer.views.color import colours, head_colour, ink_on
 from whyformer.views.facts import short
 from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, shrunk

@@ -66,9 +66,10 @@ def lines_block(mark: Lines, width: int, coloured: bool) -> RenderableType:
     room = max(FEWEST, min(max(len(x_of(mark, line)) for line in mark.lines), width - narrowest_lines(mark) + FEWEST))
     curves = []
     for line in mark.lines:
-        picked = line.values[np.linspace(0, len(line.values) - 1, room).round().astype(int)]
+        values = line.values if len(line.values) else np.full(1, np.nan)
+        picked = values[np.linspace(0, len(values) - 1, room).round().astype(int)]
         places = (picked - low) / (high - low) * (len(BLOCKS) - 1)
-        drawn = "".join(" " if np.isnan(p) else BLOCKS[round(float(p))] for p in places)
+        drawn = "".join(" " if not np.isfinite(p) else BLOCKS[round(float(p))] for p in places)
         text = f"{line.name:<{longest}}  {drawn}  {_ends(line)}"
         curves.append(Text(text, style="dim" if line.quiet else "", no_wrap=True))
     return Group(*curves, Text(f"{mark.y_axis}, against {mark.x_axis}", style="dim"))
@@ -80,7 +81,7 @@ def narrowest_lines(mark: Lines) -> int:
 
 
 def _ends(line: Line) -> str:
-    return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}"
+    return f"{number(float(line.values[0]))} → {number(float(line.values[-1]))}" if len(line.values) else ""
 
 
 def scatter_block(mark: Scatter, width: int, coloured: bool) -> RenderableType:

@@ -10,9 +10,11 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
 from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, numbered_width, picture_block
@@ -36,6 +38,7 @@ from whyformer.views.view import (
     TokenRun,
     View,
     captions,
+    in_symbols,
     rows_of,
 )
 from whyformer.views.view import Table as TableMark
@@ -83,7 +86,7 @@ def put(renderable: RenderableType) -> None:
     """Print; without colour codes and trailing spaces where the output is no terminal."""
     console = Console(highlight=False, emoji=False)
     if console.is_terminal:
-        console.print(renderable)
+        console.print(_Harmless(renderable))
     else:
         console.file.write(plain(renderable, console.width))
 
@@ -92,15 +95,27 @@ def plain(renderable: RenderableType, width: int = 80) -> str:
     """Plain text, no colour codes, no trailing spaces."""
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, color_system=None, force_terminal=False, highlight=False, emoji=False)
-    console.print(renderable)
+    console.print(_Harmless(renderable))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+class _Harmless:
+    """What rich is about to print, with symbols for characters that would steer the terminal: the border that all
+    pictures and lists pass, whoever wrote the texts, labels and names in them."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(as_symbols(segment.text), segment.style)
 
 
 class PageOnTerminal:
     """A page that rich can print; it asks the console for width and colours."""
 
     def __init__(self, page: Page) -> None:
-        self.page = page
+        self.page: Page = in_symbols(page)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         draw = _Draw(options.max_width, console.color_system is not None and not console.no_color)

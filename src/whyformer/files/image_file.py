@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.errors import BadInput, MissingExtra, UnknownName, WhyformerError
+from whyformer.files.paths import is_file, is_folder, path_of
 
 Array = np.ndarray[Any, Any]
 INTERPOLATIONS = ("bilinear", "nearest")
@@ -16,23 +17,25 @@ INTERPOLATIONS = ("bilinear", "nearest")
 def open_image(raw: Any) -> Any:
     """A PIL image in RGB from an image or a path, upright: turned as its EXIF data says."""
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
         raise MissingExtra("Pillow", "hf", "reading images") from None
     if isinstance(raw, (str, Path)):
-        path = Path(raw)
-        if path.is_dir():
+        path = path_of(raw, "image")
+        if is_folder(path):
             raise BadInput(
                 f"{str(path)!r} is a folder: name an image in it, or list them, sorted(Path(…).glob('*.jpg'))."
             )
-        if not path.is_file():
+        if not is_file(path):
             raise BadInput(f"no image at {str(path)!r}: the file does not exist.")
         try:
             with Image.open(path) as image:
                 image.load()
                 return _rgb(image, f"{str(path)!r}")
-        except (UnidentifiedImageError, OSError) as error:
-            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from None
+        except WhyformerError:
+            raise
+        except Exception as error:  # each format has errors of its own
+            raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from error
     if not isinstance(raw, Image.Image):
         raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.{_instead(raw)}")
     if not raw.width or not raw.height:

@@ -1,0 +1,94 @@
+"""What would steer a terminal is shown as symbols by the command line: in results, errors, wrong usage and bugs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_cli import run
+
+ESCAPE = "\x1b]0;owned\x07\x9b31m\u202e"
+RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+ERRORS = [
+    ("explain", "text", "a", "-m", f"grad{ESCAPE}"),
+    ("explain", "text", "a", "-t", f"posi{ESCAPE}"),
+    ("explain", "text", "a", "--model", f"./no{ESCAPE}/"),
+    ("explain", "text", "a", "--model", f"no{ESCAPE}"),
+    ("explain", "text", "a", "--scalar", ESCAPE),
+    ("explain", "text", "a", "-o", f"heads={ESCAPE}", "-m", "raw_attention"),
+    ("explain", "image", f"{ESCAPE}.png", "--model", "./nowhere/"),
+    ("explain", "table", f"{ESCAPE}.csv"),
+    ("explain", "table", "--model", f"{ESCAPE}.py:load"),
+    ("explain", "table", "--model", f"{ESCAPE}:load"),
+    ("methods", ESCAPE),
+    ("metrics", ESCAPE),
+    ("heads", "--what", ESCAPE),
+    ("recommend", "--scope", ESCAPE),
+    ("compare", "--metric", ESCAPE),
+    ("check", "a", "-c", ESCAPE),
+]
+WRONG_USAGE = [
+    (ESCAPE,),
+    (f"--{ESCAPE}",),
+    ("explain", ESCAPE),
+    ("explain", "text", f"--{ESCAPE}"),
+    ("explain", "text", "a", "--out", f"x.{ESCAPE}"),
+    ("explain", "text", "a", "--out", f"{ESCAPE}/x.html"),
+    ("explain", "text", "a", "--option", ESCAPE),
+    ("explain", "text", "a", "--by", ESCAPE),
+    ("explain", "text", "a", "--batch-size", ESCAPE),
+    ("explain", "text", "--file", ESCAPE),
+    ("tcav", "--random", ESCAPE),
+    ("demo", "--out", ESCAPE),
+]
+
+
+@pytest.mark.parametrize("arguments", ERRORS, ids=lambda a: "-".join(a[:2]).replace(ESCAPE, "X"))
+def test_errors(arguments: tuple[str, ...]) -> None:
+    shown = run(*arguments, code=1).stderr
+    assert not RAW.search(shown), repr(shown)
+    assert shown.startswith("Error: ")
+
+
+@pytest.mark.parametrize("arguments", WRONG_USAGE, ids=lambda a: "-".join(a[:2]).replace(ESCAPE, "X"))
+def test_wrong_usage(arguments: tuple[str, ...]) -> None:
+    shown = run(*arguments, code=2).stderr
+    assert not RAW.search(shown), repr(shown)
+    assert "Error: " in shown
+
+
+def test_texts_and_names_of_files(tmp_path: Path) -> None:
+    text = f"I like\x1b[2J the {ESCAPE}movie"
+    shown = run("explain", "text", text, "-m", "random", "-m", "raw_attention")
+    assert not RAW.search(shown.stdout)
+    assert "␛[2J" in shown.stdout
+    out = tmp_path / f"why{ESCAPE}.html"
+    assert "why␛]0;owned␇⟨U+009B⟩31m⟨U+202E⟩.html" in run("explain", "text", "a", "--out", out).stderr
+    assert out.is_file()
+
+
+def test_json_is_what_it_was() -> None:
+    text = f"I like the {ESCAPE}movie"
+    shown = run("explain", "text", text, "-m", "random", "--json").stdout
+    assert not RAW.search(shown)
+    assert json.loads(shown)[0]["units"]["text"] == text
+
+
+def test_a_bug_keeps_its_traceback_and_steers_nothing(tmp_path: Path) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text(
+        f"import warnings\ndef load():\n    warnings.warn('look: ' + {ESCAPE!r})\n    raise RuntimeError({ESCAPE!r})\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "whyformer", "explain", "table", "--model", f"{module}:load"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "RuntimeError: ␛]0;owned" in done.stderr
+    assert "UserWarning: look: ␛]0;owned" in done.stderr
+    assert not RAW.search(done.stderr)
