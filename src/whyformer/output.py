@@ -63,7 +63,7 @@ class Output:
             return logits
         if self.scalar == "cosine":
             raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
-        if _spans(output):
+        if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
             raise NotOffered(
                 "a model that finds an answer in a text gives a start and an end to every token. "
                 + one_answer(self.model, batch, output, output["start_logits"])
@@ -140,10 +140,6 @@ class Output:
                 "the space in front that many of them have (' mat'), or a token id."
             )
         return int(ids[0])
-
-
-def _spans(output: Any) -> bool:
-    return isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output)
 
 
 WRAPPER = """
