@@ -44,7 +44,7 @@ def generic_attention(
     if run.windowed:
         return over_windows(run, True, _weighted, lambda layer: plus_identity(layer, 0), start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
-    keep_BN = run.keep_BN
+    keep_BN = run.attended_BN
     layers = []
     for site in sites:
         assert site.attention_grad_BHQK is not None
