@@ -188,13 +188,11 @@ def _followed(modality: Modality, one: Batch, called: Called) -> Study:
     )
     if first_BHKD is None:
         return study
-    lost = _lost(run, names, schedule, sites)
-    study = replace(study, forwards=run.count)
     extra = sites[0].keys - length if modality.lengths_vary else 0
-    if lost is not None:
-        return study.refused(lost, hidden=True, extra=max(0, extra))
-    if not study.one_stream:
-        return study_several(modality, one, study, schedule)
+    if not study.one_stream:  # of one stream, the audit hears what is out of sight
+        lost = _lost(run, names, schedule, sites)
+        study = replace(study, forwards=run.count)
+        return study_several(modality, one, study, schedule) if lost is None else study.refused(lost, hidden=True)
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
