@@ -268,12 +268,13 @@ class Run:
         if not due:
             return
         score = self.scalars if score is None else score
+        output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
         def changed(rewrite: Rewrite) -> Tensor:
             impose = Impose(self.batch.size, self._names, self.study.batch_axes, rewrite=rewrite)
             impose.rows_attend = self.batch.reference_rows > 0
             with torch.no_grad(), impose:
-                return score(self.output.logits(self.batch)).detach()
+                return score(output.logits(self.batch)).detach()
 
         with torch.no_grad():
             score_B = score(maps.logits).detach()
