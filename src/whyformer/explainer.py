@@ -27,6 +27,7 @@ from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.leak import Leak
+from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
 from whyformer.types import Cost, Explanation, Record, Target
@@ -116,6 +117,8 @@ class Explainer(LoadedModel):
             else:
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
+                run.require_undisturbed(maps.logits, graph=True)
+                run.require_slopes(maps, recorder)
             require_sites(maps)
             return with_streams(maps, run.study)
 
@@ -219,14 +222,14 @@ def _of_run(
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
-        highest = peak.bytes
+        highest, setup = peak.bytes, session.setup_forwards + run.setup_forwards
         costs = []
         for row in range(run.batch.size):
             # Counted for a single method; where several share passes, what this one takes by itself.
             passes = float(run.forwards_B[row]), float(run.backwards_B[row])
             if len(chosen) > 1:
                 passes = m.cost(len(run.units[row]), **settings[m.name])
-            costs.append(Cost(*passes, seconds / run.batch.size, highest, session.setup_forwards))
+            costs.append(Cost(*passes, seconds / run.batch.size, highest, setup))
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
 
@@ -246,7 +249,8 @@ def explanations(
     predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
-    notes = [*run.study.notes, *run.modality.notes(run.batch, run.length)]
+    notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
+    share_B: list[float] = run.padding_share_B.tolist()
     notes += [PROBABILITIES] if run.gives_probabilities else []
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
@@ -293,7 +297,7 @@ def explanations(
                 cost=costs[row],
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks={name: numbers[row] for name, numbers in checks.items()},
-                warnings=(*warnings, *notes, *_doubts(run, row, scores)),
+                warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),
                 **same,
             )
         )
@@ -323,11 +327,16 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
 
 
-def _doubts(run: Run, row: int, scores: Array) -> list[str]:
+def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
     """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
     doubts = []
     if len(scores) > 1 and np.ptp(scores) == 0:
         doubts.append("all scores are equal: this explanation tells no unit from another.")
+    if share_B[row] > HIDDEN:
+        doubts.append(
+            f"{share_B[row]:.0%} of this input's attention goes to padding, which the model does not hide from it: "
+            "that share belongs to no unit. Give inputs one by one, without padding, to be rid of it."
+        )
     shown = set(run.units[row].stream)
     if not shown:
         return doubts  # every position is masked

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
+from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.intercept import OffPlan, module_names
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.record import observe, record, require_sites
-from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
-from whyformer.errors import NotOffered
+from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
+from whyformer.errors import CaptureError, NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
+from whyformer.study.interference import form_of, require_same
+from whyformer.study.padding import HIDDEN, padding_share
 from whyformer.study.schedule import Schedule
+from whyformer.study.slopes import require_reached, require_slopes
 from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
 from whyformer.types import Record, Target, Units
@@ -69,10 +73,13 @@ class Run:
         self.output = Output(modality, batch, scalar)
         self.forwards_B = np.zeros(batch.size)
         self.backwards_B = np.zeros(batch.size)
+        self.notes: set[str] = set()  # what explanations of this batch have to say, found on the way
+        self.setup_forwards = 0  # spent on checks that are made once for each form of a batch
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
         self._names = module_names(modality.model)
+        self._padding_share_B: Tensor | None = None
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
@@ -146,6 +153,26 @@ class Run:
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
         return self.modality.keep(self.batch, self.length, self.front)
 
+    @property
+    def attended_BN(self) -> Tensor:
+        """(B, N) positions that attention runs over, once it was recorded: the real ones, and padding that the model
+        does not hide from it. Rows of such a model are right only with all their columns.
+        """
+        return self.keep_BN | (self.padding_share_B > HIDDEN)[:, None]
+
+    @property
+    def padding_share_B(self) -> Tensor:
+        """(B,) how much of the attention of real positions goes to padding; 0 before anything was recorded."""
+        share_B = self._padding_share_B
+        if share_B is None:
+            maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
+            if maps is None or self.multi_stream or self.windowed or bool(keep_BN.all()):
+                share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
+            else:
+                share_B = padding_share(maps, keep_BN)
+            self._padding_share_B = None if maps is None else share_B
+        return share_B
+
     @cached_property
     def units(self) -> list[Units]:
         if self.multi_stream:
@@ -161,6 +188,7 @@ class Run:
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
+            self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
         return self.study.readout.weights(self.keep_BN)
 
@@ -217,6 +245,49 @@ class Run:
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.scalar))
         return torch.cat(parts)
 
+    def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
+        """Refuse a model that says something else while it is looked into, with a ``graph`` or without.
+
+        One plain pass, for the first batch of each form.
+        """
+        form = (graph, *form_of(self.modality, self.batch))
+        if form in self.study.undisturbed:
+            return
+        alone = partial(self.output.logits, self.batch)
+        self.setup_forwards += require_same(self.modality.model, logits, alone)
+        self.study.undisturbed.add(form)
+
+    def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
+
+        score: what was differentiated; None: the explained values.
+        """
+        checks = {("slopes",): True, ("lost", role.lost): bool(role.lost)}
+        due = [check for check, needed in checks.items() if needed and check not in self.study.undisturbed]
+        self.notes.update(self.study.doubts)
+        if not due:
+            return
+        score = self.scalars if score is None else score
+        output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
+
+        def changed(rewrite: Rewrite) -> Tensor:
+            impose = Impose(self.batch.size, self._names, self.study.batch_axes, rewrite=rewrite)
+            impose.rows_attend = self.batch.reference_rows > 0
+            with torch.no_grad(), impose:
+                return score(output.logits(self.batch)).detach()
+
+        with torch.no_grad():
+            score_B = score(maps.logits).detach()
+        for check in reversed(due):
+            if check[0] == "lost":
+                self.setup_forwards += require_reached(maps, score_B, changed, role.lost)
+            else:
+                passes, doubt = require_slopes(maps, score_B, changed)
+                self.setup_forwards += passes
+                self.study.doubts.extend([doubt] * bool(doubt))
+            self.study.undisturbed.add(check)
+        self.notes.update(self.study.doubts)
+
     def record(self, grad: bool = False, values: bool = False, multi_stream: bool = False) -> Record:
         """Attention maps (and gradients) of the batch; one record serves all methods.
 
@@ -244,8 +315,35 @@ class Run:
             self._see(maps.logits)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
+        self.require_undisturbed(maps.logits, graph=grad)
+        if isinstance(role, Recorder):
+            self.require_slopes(maps, role)
+            self._require_readout(maps)
         self._records[grad] = with_streams(maps, self.study)
         return self._records[grad]
+
+    def _require_readout(self, maps: Record) -> None:
+        """Hold the rule for the rows that feed the head to this batch: of the last map no other row has a gradient.
+
+        A head may find its row by what stands there. Then each text is asked by itself; of other inputs, whose rows are
+        fixed, the rule of the first is refused.
+        """
+        readout, last = self.study.readout, maps.sites[-1]
+        if readout is None or readout.kind == "rows" or readout.besides or not self.study.plain:
+            return
+        assert last.attention_grad_BHQK is not None
+        rows = slice(last.first_query, last.first_query + last.attention_grad_BHQK.shape[2])
+        unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
+        if not bool(((last.attention_grad_BHQK.abs().amax((1, 3)) > 0) & unread_BQ).any()):
+            return
+        if not self.modality.lengths_vary:
+            raise CaptureError(
+                f"the head reads other rows of this input than of the one that was studied ({readout}): it finds them "
+                "by what stands there, and maps are read at the rows that feed the head. Use a gradient or "
+                "perturbation method (integrated_gradients, occlusion)."
+            )
+        self.study = replace(self.study, readout=replace(readout, kind="rows"))
+        self.__dict__.pop("readout_BN", None)
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
@@ -256,6 +354,7 @@ class Run:
             role.rows_attend = self.batch.reference_rows > 0
             self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             require_sites(self._anatomy.record)
+            self.require_undisturbed(self._anatomy.record.logits, graph=False)
             self._records[False] = with_streams(self._anatomy.record, self.study)
             if self._logits is None:
                 self._see(self._anatomy.record.logits)
@@ -284,6 +383,9 @@ class Run:
         Leaves, in ``dtype`` if one is given, are the word embeddings of ids, the columns of a table that are looked
         up, and whatever comes as floats.
         """
+        changed_rules = type(rules) is not BaseTorchFunctionMode
+        if changed_rules and self.study.hidden and self.study.trouble is not None:
+            raise NotOffered(f"changed gradient rules do not hold where nothing is seen: {self.study.trouble}")
         self.forwards_B += 1
         leaves: list[Tensor] = []
 
@@ -296,13 +398,33 @@ class Run:
         seen = BeforeAttention(self.batch.size, self.length)
         seen.add(*leaves)
         with torch.enable_grad():
-            with rules, self.modality.looked_up(self.batch, leaf), seen:
+            with rules, self.modality.looked_up(self.batch, leaf) as lookups, seen:
                 logits = self.output.logits(self.batch.with_tensors(**floats))
+            self._require_lookups(lookups)
             if not leaves:
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
-            return Traced(self.scalars(logits), leaves, seen)
+            self.require_undisturbed(logits, graph=True)
+            trace = Traced(self.scalars(logits), leaves, seen)
+        if changed_rules:
+            trace.require_followed()
+        return trace
+
+    def _require_lookups(self, lookups: TorchFunctionMode) -> None:
+        """Refuse gradients at word embeddings that the model also reads in a way that they leave out."""
+        if not isinstance(lookups, SwapEmbedding):
+            return
+        if lookups.missed:
+            raise NotOffered(
+                f"the model reads its word embeddings a second time, by {lookups.missed}, so that gradients at those "
+                "that enter its layers would leave a part out. Use occlusion."
+            )
+        if lookups.other_tables:
+            self.notes.add(
+                "the ids are also looked up in a second table; gradients are taken at the model's word embeddings, and "
+                "leave out what the other table tells it."
+            )
 
     def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""

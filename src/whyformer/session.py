@@ -261,6 +261,7 @@ class Session:
         result = measure(run, rows)
         self.forwards += float(run.forwards_B.sum())
         self.backwards += float(run.backwards_B.sum())
+        self.setup_forwards += run.setup_forwards
         return result
 
     def _halve(self, what: str, error: str) -> None:

@@ -127,3 +127,80 @@ def test_a_refusal_does_not_keep_the_model() -> None:
     del model
     gc.collect()
     assert gone() is None
+
+
+class Reading(nn.Module):
+    """A head that reads by place, or by what stands there."""
+
+    def __init__(self, head: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.embed, self.head = head, nn.Embedding(50, 16), nn.Linear(16, 3)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def rows(self, input_ids: Tensor) -> Tensor:
+        """(B, N) ones at the rows that are read."""
+        rows, last = torch.zeros(input_ids.shape), input_ids.shape[1] - 1
+        if self.kind == "largest id":
+            return rows.scatter(1, input_ids.argmax(1, keepdim=True), 1.0)
+        whole = list(range(last + 1))
+        read = {"first": [0], "last": [last], "position 1": [1], "last but one": [last - 1], "both ends": [0, last]}
+        read |= {"mean": whole, "inner": whole[1:-1] or whole}
+        rows[:, read[self.kind]] = 1
+        return rows
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        hidden, rows = self.encoder(self.embed(input_ids)), self.rows(input_ids)
+        logits: Tensor = self.head((hidden * rows[..., None]).sum(1) / rows.sum(1, keepdim=True))
+        return logits
+
+
+HEADS = ["first", "last", "position 1", "last but one", "both ends", "mean", "inner", "largest id"]
+FIRST = {"two": [[5, 9]], "three": [[5, 6, 9]], "four": [[5, 6, 7, 9]], "seven": [[3, 4, 5, 6, 7, 8, 9]]}
+
+
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
+def test_a_rule_found_on_one_input_holds_for_others_or_is_not_kept(method: str, head: str, first: str) -> None:
+    model, ids = Reading(head).eval(), torch.tensor([[8, 20, 4, 3, 2, 11]])
+    explainer = wf.Explainer(model)
+    explainer.explain({"input_ids": torch.tensor(FIRST[first])}, method=method, target=0)
+    (explanation,) = explainer.explain({"input_ids": ids}, method=method, target=0)
+    record = explainer.record({"input_ids": ids}, grad=True, target=0)
+    weights = model.rows(ids)[0] / model.rows(ids).sum()
+    if method == "raw_attention":
+        expected = weights @ record.sites[-1].attention_BHQK[0].mean(0)
+    else:
+        whole = torch.eye(ids.shape[1])
+        for site in record.sites:
+            assert site.attention_grad_BHQK is not None
+            whole = whole + (site.attention_BHQK * site.attention_grad_BHQK)[0].clamp(min=0).mean(0) @ whole
+        expected = weights @ whole
+    torch.testing.assert_close(torch.from_numpy(explanation.scores), expected, rtol=1e-4, atol=1e-5)
+
+
+class OfTheBrightest(nn.Module):
+    """Reads the patch whose vector is the largest: not the same one in every picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches, self.head = nn.Conv2d(3, 16, 8, 8), nn.Linear(16, 3)
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.patches(pixel_values).flatten(2).transpose(1, 2)
+        logits: Tensor = self.head(self.encoder(x)[torch.arange(len(x)), x.norm(dim=2).argmax(1)])
+        return logits
+
+
+def test_a_row_that_moves_with_the_picture_is_refused_where_its_gradient_shows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(8, 3, 16, 16, generator=generator)
+    explainer = wf.Explainer(OfTheBrightest().eval())
+    explainer.explain({"pixel_values": pictures[:1]}, method="generic_attention", target=0)
+    with pytest.raises(CaptureError, match="by what stands there"):
+        explainer.explain({"pixel_values": pictures}, method="generic_attention", target=0)

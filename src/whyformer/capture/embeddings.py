@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch.overrides import TorchFunctionMode
 class SwapEmbedding(TorchFunctionMode):
     """Replace the embedding of the input ids by ``replace(embedding)`` on its way into the model.
 
-    The lookup is recognised by the model's own input embedding table, or by the ids that are looked up.
+    The lookup is recognised by the model's own input embedding table, or by the ids that are looked up. A model may
+    look its ids up again in the same table (a sum of all words beside the encoder): it gets the same vectors each time.
     """
 
     def __init__(self, ids: Tensor, table: nn.Module | None, replace: Callable[[Tensor], Tensor]) -> None:
@@ -22,39 +24,81 @@ class SwapEmbedding(TorchFunctionMode):
         self.table = table
         self.replace = replace
         self.weight_used: Tensor | None = None  # the table that the ids were looked up in, once they were
+        self.lookups = 0
+        self.missed = ""  # a function that read the table at these ids in a way that cannot be replaced
+        self.other_tables = 0  # in which the same ids were looked up, too
+        self._vectors: Tensor | None = None  # what stands in place of the embedding, inputs first
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        swapped = self.swapped(out, *operands(args, kwargs)) if func.__name__ == "embedding" else None
+        lookup = lookup_of(func, args, kwargs)
+        swapped = None if lookup is None else self.swapped(out, lookup)
         return out if swapped is None else swapped
 
-    def swapped(self, out: Tensor, indices: Tensor, weight: Tensor) -> Tensor | None:
-        """What the lookup gives instead of ``out``; None where it is not the one that is waited for."""
-        if self.weight_used is not None:
+    def swapped(self, out: Tensor, lookup: Lookup, again: bool = True) -> Tensor | None:
+        """What the lookup gives instead of ``out``; None where it is not the one that is waited for.
+
+        again: also where this one has been served before.
+        """
+        if self.weight_used is not None and not again:
             return None
-        length, replacement = self.ids.shape[1], None
-        if self._is_input(indices, weight, self.ids):
+        indices, length = lookup.ids, self.ids.shape[1]
+        if not self._is_table(lookup):
+            self.other_tables += lookup.name == "embedding" and self.weight_used is not None and self._is_same(indices)
+            return None
+        replacement = None
+        if lookup.name == "embedding_bag":
+            replacement = self._pooled(out, lookup)
+        elif self._is_input(indices, self.ids):
             replacement = self._other(out)
-        elif self._is_input(indices, weight, self.ids.t()):  # models that put the sequence first
+        elif self._is_input(indices, self.ids.t()):  # models that put the sequence first
             replacement = self._other(out.transpose(0, 1)).transpose(0, 1)
-        elif indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], weight, self.ids):
+        elif indices.ndim == 2 and indices.shape[1] > length and self._is_input(indices[:, :length], self.ids):
             # models that pad their input themselves (Longformer)
             replacement = torch.cat([self._other(out[:, :length]), out[:, length:]], 1)
-        self.weight_used = None if replacement is None else weight
+        if replacement is not None:
+            self.weight_used = lookup.weight
+            self.lookups += 1
         return replacement
 
     def _other(self, embedding: Tensor) -> Tensor:
-        other = self.replace(embedding)
+        if self._vectors is None:
+            self._vectors = self.replace(embedding)
         # A leaf must not be written into, and some models do that (CTRL scales what it looked up in place).
-        return other.clone() if other.is_leaf and other.requires_grad else other
+        other = self._vectors
+        return other.clone() if self.lookups or (other.is_leaf and other.requires_grad) else other
 
-    def _is_input(self, indices: Tensor, weight: Tensor, ids: Tensor) -> bool:
-        # The table's weight is asked for now: an offloaded one is another tensor in each pass.
-        if indices.shape != ids.shape or (self.table is not None and weight is not self.table.weight):
-            return False
-        return indices is ids or torch.equal(indices, ids)
+    @property
+    def weight(self) -> Tensor | None:
+        """Asked for at each lookup: an offloaded one is another tensor in each pass."""
+        return getattr(self.table, "weight", None)
+
+    def _pooled(self, out: Tensor, lookup: Lookup) -> Tensor | None:
+        """nn.EmbeddingBag on the table of an earlier lookup; what it does besides adding up is not known here."""
+        if not self._is_input(lookup.ids, self.ids):
+            return None
+        plain = lookup.plain_bag and self._vectors is not None
+        if self._vectors is None or not plain:
+            self.missed = "embedding_bag"
+            return None
+        pooled: Tensor = getattr(torch, lookup.mode)(self._vectors, 1)
+        return pooled.to(out.dtype)
+
+    def _is_table(self, lookup: Lookup) -> bool:
+        if self.weight is not None:
+            return lookup.weight is self.weight
+        if self.weight_used is not None:
+            return lookup.weight is self.weight_used
+        return lookup.name == "embedding"
+
+    def _is_input(self, indices: Tensor, ids: Tensor) -> bool:
+        return indices.shape == ids.shape and (indices is ids or torch.equal(indices, ids))
+
+    def _is_same(self, indices: Tensor) -> bool:
+        """The very ids, not others that happen to be equal (positions)."""
+        return indices.shape == self.ids.shape and indices.data_ptr() == self.ids.data_ptr()
 
 
 class SwapEmbeddings(TorchFunctionMode):
@@ -68,10 +112,39 @@ class SwapEmbeddings(TorchFunctionMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.__name__ != "embedding":
+        lookup = lookup_of(func, args, kwargs)
+        if lookup is None:
             return out
-        lookup = operands(args, kwargs)
-        return next((s for s in (swap.swapped(out, *lookup) for swap in self.swaps) if s is not None), out)
+        tried = (swap.swapped(out, lookup, again) for again in (False, True) for swap in self.swaps)
+        return next((other for other in tried if other is not None), out)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Ids that are looked up in a table."""
+
+    name: str
+    ids: Tensor
+    weight: Tensor
+    mode: str = ""  # of a bag
+    plain_bag: bool = False  # one bag per row, nothing weighed or left out
+
+
+def lookup_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Lookup | None:
+    """The lookup that a function makes; None where it makes none."""
+    name = func.__name__
+    if name == "embedding":
+        return Lookup(name, *operands(args, kwargs))
+    if name == "__getitem__" and isinstance(args[1], Tensor) and not args[1].is_floating_point():
+        return Lookup(name, args[1], args[0])  # weight[ids]
+    if name != "embedding_bag":
+        return None
+    signature = ("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse")
+    call = dict(zip((*signature, "per_sample_weights"), args, strict=False)) | (kwargs or {})
+    mode = call.get("mode", "mean")
+    others = (call.get(option) for option in ("offsets", "per_sample_weights", "padding_idx"))
+    plain = mode in {"sum", "mean"} and all(option is None for option in others)
+    return Lookup(name, call["input"], call["weight"], mode, plain)
 
 
 def operands(args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[Tensor, Tensor]:

@@ -90,6 +90,7 @@ LINEAR = (
 
 POSITIONWISE = NORMS | _names("linear addmm gelu silu relu")
 CHOICES = _names("topk sort argsort argmax max")
+POOLS = _names("mean sum max amax select __getitem__ index_select")  # how a head gets at positions
 
 # What writes into a tensor, or takes its numbers out of torch
 

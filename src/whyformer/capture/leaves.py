@@ -11,13 +11,19 @@ import torch.utils.checkpoint
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whyformer.capture.functions import ATTENTION, PROJECTIONS
+from whyformer.capture.functions import ATTENTION, PRODUCTS, PROJECTIONS, tensors_in
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 from whyformer.capture.trail import Source
 from whyformer.errors import AmbiguousLayout, NotOffered
 
 READS = PROJECTIONS | {"matmul", "__matmul__"}  # x @ weight
+FOLLOWED = PROJECTIONS | PRODUCTS | ATTENTION | {"softmax"}
+REENTRANT = (
+    "the model recomputes its layers in backward (re-entrant gradient checkpointing), where gradients of anything but "
+    "its weights cannot be followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or pass "
+    "use_reentrant=False to checkpoint(); or use a method without gradients (occlusion)."
+)
 
 
 class AttentionInputs(Intercept):
@@ -93,6 +99,7 @@ class BeforeAttention(TorchFunctionMode):
         self.shapes = ((batch, positions), (positions, batch))
         self.vectors: list[Tensor] = []
         self.over = False
+        self.unfollowed = ""  # a product that was taken of the input with gradients off, by its function's name
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -100,6 +107,8 @@ class BeforeAttention(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         name = func.__name__
         self.over |= name in ATTENTION or (name == "softmax" and out.ndim > 2)
+        if not torch.is_grad_enabled() and name in FOLLOWED and any(t.requires_grad for t in tensors_in(args)):
+            self.unfollowed = name
         if not self.over and isinstance(out, Tensor):
             self.add(out)
         return out
@@ -122,14 +131,23 @@ class Traced:
                 "the explained output does not depend on the input by way of anything differentiable. If the model "
                 "computes under torch.no_grad() or detaches its features, remove that."
             )
-        try:
-            gradients = torch.autograd.grad(self.value_B.sum(), list(tensors), allow_unused=True)
-        except torch.utils.checkpoint.CheckpointError as error:
+        return slopes(self.value_B.sum(), tensors)
+
+    def require_followed(self) -> None:
+        """Refuse a pass of which changed rules saw only a part."""
+        if self.seen.unfollowed:
             raise NotOffered(
-                "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "
-                "follow. Turn it off for explaining: model.gradient_checkpointing_disable()."
-            ) from error
-        return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+                f"part of the model runs with gradients off ({self.seen.unfollowed} of what depends on the input): a "
+                "torch.autograd.Function with a backward of its own, or re-entrant gradient checkpointing. Changed "
+                "gradient rules do not hold there. Write the function out in plain torch, turn checkpointing off, or "
+                "use a method that leaves gradients as they are (input_x_gradient) or needs none (occlusion)."
+            )
+
+    def foreign_functions(self) -> list[str]:
+        """Functions of the model whose backward is their own, so that no rule holds inside."""
+        nodes = _nodes(self.value_B.grad_fn)
+        written = (getattr(node, "_forward_cls", None) for node in nodes)
+        return sorted({f.__name__ for f in written if f is not None and not f.__module__.startswith("whyformer.")})
 
     def tokens(self) -> Tensor:
         """The vectors that enter the first block: the last ones before any attention that nothing goes around.
@@ -152,6 +170,32 @@ class Traced:
     def batch_first(self, tokens: Tensor) -> Tensor:
         """Tokens in the model's own order → (B, N, D)."""
         return tokens if tuple(tokens.shape[:2]) == self.seen.shapes[0] else tokens.transpose(0, 1)
+
+
+def slopes(total: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of one number by tensors; zeros where it does not depend on them."""
+    try:
+        gradients = torch.autograd.grad(total, list(tensors), allow_unused=True)
+    except torch.utils.checkpoint.CheckpointError as error:
+        raise NotOffered(
+            "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "
+            "follow. Turn it off for explaining: model.gradient_checkpointing_disable()."
+        ) from error
+    except RuntimeError as error:
+        if "use_reentrant" in str(error):
+            raise NotOffered(REENTRANT) from error
+        raise
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
+
+
+def _nodes(start: Any) -> set[Any]:
+    """Every function of the graph behind one."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        following = {n for n, _ in waiting.pop().next_functions if n is not None} - seen
+        seen |= following
+        waiting += following
+    return seen
 
 
 def _is_a_gate(gate: Tensor, output: Tensor, leaves: list[Tensor]) -> bool:

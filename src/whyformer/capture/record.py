@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import Intercept, OffPlan
+from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
@@ -45,6 +46,10 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
                 "followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in "
                 "checkpoint()."
             ) from error
+        except RuntimeError as error:
+            if "use_reentrant" in str(error):
+                raise NotOffered(REENTRANT) from error
+            raise
     return Record(tuple(sites_of(intercept, values, gradients)), logits.detach(), intercept.unclaimed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -26,7 +27,12 @@ class Observe(Intercept):
 
 
 class Recorder(Intercept):
-    """The attention map stands in the autograd graph, so that it has a gradient."""
+    """The attention map stands in the autograd graph, so that it has a gradient.
+
+    ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
+    """
+
+    lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
@@ -44,6 +50,9 @@ class Recorder(Intercept):
         with replay:
             # autograd.grad would hand itself to the mode, and run its body with the mode off
             grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)
+        if any(g is None for g in grads):
+            layers = accumulate(int(not site.parallel) for site in self.sites)
+            self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
         return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
 
 

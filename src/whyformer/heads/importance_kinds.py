@@ -117,11 +117,17 @@ def ablation(
 def recorded(run: Run, labels: list[Any] | None = None, role: type[Recorder] = Recorder) -> Record:
     """Maps and gradients of the score, of models with one stream of tokens or several: a head is a head."""
     recorder = role(run.batch.size, module_names(run.modality.model), run.study.batch_axes)
-    maps = record(lambda: run.output.logits(run.batch), recorder, lambda logits: score_of(run, logits, None, labels))
+
+    def score(logits_BC: Tensor) -> Tensor:
+        return score_of(run, logits_BC, None, labels)
+
+    maps = record(lambda: run.output.logits(run.batch), recorder, score)
     everyone = list(range(run.batch.size))
     np.add.at(run.forwards_B, everyone, 1)
     np.add.at(run.backwards_B, everyone, 1)
     require_sites(maps)
+    run.require_undisturbed(maps.logits, graph=True)
+    run.require_slopes(maps, recorder, score)
     return maps
 
 

@@ -41,7 +41,7 @@ def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attributio
     for site, block in anatomy.layers:
         parts = contributions(site, block, "attn_res_ln")
         near = proximity(parts, lifted(block.attended_BQE), ORDERS[norm])
-        layers.append(row_normalized(real(near, run.keep_BN, site)))
+        layers.append(row_normalized(real(near, run.attended_BN, site)))
     whole = product(layers)
     last = anatomy.record.sites[-1]
     square = layers[0].shape == layers[-1].shape

@@ -54,7 +54,7 @@ def attention_flow(
     if not -len(sites) <= end_layer < len(sites):
         raise BadInput(f"end_layer={end_layer!r}: the model has {len(sites)} layers, numbered 0 to {len(sites) - 1}.")
     sites = sites[: end_layer % len(sites) + 1]
-    keep_BN, last = run.keep_BN, sites[-1]
+    keep_BN, last = run.attended_BN, sites[-1]
     pipes = []
     for site in sites:
         fused = real(over_heads(site.attention_BHQK.float(), "mean"), keep_BN, site)

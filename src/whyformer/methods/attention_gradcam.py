@@ -75,7 +75,7 @@ def _cam(run: Run, site: Site, region: str) -> BQK:
     weight_BH = total_BH / cells_BQK.sum((1, 2)).clamp(min=1)[:, None]
     summed = torch.einsum("bh,bhqk->bqk", weight_BH, site.attention_BHQK.float()) / site.heads
     # Mean, then clamp, as in the baselines of Chefer et al.; generic_attention clamps first.
-    return real(summed.clamp(min=0), run.keep_BN, site)
+    return real(summed.clamp(min=0), run.attended_BN, site)
 
 
 def _cells(run: Run, site: Site, region: str) -> Tensor:

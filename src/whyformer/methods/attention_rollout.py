@@ -76,8 +76,8 @@ def attention_rollout(
         )
     if run.multi_stream:
         return _over_streams(run, heads, share, normalize, start_layer)
-    keep_BN = run.keep_BN
     sites = maps_of(run.record(), start_layer)
+    keep_BN = run.attended_BN
     protected = run.special_BN if protect_special else None
     layers = []
     for number, site in enumerate(sites, start=len(run.study.sites) - len(sites)):

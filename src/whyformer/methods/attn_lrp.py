@@ -63,7 +63,8 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - run.value_B).abs()
-    warnings = [f"no relevance rule for {', '.join(sorted(rules.unruled))}: the plain gradient was used there."]
+    unruled = sorted(rules.unruled.union(trace.foreign_functions()))
+    warnings = [f"no relevance rule for {', '.join(unruled)}: the plain gradient was used there."]
     return Attribution(
         scores,
         detail=[d.cpu().numpy() for d in detail],
@@ -71,7 +72,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "conservation_error": missing,
             "conservation_error_relative": missing / run.value_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
-        warnings=[warnings if rules.unruled else []] * run.batch.size,
+        warnings=[warnings if unruled else []] * run.batch.size,
     )
 
 

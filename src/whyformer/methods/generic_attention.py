@@ -65,7 +65,7 @@ def generic_attention(
             run, True, partial(_weighted, heads=heads), lambda layer: plus_identity(layer, 0), start_layer
         )
     sites = maps_of(run.record(grad=True), start_layer)
-    keep_BN = run.keep_BN
+    keep_BN = run.attended_BN
     layers = []
     for site in sites:
         assert site.attention_grad_BHQK is not None

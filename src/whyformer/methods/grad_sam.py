@@ -45,7 +45,7 @@ def grad_sam(
     for site in sites:
         assert site.attention_grad_BHQK is not None
         weighted = site.attention_BHQK.float() * site.attention_grad_BHQK.float().clamp(min=0)
-        summed = real(weighted.mean(1), keep_BN, site)
+        summed = real(weighted.mean(1), run.attended_BN, site)
         maps.append(summed)
         total += _over_keys(summed, site.first_query, total) if reduce == "query" else summed.sum(1)
     tokens_B1 = keep_BN.sum(1, keepdim=True)

@@ -50,7 +50,7 @@ def gradient_rollout(
     clamp, so a head that speaks against the target cancels one that speaks for it.
     """
     sites = maps_of(run.record(grad=True), start_layer)
-    keep_BN = run.keep_BN
+    keep_BN = run.attended_BN
     protected = run.special_BN if protect_special else None
     layers = []
     for site in sites:

@@ -63,7 +63,7 @@ def combined(
     run: Run, sites: Sequence[Site], fused: Callable[[Site], AnyBQK], layers: str | int | Sequence[int], read: str
 ) -> Attribution:
     """One map per layer, ``fused`` over its heads, brought together over ``layers`` and read."""
-    keep_BN = run.keep_BN
+    keep_BN = run.attended_BN
     picked = chosen_layers(layers, len(sites))
     maps = [real(fused(sites[i]), keep_BN, sites[i]) for i in picked]
     square = [m for m in maps if m.shape[1] == m.shape[2]]

@@ -51,7 +51,7 @@ def transformer_attribution(
     record, warnings = _relevance(run)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
     gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
-    keep_BN = run.keep_BN
+    keep_BN = run.attended_BN
     layers = []
     for site, gradient in zip(sites, gradients, strict=True):
         layer = _over_heads(site, gradient)

@@ -60,10 +60,10 @@ def value_norms(
     """
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
-    maps = [real(parts.norms_BQK, run.keep_BN, site) for site, parts in layers(run, level, weight)]
+    maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in layers(run, level, weight)]
     if residual is not None:
         maps = [
-            real(with_residual(row_normalized(m), s.first_query, residual, True), run.keep_BN, s)
+            real(with_residual(row_normalized(m), s.first_query, residual, True), run.attended_BN, s)
             for m, s in zip(maps, run.anatomy().record.sites, strict=True)
         ]
     sites = run.anatomy().record.sites

@@ -68,12 +68,12 @@ def distances(run: Run, distance: str | Distance = "cosine") -> list[AnyBQK]:
     for site, finish in zip(anatomy.record.sites, run.track(finishes, "value zeroing"), strict=True):
         changes = lifted(site.attention_BHQK).new_zeros(site.attention_BHQK[:, 0].shape)
         length = 0.0
-        matters_K = run.keep_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()
+        matters_K = run.attended_BN.any(0) & site.attention_BHQK.amax((0, 1, 2)).bool()
         for tokens, changed, original in finish.without_each(matters_K.nonzero()[:, 0].tolist()):
             moved = measure(lifted(changed), lifted(original))
             changes[:, :, tokens] = moved.movedim(0, -1).to(changes.dtype)
             length = length or float(lifted(original).norm(dim=-1).amax())
-        changes = real(changes, run.keep_BN, site)
+        changes = real(changes, run.attended_BN, site)
         _require_change(changes, tolerance * (length if distance == "euclidean" else 1), site.path)
         layers.append(changes)
     return layers

@@ -3,7 +3,9 @@
 ``study.py`` studies a model and remembers · ``facts.py`` what is known then, and what methods may rely on ·
 ``readout.py`` sites, and the rows that feed the head · ``dataflow.py`` where queries and keys come from, and what they
 reach · ``schedule.py``, ``streams.py`` several streams of tokens · ``windows.py`` attention inside windows ·
-``leak.py`` what passes between positions outside attention · ``padding.py`` what a model hides by itself.
+``leak.py`` what passes between positions outside attention · ``padding.py`` what a model hides by itself ·
+``interference.py`` whether looking into a model changes what it says · ``slopes.py`` whether gradients are slopes ·
+``hidden.py`` attention that ran out of sight.
 """
 
 from whyformer.study.facts import Study as Study

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from whyformer.capture.functions import PRODUCTS, sdpa_operands, tensors_in
 from whyformer.capture.notes import Notes
@@ -28,6 +28,7 @@ class Ancestry:
     calls: frozenset[int] = frozenset()  # attention calls in its past
     pair: tuple[Ancestry, Ancestry] | None = None  # for scores: what the queries and keys were
     segments: Segments = ()
+    vectors: bool = False  # looked up or projected: no mask, and no ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Lineage(Survey):
         super().__init__(batch, names)
         self.calls: list[AttentionCall] = []
         self.reached_back = -1  # the latest attention after which a state from before the previous block was read
+        self.went_around = -1  # the latest one after which vectors were read that had been through none
         self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
@@ -94,9 +96,12 @@ class Lineage(Survey):
         latest = len(self.calls) - 1
         if not attended and any(m.calls and max(m.calls) < latest - 1 for m in marks):
             self.reached_back = latest  # the residual stream of a block is no older than the attention before it
+        reads = bool(tensors_in([out])) and not _makes_shape(name)
+        if not attended and reads and any(m.vectors and not m.calls for m in marks):
+            self.went_around = latest
         if attended:  # the result belongs to who asked
             asked = self.calls[-1].query
-            made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments)
+            made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments, vectors=True)
         else:
             made = self._merged(name, operands, marks, calls)
         for result in tensors_in([out]):
@@ -116,7 +121,10 @@ class Lineage(Survey):
             joined = self._joined(operands)
             if joined:
                 stream, segments = JOIN.join(dict.fromkeys(s for s, _ in joined if s)), joined
-        return Ancestry(stream, calls, pair, segments)
+        # Of ids and a table, or of numbers and a weight: however a model writes it.
+        vectors = any(m.vectors for m in marks) or any(isinstance(t, nn.Parameter) for t in operands)
+        vectors = vectors and not _makes_shape(name)
+        return Ancestry(stream, calls, pair, segments, vectors)
 
     def _joined(self, operands: list[Tensor]) -> Segments:
         """Streams laid end to end along the second of three axes; a token of the model's own joins its neighbour."""
@@ -124,6 +132,11 @@ class Lineage(Survey):
             return ()
         parts = [(m.stream if (m := self._marks.get(t)) is not None else None, t.shape[1]) for t in operands]
         return tuple(parts) if len({s for s, _ in parts if s is not None}) > 1 else ()
+
+
+def _makes_shape(name: str) -> bool:
+    """Of its operand nothing but the shape is read: zeros_like, new_zeros."""
+    return name.startswith("new_") or name.endswith("_like")
 
 
 class Tail(Lineage):

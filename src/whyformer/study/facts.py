@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.study.interference import Form
 from whyformer.study.leak import Leak
 from whyformer.study.readout import Readout, SiteFacts
 from whyformer.study.schedule import Schedule
@@ -33,6 +34,9 @@ class Study:
     windows: Windows | None = None  # where the tokens stand, for attention inside windows
     notes: tuple[str, ...] = ()  # what every explanation has to say about this model
     fused: bool = False  # every map came out of torch's own attention function
+    hidden: bool = False  # part of the model ran out of sight
+    doubts: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
+    undisturbed: set[Form] = field(default_factory=set, compare=False)  # batches on which looking changed nothing
 
     def refused(self, error: CaptureError, **known: Any) -> Study:
         """The same, with what stands against reading attention; frames of the pass would keep the model alive."""

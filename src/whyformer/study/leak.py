@@ -5,6 +5,9 @@ position hears only itself, so wherever the model later holds one vector per pos
 attends with) all other positions must be exactly (bit for bit) what they were. It needs no knowledge of the model, and
 shows when an attention explanation would be blind.
 
+What enters the head is compared, too, and so is the output, where the head does not read the changed position: a last
+block whose attention was not seen has nothing else behind it that would show.
+
 With several streams there is one such run per stream, and nothing of any other stream may change either, except the
 tokens that a stream's result is placed at. With windows, the token that a merged one contains may change it.
 """
@@ -19,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import CHOICES, POSITIONWISE
+from whyformer.capture.functions import CHOICES, POOLS, POSITIONWISE
 from whyformer.capture.intercept import current_path
 from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
@@ -53,19 +56,50 @@ class Probe:
     window: int = 0
 
 
-def audit(forward: Forward, changed_forward: Changed, names: dict[int, str], position: int, positions: int) -> Leak:
+def audit(
+    forward: Forward,
+    changed_forward: Changed,
+    names: dict[int, str],
+    position: int,
+    positions: int,
+    *,
+    sites: int | None = None,
+    unread: bool = False,
+) -> Leak:
     """Run one input twice, the second time with a change at ``position``, and compare the other positions.
 
     ``changed_forward`` changes the position's input embedding too where that is possible (text), so that what happens
     before the first site is audited; convolutional front ends mix neighbours legitimately and start at the first site.
+    ``sites``: how many attentions there are, where what enters the head is to be compared. ``unread``: the head does
+    not read the position.
     """
     probe = Probe(0, position, {positions: {position}})
-    plain = _marks(forward, _Isolate(names, {positions}))
+    plain = _marks(forward, _Isolate(names, {positions}, last=sites))
 
-    def changed(strength: float) -> Marks:
-        return _marks(lambda: changed_forward(strength), _Isolate(names, {positions}, probe, strength=strength))
+    def changed(strength: float, run: Changed = changed_forward) -> Marks:
+        return _marks(lambda: run(strength), _Isolate(names, {positions}, probe, strength=strength, last=sites))
 
-    return _verdict(plain, changed, probe)
+    strong: list[Marks] = []
+
+    def first_changed(strength: float) -> Marks:
+        strong.append(changed(strength))
+        return strong[-1]
+
+    leak = _verdict(plain, first_changed, probe)
+    if leak.found or not unread or _moved(plain, strong[0]) <= ROUNDING:
+        return leak
+    # Embeddings may go to the head around all layers, which is no exchange that maps would have to show. And a head
+    # that chooses its rows may have chosen another: it does not after a small change.
+    amounts = [_moved(plain, changed(strength, lambda _: forward())) for strength in (1.0, GENTLE[-1])]
+    if amounts[0] <= ROUNDING or not amounts[1]:
+        return leak
+    again = _marks(forward, _Isolate(names, {positions}))  # a model may answer differently each time
+    return leak if _moved(plain, again) > ROUNDING else Leak(amounts[0], "the output", len(plain))
+
+
+def _moved(plain: Marks, changed: Marks) -> float:
+    """By how much of itself the output changed."""
+    return float((plain.output - changed.output).abs().max() / plain.output.abs().max().clamp_min(1e-30))
 
 
 def audit_streams(forward: Forward, names: dict[int, str], probes: Sequence[Probe], cross: Set[int]) -> Leak:
@@ -114,6 +148,7 @@ class Marks:
         self._blocks: dict[int, list[Tensor]] = {}
         self._counts: Counter[int] = Counter()
         self.way: list[tuple[int, ...]] = []  # shapes that the model met and choices that it made, in their order
+        self.output = torch.zeros(1)  # what the model said
 
     def add(self, path: str, values_N: Tensor) -> None:
         length = len(values_N)
@@ -134,8 +169,10 @@ class Marks:
 
 def _marks(forward: Forward, intercept: _Isolate) -> Marks:
     with torch.no_grad(), intercept:
-        forward()
-    return intercept.handed_over()
+        output = forward()
+    marks = intercept.handed_over()
+    marks.output = output.detach().double()
+    return marks
 
 
 def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
@@ -162,8 +199,10 @@ class _Isolate(Outline):
         probe: Probe | None = None,
         cross: Set[int] | None = None,
         strength: float = 1.0,
+        last: int | None = None,
     ) -> None:
         super().__init__(1, names)
+        self.last = last  # how many sites there will be; after them, what enters the head is looked at, too
         self.lengths, self.probe, self.cross, self.strength = lengths, probe, cross, strength
         self.marks = Marks()
         self._weights: dict[int, Tensor] = {}
@@ -180,7 +219,21 @@ class _Isolate(Outline):
             if isinstance(operand, Tensor):
                 self.marks.way.append(tuple(operand.shape))
                 self._fingerprint(operand)
+        if self.last is not None and len(self.sites) >= self.last:
+            self._at_the_head(func.__name__, args, out)
         return out
+
+    def _at_the_head(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """What the head picks or pools, up to where positions come together."""
+        operand = args[0] if args else None
+        if not isinstance(operand, Tensor) or not isinstance(out, Tensor):
+            return
+        if name == "softmax" and any(n in self.lengths for n in out.shape):
+            self.last = None  # weights of positions, each of which hears of all others
+        elif name in POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
+            self._fingerprint(operand)
+            if out.ndim < 2 or out.shape[1] != operand.shape[1]:
+                self.last = None
 
     def _fingerprint(self, x: Tensor) -> None:
         if x.ndim == 2 and x.shape[0] in self.lengths:
@@ -195,7 +248,7 @@ class _Isolate(Outline):
         if width not in self._weights:
             generator = torch.Generator().manual_seed(width)
             self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)
-        self.marks.add(current_path(self.names), torch.mv(rows.double(), self._weights[width]))
+        self.marks.add(current_path(self.names) or "the model itself", torch.mv(rows.double(), self._weights[width]))
 
     def handed_over(self) -> Marks:
         """The marks; an interceptor may outlive its pass, and then holds no tensor."""

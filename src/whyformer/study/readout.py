@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,9 @@ from whyformer.capture.record import Forward
 from whyformer.capture.roles import Intervene, Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
+from whyformer.inputs.base import Batch
+
+FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Readout:
     rows: tuple[int, ...] = ()
     skip_start: int = 0
     skip_end: int = 0
+    besides: bool = field(default=False, compare=False)  # the head pools other rows, too
 
     def weights(self, keep_BN: Tensor) -> Tensor:
         """(B, N) weights over output rows, summing to one; ``keep_BN`` marks real positions."""
@@ -267,6 +272,31 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
     if count <= 2 and len(rows) == count:
         return Readout("mean")
     return Readout("rows", rows=tuple(rows))
+
+
+def reordered(one: Batch, length: int) -> Batch | None:
+    """One input back to front, without padding, and of another length; None where its tensors do not tell how.
+
+    A position in the middle is left out, or stands there several times where there are few.
+    """
+    real = list(range(length)) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].tolist()
+    if not real:
+        return None
+    middle = len(real) // 2
+    times = 0 if len(real) >= FEW else FEW - len(real)
+    places = [*real[:middle], *real[middle : middle + 1] * times, *real[middle + 1 :]][::-1]
+    tensors = {}
+    for name, tensor in one.tensors.items():
+        index = torch.tensor(places, device=tensor.device)
+        if "position" in name:  # where a token stands, whichever it is
+            index = torch.tensor(real[:1] * len(places), device=tensor.device) + torch.arange(len(places)).to(index)
+            index = index.clamp(max=real[-1])
+        axes = [axis for axis, size in enumerate(tensor.shape) if axis and size == length]
+        if not axes or axes[0] != 1 or len(axes) > 2:
+            return None
+        tensors[name] = reduce(lambda moved, axis: moved.index_select(axis, index), axes, tensor)
+    keep_BN = None if one.keep_BN is None else one.keep_BN[:, places]
+    return replace(one, tensors=tensors, keep_BN=keep_BN, encodings=(), raw=())
 
 
 class Severed(Intercept):

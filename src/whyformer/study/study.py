@@ -15,13 +15,15 @@ from torch import Tensor
 
 from whyformer.borrow import known_about, modules_of
 from whyformer.capture.intercept import module_names
-from whyformer.capture.roles import first_values
-from whyformer.errors import CaptureError, NotOverUnits
+from whyformer.capture.roles import Intervene, first_values
+from whyformer.capture.site import OpenSite
+from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
-from whyformer.study.leak import Leak, audit
+from whyformer.study.hidden import Called, unseen
+from whyformer.study.leak import ROUNDING, Leak, audit
 from whyformer.study.readout import (
     Reached,
     Readout,
@@ -31,6 +33,7 @@ from whyformer.study.readout import (
     pooled_besides,
     readout_of,
     readout_rows,
+    reordered,
 )
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
@@ -53,8 +56,11 @@ SEVERAL_LAYERS = (
 )
 ONE_TOKEN = (
     "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
-    "that it learns from, as TabPFN does), so attention tells nothing about columns. Use a gradient or perturbation "
-    "method (integrated_gradients, shap, occlusion)."
+    "that it learns from, as TabPFN does), so attention tells nothing about columns."
+)
+AROUND = (
+    "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
+    "the layers); attention methods follow the layers, and miss what those tell the head directly."
 )
 
 
@@ -150,11 +156,19 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
 
 
 def study_one(modality: Modality, one: Batch) -> Study:
-    """The study of one input."""
+    """The study of one input; attention that was seen in part is refused."""
+    called = Called()
+    study = _followed(modality, one, called)
+    hidden = unseen(modality.model, called, [site.path for site in study.sites])
+    return study if hidden is None or not study.sites else study.refused(hidden, hidden=True)
+
+
+def _followed(modality: Modality, one: Batch, called: Called) -> Study:
     names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
-        lineage, reaching, reached = trace(run, names, modality.inputs(one))
+        with called:
+            lineage, reaching, reached = trace(run, names, modality.inputs(one))
     except CaptureError as error:  # other methods need no map
         return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
     first_BHKD = lineage.first_values()
@@ -181,45 +195,86 @@ def study_one(modality: Modality, one: Batch) -> Study:
     if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
         columns = Study((), None, None, Leak(), (), 0, length, run.count)
         return columns.refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
-    if not study.one_stream:
-        return study_several(modality, one, study, schedule)
     extra = sites[0].keys - length if modality.lengths_vary else 0
+    if not study.one_stream:  # of one stream, the audit hears what is out of sight
+        lost = _lost(run, names, schedule, sites)
+        study = replace(study, forwards=run.count)
+        return study_several(modality, one, study, schedule) if lost is None else study.refused(lost, hidden=True)
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
-        readout, besides = _readout(run, names, lineage, reached, real)
+        readout, read, besides = _readout(run, names, lineage, reached, real)
+        readout = _confirmed(modality, run, names, readout, len(lineage.sites) - 1, (sites[-1], extra, front))
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
-    leak = _leak(modality, run, names, extra, real)
+    leak = _leak(modality, run, names, extra, real, len(lineage.sites), read)
     if not modality.embeds:
         front = patches_start(modality, run, names, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
             front = 0  # the model's own token comes last
     study = replace(study, readout=readout, leak=leak, extra=extra, forwards=run.count, front=front)
-    study = replace(study, notes=(*besides, *_weighed(lineage, readout, sites[-1].queries), *_several_layers(lineage)))
+    skipping = (*_several_layers(lineage), *_around(lineage))
+    study = replace(study, notes=(*besides, *_weighed(lineage, readout, sites[-1].queries), *skipping))
     apart = _side_by_side(lineage, schedule)
     return study if apart is None else study.refused(apart)
 
 
 def _readout(
     run: Passes, names: dict[int, str], lineage: Lineage, reached: Reached | None, real: Tensor
-) -> tuple[Readout, tuple[str, ...]]:
-    """The rule for the rows of the last attention that feed the head, and what it leaves out."""
+) -> tuple[Readout, set[int] | None, tuple[str, ...]]:
+    """The rule for the rows of the last attention that feed the head, the positions that it reads, what it leaves out.
+
+    Which positions a head that takes the largest would read is not known (None).
+    """
     last = lineage.sites[-1]
     queries, keys = (last.attention.shape[i] for i in (last.contraction.query, last.contraction.key))
     rows, count, slots, maximum = reached or readout_rows(run, names, len(lineage.sites) - 1)
     notes = (MAXIMUM,) if maximum and len(rows) > 1 else ()
+    read = None if maximum else set(rows)
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
         readout = readout_of(rows, count, len(rank), slots)
-        besides = (POOLED_BESIDES.format(rule=readout),) if pooled_besides(rows, slots) else ()
-        return readout, (*besides, *notes)
+        readout = replace(readout, besides=pooled_besides(rows, slots))
+        besides = (POOLED_BESIDES.format(rule=readout),) if readout.besides else ()
+        return readout, read, (*besides, *notes)
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
-    return readout_of(list(asked), len(rank), len(rank), set()), notes
+    return readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes
+
+
+def _confirmed(
+    modality: Modality,
+    run: Passes,
+    names: dict[int, str],
+    readout: Readout,
+    last: int,
+    where: tuple[SiteFacts, int, int | None],
+) -> Readout:
+    """The rule, if it holds on an input of another length and order; else one by which each input is asked.
+
+    Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
+    stands there (the largest id, a mask token): then it moves with the order.
+    """
+    site, extra, front = where
+    fits = site.queries == site.keys == modality.length(run.one) + extra
+    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions:
+        return readout
+    other = reordered(run.one, modality.length(run.one))
+    each = Readout("rows", rows=tuple(range(site.keys)))
+    if other is None:
+        return each
+    try:
+        rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+    except (RuntimeError, ValueError, IndexError, CaptureError):  # not every order of words is an input of this model
+        return each
+    if maximum:
+        return readout
+    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
+    expected = readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
+    return readout if rows == expected else each
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
@@ -230,6 +285,33 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
     return CaptureError(
         f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
         "output: its head reads what is known before them."
+    )
+
+
+def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
+    """Attention that reaches the output, on a way that could not be followed from where it is.
+
+    What stands in between ran out of sight, and may be attention itself.
+    """
+    unused = {step.site for step in schedule.steps if not step.used}
+    if not unused:
+        return None
+
+    def logits(share: float) -> Tensor:
+        def edit(index: int, site: OpenSite) -> None:
+            if index in unused:
+                site.attention = site.attention * share
+
+        with torch.no_grad(), Intervene(1, names, edit=edit):
+            return run()
+
+    whole, half = logits(1.0), logits(0.5)
+    if torch.allclose(whole, half, rtol=ROUNDING, atol=ROUNDING * float(whole.abs().max())):
+        return None
+    paths = ", ".join(sites[i].path or "the model itself" for i in sorted(unused)[:8])
+    return PartlyCaptured(
+        f"what the attention of {paths} says reaches the output on a way that is not seen, so that positions may "
+        "exchange information outside the captured attention there."
     )
 
 
@@ -267,6 +349,12 @@ def _several_layers(lineage: Lineage) -> tuple[str, ...]:
     return (SEVERAL_LAYERS,) if lineage.reached_back == len(lineage.calls) - 1 >= 2 and not one_by_one else ()
 
 
+def _around(lineage: Lineage) -> tuple[str, ...]:
+    """Embeddings that are added up beside the layers."""
+    one_by_one = any(site.parallel for site in lineage.facts)
+    return (AROUND,) if lineage.went_around == len(lineage.calls) - 1 >= 1 and not one_by_one else ()
+
+
 def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) -> Tensor:
     """(B, N) readout weights found input by input, for heads that read a position that is no fixed rule."""
     names = module_names(modality.model)
@@ -283,11 +371,15 @@ def _real(modality: Modality, one: Batch, keys: int, front: int | None) -> Tenso
     return modality.keep(one, keys, front)[0].cpu()
 
 
-def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, real: Tensor) -> Leak:
+def _leak(
+    modality: Modality, run: Passes, names: dict[int, str], extra: int, real: Tensor, sites: int, read: set[int] | None
+) -> Leak:
+    """The audit, at a position that the head does not read where there is one; ``read``: those that it does."""
     positions = real.nonzero()[:, 0].tolist()
     if len(positions) < 2:
         return Leak()
-    position = positions[len(positions) // 2]
+    others = [] if read is None else [p for p in positions if p not in read]
+    position = (others or positions)[len(others or positions) // 2]
 
     def changed(strength: float) -> Tensor:
         if not modality.embeds or extra:
@@ -301,7 +393,7 @@ def _leak(modality: Modality, run: Passes, names: dict[int, str], extra: int, re
         with modality.looked_up(run.one, shift):
             return run()
 
-    return audit(run, changed, names, position, len(real))
+    return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.intercept import module_names
-from whyformer.capture.leaves import AttentionInputs, as_leaf
+from whyformer.capture.leaves import AttentionInputs, as_leaf, slopes
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.run import Run
 
@@ -58,14 +58,15 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
             stack.callback(_module(run, layer).register_forward_hook(lambda m, a, out: outputs.append(out)).remove)
         with intercept:
             logits = run.output.logits(batch)
+    run.forwards_B += 1
+    run.require_undisturbed(logits, graph=grad)
+    with torch.set_grad_enabled(grad):
         values_B = run.scalars(logits)
-        run.forwards_B += 1
-        name, tensor, number = _chosen(run, intercept, outputs, layer)
-        gradient = None
-        if grad:
-            (slopes,) = torch.autograd.grad(values_B.sum(), tensor, allow_unused=True)
-            run.backwards_B += 1
-            gradient = torch.zeros_like(tensor) if slopes is None else slopes
+    name, tensor, number = _chosen(run, intercept, outputs, layer)
+    gradient = None
+    if grad:
+        (gradient,) = slopes(values_B.sum(), [tensor])
+        run.backwards_B += 1
     arrange = _Arrangement(run, tensor, number)
     features = FeatureMap(
         name,

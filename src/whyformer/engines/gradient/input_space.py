@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.leaves import Enter, Entrance, as_leaf
+from whyformer.capture.leaves import Enter, Entrance, as_leaf, slopes
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.base import Batch
@@ -72,10 +72,10 @@ class InputSpace(ABC):
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
             values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
-            (gradient,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+            (gradient,) = slopes(values.sum(), [leaf])
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
-        return torch.zeros_like(leaf) if gradient is None else gradient.detach()
+        return gradient.detach()
 
     def _beside_others(self, point: Tensor, row: int) -> Tensor:
         """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""
@@ -83,10 +83,10 @@ class InputSpace(ABC):
         with torch.enable_grad():
             points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
             values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
-            (gradient,) = torch.autograd.grad(values[row], leaf, allow_unused=True)
+            (gradient,) = slopes(values[row], [leaf])
         run.forwards_B[row] += 1
         run.backwards_B[row] += 1
-        return torch.zeros_like(leaf) if gradient is None else gradient.detach()
+        return gradient.detach()
 
     def values(self, points: Tensor) -> Tensor:
         """(B,) explained values with other numbers at this place."""

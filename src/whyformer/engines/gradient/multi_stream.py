@@ -147,6 +147,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     with SavedBytes(run.modality.model) as saved, torch.enable_grad():
         with SwapEmbeddings(list(looked_up.values())):
             logits = run.output.logits(run.batch.with_tensors(**floats))
+        run.require_undisturbed(logits, graph=True)
         values_B = run.scalars(logits)
     run.forwards_B += 1
     for i, swap in looked_up.items():

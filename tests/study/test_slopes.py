@@ -1,0 +1,139 @@
+"""Gradients of attention are the slope of the score, or they are refused."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import whyformer as wf
+from whyformer.errors import CaptureError, NotOffered, WhyformerError
+
+IDS = {"input_ids": torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 11, 12]])}
+
+
+class Attend(torch.autograd.Function):
+    """Attention with a backward of its own, which is right."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        attention = (q @ k.transpose(-1, -2) / 2).softmax(-1)
+        ctx.save_for_backward(q, k, v, attention)
+        return attention @ v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (slope,), (q, k, v, attention) = gradients, ctx.saved_tensors
+        at_map = slope @ v.transpose(-1, -2)
+        at_scores = attention * (at_map - (at_map * attention).sum(-1, keepdim=True)) / 2
+        return at_scores @ k, at_scores.transpose(-1, -2) @ q, attention.transpose(-1, -2) @ slope
+
+
+class Reversed(torch.autograd.Function):
+    """As in domain adaptation: the gradient turned around."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return -gradients[0]
+
+
+class Layers(nn.Module):
+    """Three layers of attention, some of which autograd does not see as they are."""
+
+    def __init__(self, how: str, at: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how, self.at = how, at
+        self.embed, self.head, self.norm = nn.Embedding(20, 16), nn.Linear(16, 3), nn.LayerNorm(16)
+        self.qkv = nn.ModuleList(nn.Linear(16, 48) for _ in range(3))
+
+    def block(self, x: Tensor, number: int) -> Tensor:
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[number](x).chunk(3, -1))
+        hidden = number in self.at
+        if self.how == "function" and hidden:
+            out = Attend.apply(q, k, v)  # type: ignore[no-untyped-call]
+        else:
+            out = (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v
+        if hidden and self.how in {"detach", "reversed"}:
+            out = out.detach() if self.how == "detach" else Reversed.apply(out)  # type: ignore[no-untyped-call]
+        joined: Tensor = self.norm(x + out.transpose(1, 2).flatten(2))
+        return joined
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for number in range(3):
+            if self.how == "checkpoint" and number in self.at:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # it warns of inputs without gradients
+                    x = checkpoint(self.block, x, number, use_reentrant=True)
+            else:
+                x = self.block(x, number)
+        logits: Tensor = self.head(x[:, 0])
+        return logits
+
+
+PLACES = [(0,), (1,), (0, 1)]
+
+
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("how", ["function", "checkpoint", "detach"])
+@pytest.mark.parametrize("method", ["generic_attention", "grad_sam", "transformer_attribution"])
+def test_a_map_without_a_path_to_the_score_is_refused(method: str, how: str, at: tuple[int, ...]) -> None:
+    with pytest.raises(WhyformerError, match="checkpoint"):
+        wf.explain(Layers(how, at).eval(), IDS, method=method, target=0)
+
+
+def test_a_gradient_that_is_no_slope_is_refused() -> None:
+    with pytest.raises(CaptureError, match="not the slope of the score"):
+        wf.explain(Layers("reversed", (2,)).eval(), IDS, method="generic_attention", target=0)
+
+
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("how", ["function", "checkpoint"])
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+def test_relevance_rules_that_saw_a_part_are_refused(method: str, how: str, at: tuple[int, ...]) -> None:
+    with pytest.raises(NotOffered, match="Changed gradient rules do not hold there"):
+        wf.explain(Layers(how, at).eval(), IDS, method=method, target=0)
+
+
+@pytest.mark.parametrize("how", ["function", "detach", "checkpoint"])
+def test_methods_that_need_no_such_gradient_say_what_they_say_without(how: str) -> None:
+    for method in ("attention_rollout", "occlusion", *["input_x_gradient"] * (how == "function")):
+        plain, hidden = (wf.explain(Layers(h, (0, 1)).eval(), IDS, method=method, target=0) for h in ("", how))
+        for one, other in zip(plain, hidden, strict=True):
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "saliency"])
+def test_gradients_through_reentrant_checkpoints_are_refused_in_words(method: str) -> None:
+    with pytest.raises(NotOffered, match="use_reentrant=False"):
+        wf.explain(Layers("checkpoint", (1,)).eval(), IDS, method=method, target=0)
+
+
+def test_a_warning_names_a_function_that_has_no_rule() -> None:
+    (explanation, _) = wf.explain(Layers("reversed", (1,)).eval(), IDS, method="attn_lrp", target=0)
+    assert any("Reversed" in warning for warning in explanation.warnings)
+
+
+def test_head_importance_and_records_are_held_to_it() -> None:
+    model = Layers("function", (0,)).eval()
+    with pytest.raises(CaptureError, match="autograd knows no way"):
+        wf.Explainer(model).record(IDS, grad=True, target=0)
+    with pytest.raises(CaptureError, match="autograd knows no way"):
+        wf.head_importance(model, IDS, kind="gradient", target=0)
+
+
+def test_it_is_measured_once_per_model() -> None:
+    explainer = wf.Explainer(Layers("").eval())
+    spent = [explainer.explain(IDS, method="generic_attention", target=0)[0].cost.setup_forwards for _ in range(2)]
+    plain = wf.Explainer(Layers("").eval()).explain(IDS, method="attention_rollout", target=0)[0].cost.setup_forwards
+    assert spent == [plain + 1, 0]
