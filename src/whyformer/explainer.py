@@ -199,20 +199,21 @@ def _of_run(
     shared = time.perf_counter() - started
     results = {}
     for m in chosen:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
+        run.asked = {}
         attribution = m.run(run, **settings[m.name])
         _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
         highest = peak.bytes
-        costs = []
-        for row in range(run.batch.size):
-            # Counted for a single method; where several share passes, what this one takes by itself.
-            passes = float(run.forwards_B[row]), float(run.backwards_B[row])
-            if len(chosen) > 1:
-                passes = m.cost(len(run.units[row]), **settings[m.name])
-            costs.append(Cost(*passes, seconds / run.batch.size, highest, session.setup_forwards))
+        # As many as it takes alone: its own passes, and those of others that it needs as well.
+        forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
+        backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
+        costs = [
+            Cost(float(f), float(b), seconds / run.batch.size, highest, session.setup_forwards)
+            for f, b in zip(forwards, backwards, strict=True)
+        ]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
 

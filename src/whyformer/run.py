@@ -69,12 +69,16 @@ class Run:
         self.output = Output(modality, batch, scalar)
         self.forwards_B = np.zeros(batch.size)
         self.backwards_B = np.zeros(batch.size)
+        # Passes that serve several methods, by what they are asked for: what the method at work owes for them. Its own
+        # passes are counted as they run, and owe nothing.
+        self.asked: dict[str, tuple[int, int]] = {}
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
         self._names = module_names(modality.model)
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
+        self._value_B: Tensor | None = None
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     # What is explained
@@ -83,24 +87,31 @@ class Run:
     def logits(self) -> Tensor:
         if self._logits is None:
             self._see(self.forward(self.batch, range(self.batch.size)))
+        elif "logits" not in self.asked:  # another method's pass, and this one needs it, too
+            self.asked["logits"] = (1, 0)
         assert self._logits is not None
         return self._logits
 
     @property
     def targets(self) -> list[Target]:
+        logits = self.logits
         if self._targets is None:
             output = self.output
             self._targets = resolve_targets(
-                self._wanted, self.logits, output.labels, output.positions, output.token_id, output.independent
+                self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
             )
         return self._targets
 
-    @cached_property
+    @property
     def value_B(self) -> Tensor:
-        return scalar_of(self.logits, self.targets, self.scalar)
+        logits = self.logits
+        if self._value_B is None:
+            self._value_B = scalar_of(logits, self.targets, self.scalar)
+        return self._value_B
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
         """(B,) explained value, differentiable; picks the predicted class where no target was given."""
+        self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
             self._see(logits_BC)
         values_B = scalar_of(logits_BC, self.targets, self.scalar)
@@ -111,6 +122,7 @@ class Run:
         return values_B * explained_B  # others are looked at, not explained
 
     def _see(self, logits: Tensor) -> None:
+        self.asked["logits"] = (0, 0)
         self._logits = logits.detach().float()
         require_finite(self._logits)
         # Classes that do not exclude each other need not add up to anything.
@@ -160,6 +172,10 @@ class Run:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
+        if self.batch.positions:  # which row is read is the target's choice
+            own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
+            wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
+            return ((own_BN == wanted_B1) & self.keep_BN).float()
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             return rows_of_each(self.modality, self.batch, self.study, self.length)
         return self.study.readout.weights(self.keep_BN)
@@ -225,8 +241,13 @@ class Run:
         if not self.study.plain:
             require_readable(self.study, multi_stream)
         known = self._records.get(True) or (None if grad else self._records.get(False))
+        kind = "gradients" if grad else "maps"
         if known is not None and not (values and known.sites[0].value_BHKD is None):
+            if grad or not self.asked.keys() & {"gradients", "blocks"}:  # those have the maps, too
+                self.asked.setdefault(kind, (1, int(grad)))
+            self.asked.setdefault("logits", (0, 0))
             return known
+        self.asked |= {kind: (0, 0), "logits": (0, 0)}
         forward, maps = partial(self.output.logits, self.batch), None
         while maps is None:
             role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
@@ -249,6 +270,8 @@ class Run:
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
+        self.asked.setdefault("blocks", (int(self._anatomy is not None), 0))
+        self.asked.setdefault("logits", (0, 0))
         if self._anatomy is None:
             require_readable(self.study)
             self.forwards_B += 1

@@ -17,6 +17,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, Un
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import drawn_inputs
+from whyformer.inputs.language import answered, has_answers, is_causal, without_tokens
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.units import assemble, distinct_words, words_of
 from whyformer.targets import logits_of
@@ -63,6 +64,10 @@ class TextInput(Modality):
             warnings=tuple(warnings),
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        prompted = has_answers(batch) and not self.compares and is_causal(self, batch)
+        return answered(self, batch, target) if prompted else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
         if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
@@ -379,7 +384,9 @@ class TextInput(Modality):
         }
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
-        return Batch(tensors, keep_BN=keep, constants=one.constants)
+        gone = [[rank] for rank in range(len(positions))] if one.positions else []
+        chosen = without_tokens(one.positions * len(gone), gone)
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen)
 
 
 def _view(whole: Modality, stream: str, batch: Batch) -> Batch:
