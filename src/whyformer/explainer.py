@@ -230,7 +230,8 @@ def explanations(
     layers = None if layers_BLQK is None else _fetched(layers_BLQK)
     maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
     whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
-    predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
+    scalar, value_B = attribution.explained or (run.scalar, run.value_B)
+    predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length)]
@@ -240,7 +241,7 @@ def explanations(
     readout = run.study.readout
     each_reads = not run.multi_stream and readout is not None and readout.kind == "rows" and run.modality.lengths_vary
     same: dict[str, Any] = {
-        "scalar": run.scalar,
+        "scalar": scalar,
         "method": m.name,
         "options": options,
         "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults.get(k))),

@@ -40,6 +40,7 @@ class Attribution:
     checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
     warnings: list[list[str]] | None = None
     signed: bool | None = None  # where an option decides it; None: as registered
+    explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
 
 

@@ -42,6 +42,6 @@ def test_what_each_of_several_methods_took_is_what_it_takes_alone(methods: list[
     together = explainer.explain(inputs, method=methods, **how)
     for name in methods:
         options = {k: v for k, v in how.items() if k == "target" or k in wf.list_methods()[name].options}
-        alone, shared = (found.cost for found in (explainer.explain(inputs, method=name, **options)[0], together[name][0]))
+        alone, shared = explainer.explain(inputs, method=name, **options)[0].cost, together[name][0].cost
         assert (shared.forwards, shared.backwards) == (alone.forwards, alone.backwards), name
     assert together["shap"][0].cost.forwards < 2**7 + 2

@@ -101,11 +101,12 @@ class ConceptScore:
     low: float  # 95 % limits of the mean
     high: float
     p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
-    significant: bool  # p is below alpha, and the row is not doubtful
+    significant: bool  # p is below alpha and can be believed, and the row is not doubtful
     accuracy: float  # mean over concept vectors, on held-out examples
     magnitude: float  # mean derivative of the logit along concept vectors of length 1
     doubtful: bool = False  # the layer does not know this concept: no claim is made
     small: bool = False  # a typical random vector moves the logit more
+    shared: bool = False  # its vectors share examples, so that p is too small: no claim is made
 
     @property
     def name(self) -> str:
@@ -249,7 +250,7 @@ def tcav(
         back = fits.get((versus, name))
         fits[name, versus] = [-cav for cav in back] if back else _vectors(known, name, versus, others, classifier, seed)
     size = _random_magnitude(null, gradient_BD)
-    rows = _rows(fits, gradient_BD, null, size, alpha)
+    rows = _rows(fits, gradient_BD, null, size, alpha, {pair for pair in fits if _share(known, pair, others)})
     return TCAVResult(
         rows=rows,
         random=tuple(score(gradient_BD, cav) for cav in null),
@@ -330,6 +331,13 @@ def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
     return [examples_ND[order[size * run : size * (run + 1)]] for run in range(runs)]
 
 
+def _share(known: dict[str, Array], pair: tuple[str, str], others: list[Array]) -> bool:
+    """Too few examples for vectors of their own: those of one pair have some in common, and are not independent."""
+    names = tuple(name for name in pair if name != "random")
+    needed = _size(known, names, others) * (len(others) or RUNS)
+    return any(len(known[name]) < needed for name in names)
+
+
 def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV]:
     """Each random set as a concept against the next one."""
     if len(others) < 3:
@@ -349,7 +357,12 @@ def _random_magnitude(null: list[CAV], gradient_BD: Array) -> float:
 
 
 def _rows(
-    fits: dict[tuple[str, str], list[CAV]], gradient_BD: Array, null: list[CAV], random_magnitude: float, alpha: float
+    fits: dict[tuple[str, str], list[CAV]],
+    gradient_BD: Array,
+    null: list[CAV],
+    random_magnitude: float,
+    alpha: float,
+    sharing: set[tuple[str, str]],
 ) -> tuple[ConceptScore, ...]:
     scores = [np.array([score(gradient_BD, cav) for cav in cavs]) for cavs in fits.values()]
     there = np.array([score(gradient_BD, cav) for cav in null])
@@ -361,7 +374,8 @@ def _rows(
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         low, high = interval(s)
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
-        claimed = bool(p < alpha) and not doubtful
+        shared = (name, versus) in sharing
+        claimed = bool(p < alpha) and not doubtful and not shared
         rows.append(
             ConceptScore(
                 name,
@@ -376,6 +390,7 @@ def _rows(
                 magnitude,
                 doubtful,
                 small,
+                shared,
             )
         )
     return tuple(rows)
@@ -406,7 +421,8 @@ def _warnings(
     if few and sets >= 3:
         found.append(
             f"{', '.join(few)}: fewer than {needed} examples ({sets} vectors of {needed // sets}), so vectors share "
-            "some, their scores are not independent, and p is too small."
+            "some, their scores are not independent, p is too small, and no claim is made. Give more examples, or "
+            "fewer or smaller random sets."
         )
     if sets < 3:
         found.append("fewer than three random sets: nothing can be said about significance.")

@@ -331,7 +331,8 @@ class Modality(ABC):
         """Run the model on a batch."""
         arguments = {**batch.tensors, **batch.constants, **extra}
         positional = [name for name, p in self.parameters.items() if p.kind is p.POSITIONAL_ONLY and name in arguments]
-        return self.model(*(arguments.pop(n) for n in positional), **arguments)
+        first = [arguments.pop(n) for n in positional]  # before the rest is read: a generator would be asked too late
+        return self.model(*first, **arguments)
 
 
 class LearnedPositions(Modality):

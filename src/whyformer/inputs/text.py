@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about, names_no_padding
+from whyformer.borrow import NO_TOKEN, borrowed, known_about, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
@@ -295,10 +295,14 @@ class TextInput(Modality):
             value = getattr(self._tokenizer(), f"{name}_token_id", None)
         else:
             value = getattr(self.config, f"{name}_token_id", None)
-        return None if value is None else int(value)
+        return None if value is None or value == NO_TOKEN else int(value)
 
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
+            table = self.embedding()
+            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
+                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
+                raise BadInput(f"token id {replacement}: the model knows {known}.")
             return replacement
         token_id = self._id_of(replacement)
         if token_id is None:
@@ -319,7 +323,12 @@ class TextInput(Modality):
         if replacement == "delete":
             return self._deleted(one, positions)
         if replacement == "attention_mask":
-            name = next(n for n in one.tensors if n != self.main and "mask" in n)
+            name = next((n for n in one.tensors if n != self.main and "mask" in n), "")
+            if not name:
+                raise NotOffered(
+                    "replace='attention_mask' hides a token by the mask among the inputs, and there is none: give the "
+                    "attention_mask, too, or replace=<token id>."
+                )
             mask = copies.tensors[name].clone()
             hides = not torch.equal(mask[0].bool(), keep_N)  # what True means, whatever the name says
             mask[range(len(positions)), positions] = hides

@@ -21,10 +21,16 @@ def scores_view(result: Any, *, title: str = "") -> View:
         Fact("model", result.model),
         Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
         Fact("concept vectors", f"{vectors} for each bar"),
-        Fact("not by chance", ", ".join(row.name for row in result.rows if row.significant) or "none of them"),
+        Fact("not by chance", _claims(result)),
     )
     caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
     return View(title or result.title, tuple(panels), facts, tuple(result.warnings), caption)
+
+
+def _claims(result: Any) -> str:
+    if all(np.isnan(row.p) for row in result.rows):
+        return "not tested"
+    return ", ".join(row.name for row in result.rows if row.significant) or "none of them"
 
 
 def _bars(result: Any) -> Bars:
@@ -56,6 +62,8 @@ def _mark(row: Any) -> str:
         return "not known here"
     if np.isnan(row.p):
         return "not tested"
+    if row.shared:
+        return "? vectors share examples"
     chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
     return f"{_verdict(row)}  {chance}"
 
@@ -63,7 +71,9 @@ def _mark(row: Any) -> str:
 def _verdict(row: Any) -> str:
     if row.significant:
         return "★ small" if row.small else "★"
-    return "?" if row.doubtful else "n.s."
+    if row.doubtful or row.shared:
+        return "?"
+    return "not tested" if np.isnan(row.p) else "n.s."
 
 
 def _table(result: Any) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.leaves import Enter, Entrance, as_leaf
+from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.inputs.base import Batch
@@ -70,6 +70,7 @@ class InputSpace(ABC):
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
             values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
+            require_dependent(values)
             (gradient,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
@@ -81,6 +82,7 @@ class InputSpace(ABC):
         with torch.enable_grad():
             points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
             values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            require_dependent(values)
             (gradient,) = torch.autograd.grad(values[row], leaf, allow_unused=True)
         run.forwards_B[row] += 1
         run.backwards_B[row] += 1
