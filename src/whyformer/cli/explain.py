@@ -106,12 +106,18 @@ def similar(
     """
     how = asked(out, option, method, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_encoder
+    from whyformer.errors import BadInput
     from whyformer.explainer import Explainer
+    from whyformer.inputs.similarity import compares_texts
     from whyformer.views.similarity import similarity_view
 
-    explained = Explainer(*load_encoder(model)).explain(
-        [(first, other) for other in others], method=method or None, **how
-    )
+    pairs, (encoder, tokenizer) = [(first, other) for other in others], load_encoder(model)
+    if not compares_texts(encoder, pairs):
+        raise BadInput(
+            f"{model!r} is a {type(encoder).__name__}, which says something else of two texts than how close they are. "
+            "Give an encoder without a head, as AutoModel.from_pretrained(…).save_pretrained(…) writes it."
+        )
+    explained = Explainer(encoder, tokenizer).explain(pairs, method=method or None, **how)
     results = per_input(explained)
     views = [similarity_view(e) for row in results for e in row]
     deliver(results, out, json, views=views)
