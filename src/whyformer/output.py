@@ -36,9 +36,11 @@ class Output:
         sizes = (getattr(config, name, None) for name in ("num_labels", "vocab_size"))
         self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
         self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
-        tried = "causal" in known_about(self.model)
-        self.causal = self.speaks and is_causal(modality, batch)
-        self.setup_forwards = int("causal" in known_about(self.model)) - tried  # spent on finding out
+        self.causal, self.setup_forwards = False, 0  # passes that were spent on finding out
+        if self.speaks:
+            tried = "causal" in known_about(self.model)
+            self.causal = is_causal(modality, batch)
+            self.setup_forwards = int("causal" in known_about(self.model)) - tried
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
         self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
         self.positions: list[int] | None = list(batch.positions) or None
@@ -93,7 +95,8 @@ class Output:
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
-        if logits.ndim != 2 or (batch is self.batch and self._is_per_token(logits, batch)):
+        in_doubt = batch is self.batch and self.modality.embeds and logits.shape[-1] == self.modality.length(batch)
+        if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
             raise self._many_rows(output, logits)
         return logits
 
@@ -104,8 +107,7 @@ class Output:
 
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
         """One number per token (ELECTRA's discriminator) and not per class: their count follows the text's length."""
-        ids = batch.tensors.get(self.modality.main) if self.modality.embeds else None
-        if ids is None or ids.ndim != 2 or ids.shape[1] != logits.shape[1] or ids.shape[1] < 2:
+        if logits.shape[1] < 2:
             return False
         known = known_about(self.model)
         if "row per token" not in known:

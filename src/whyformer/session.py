@@ -140,7 +140,8 @@ class Session:
             self.padded = hidden_padding(self.modality, source.batch())  # one row per input
             # One row per explanation. The model runs here where an input gives several.
             self.batch, self.target = self.modality.expanded(self.padded, target)
-            self.batch = at_positions(self.modality, self.batch, self.target)
+            if self.target is not None:
+                self.batch = at_positions(self.modality, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)

@@ -46,15 +46,13 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
             if name in fields:
                 return _written(output, name), fields[name]
         if fields:
-            name = next(iter(fields))
-            return _written(output, name), fields[name]
+            # What transformers returns has the answer first; a dict of the user's own has any order.
+            name = _key_of_logits(_floats(output), classes) if type(output) is dict else next(iter(fields))
+            if name is not None:
+                return _written(output, name), output[name]
     if isinstance(output, (tuple, list)):
-        # Neither a loss (no axis) nor attention maps (four).
-        parts = {
-            i: part for i, part in enumerate(output)
-            if isinstance(part, Tensor) and part.is_floating_point() and part.ndim
-        }  # fmt: skip
-        index = _index_of_logits(parts, classes)
+        parts = _floats(dict(enumerate(output)))
+        index = _key_of_logits(parts, classes)
         if index is not None:
             return f"[{index}]", parts[index]
     raise BadInput(f"the model returned a {type(output).__name__} with no tensor of logits in it.")
@@ -64,20 +62,25 @@ def _written(output: Any, name: str) -> str:
     return f".{name}" if hasattr(output, name) else f"[{name!r}]"
 
 
-def _index_of_logits(parts: dict[int, Tensor], classes: Collection[int]) -> int | None:
-    """Which of a tuple's tensors are logits; a hidden state may come first, so more than one is an open question."""
+def _floats(parts: Mapping[Any, Any]) -> dict[Any, Tensor]:
+    """Not a loss, which has no axis."""
+    return {k: v for k, v in parts.items() if isinstance(v, Tensor) and v.is_floating_point() and v.ndim}
+
+
+def _key_of_logits(parts: dict[Any, Tensor], classes: Collection[int]) -> Any:
+    """Which of several tensors are logits; a hidden state may come first, so more than one is an open question."""
     if len(parts) < 2:
         return next(iter(parts), None)
     first, *others = parts
-    if parts[first].ndim <= 2 and all(parts[i].ndim > 2 for i in others):  # logits, then states or attention maps
+    if parts[first].ndim <= 2 and all(parts[key].ndim > 2 for key in others):  # logits, then states or attention maps
         return first
-    known = [i for i, part in parts.items() if part.shape[-1] in classes]
+    known = [key for key, part in parts.items() if part.shape[-1] in classes]
     if len(known) == 1:
         return known[0]
-    shapes = ", ".join(f"[{i}] {tuple(part.shape)}" for i, part in parts.items())
+    shapes = ", ".join(f"[{key!r}] {tuple(part.shape)}" for key, part in parts.items())
     raise NotOffered(
         f"the model returns several tensors, and which of them are the logits is not known: {shapes}. Wrap it in a "
-        "module that returns them alone, here the last:\n" + wrapper("input", f"[{[*parts][-1]}]")
+        "module that returns them alone, here the last:\n" + wrapper("input", f"[{[*parts][-1]!r}]")
     )
 
 

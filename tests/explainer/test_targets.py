@@ -180,6 +180,7 @@ def test_a_row_that_was_squeezed_away() -> None:
     [
         lambda output: (output.hidden_states[-1][:, 0], output.logits),  # a hidden state comes first
         lambda output: (output.hidden_states[-1], output.logits),
+        lambda output: {"pooled": output.hidden_states[-1][:, 0], "answer": output.logits},
         lambda output: (output.logits, output.hidden_states[-1][:, 0]),
     ],
 )
@@ -189,7 +190,8 @@ def test_which_of_several_tensors_are_the_logits_is_not_guessed(how: Any) -> Non
     with pytest.raises(errors.NotOffered, match="which of them are the logits"):
         wf.explain(model, inputs)
     model.config = SimpleNamespace(num_labels=3)  # type: ignore[assignment]
-    logits = next(part for part in model(**inputs) if part.shape[-1] == 3)
+    output = model(**inputs)
+    logits = next(part for part in (output.values() if isinstance(output, dict) else output) if part.shape[-1] == 3)
     found = wf.explain(model, inputs, target=1)
     assert [e.value for e in found] == pytest.approx(logits[:, 1].tolist(), abs=1e-5)
 
