@@ -101,12 +101,11 @@ class ConceptScore:
     low: float  # 95 % limits of the mean
     high: float
     p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
-    significant: bool  # p is below alpha and can be believed, and the row is not doubtful
+    significant: bool  # p is below alpha, the vectors share no examples (p would be too small), the row is not doubtful
     accuracy: float  # mean over concept vectors, on held-out examples
     magnitude: float  # mean derivative of the logit along concept vectors of length 1
     doubtful: bool = False  # the layer does not know this concept: no claim is made
     small: bool = False  # a typical random vector moves the logit more
-    shared: bool = False  # its vectors share examples, so that p is too small: no claim is made
 
     @property
     def name(self) -> str:
@@ -374,8 +373,7 @@ def _rows(
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         low, high = interval(s)
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
-        shared = (name, versus) in sharing
-        claimed = bool(p < alpha) and not doubtful and not shared
+        claimed = bool(p < alpha) and not doubtful and (name, versus) not in sharing
         rows.append(
             ConceptScore(
                 name,
@@ -390,7 +388,6 @@ def _rows(
                 magnitude,
                 doubtful,
                 small,
-                shared,
             )
         )
     return tuple(rows)

@@ -34,6 +34,7 @@ def _claims(result: Any) -> str:
 
 
 def _bars(result: Any) -> Bars:
+    alpha = _alpha(result)
     bars = [
         Bar(
             row.name,
@@ -43,7 +44,7 @@ def _bars(result: Any) -> Bars:
             _limit(row.low),
             _limit(row.high),
             row.scores,
-            _mark(row),
+            _mark(row, alpha),
             not row.significant,
         )
         for row in result.rows
@@ -53,37 +54,41 @@ def _bars(result: Any) -> Bars:
     return Bars(tuple(bars), SHARES, reference=0.5)
 
 
+def _alpha(result: Any) -> float:
+    return float(result.options.get("alpha", 0.0))
+
+
 def _limit(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _mark(row: Any) -> str:
+def _mark(row: Any, alpha: float) -> str:
     if row.doubtful:
         return "not known here"
     if np.isnan(row.p):
         return "not tested"
-    if row.shared:
-        return "? vectors share examples"
     chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
-    return f"{_verdict(row)}  {chance}"
+    verdict = _verdict(row, alpha)
+    return f"{verdict}  {chance}" + ", too small: vectors share examples" * (verdict == "?")
 
 
-def _verdict(row: Any) -> str:
+def _verdict(row: Any, alpha: float) -> str:
     if row.significant:
         return "★ small" if row.small else "★"
-    if row.doubtful or row.shared:
+    if row.doubtful or row.p < alpha:  # no claim in spite of p
         return "?"
     return "not tested" if np.isnan(row.p) else "n.s."
 
 
 def _table(result: Any) -> Table:
+    alpha = _alpha(result)
     rows = [
         (
             row.name,
             f"{row.mean:.2f}",
             "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}",
             "" if np.isnan(row.p) else f"{row.p:.2g}",
-            _verdict(row),
+            _verdict(row, alpha),
             f"{row.accuracy:.2f}",
             f"{row.magnitude:+.3g}",
         )
