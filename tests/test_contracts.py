@@ -92,7 +92,7 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
         declared = entry.cost(len(scores), **options)
         assert counted == declared or (entry.at_most and all(c <= d for c, d in zip(counted, declared, strict=True)))
         assert explanation.target.index == 1
-        assert explanation.scalar == "logit"
+        assert explanation.scalar == options.get("score", "logit")  # vit_cx is of the probability, and says so
 
 
 LEFT = ["bert", "gpt2", "llama", "xlnet"]

@@ -216,20 +216,21 @@ def _of_run(
     shared = time.perf_counter() - started
     results = {}
     for m in chosen:
-        started = time.perf_counter()
+        started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
+        run.asked = {}
         attribution = m.run(run, **settings[m.name])
         _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
         highest, setup = peak.bytes, session.setup_forwards + run.setup_forwards
-        costs = []
-        for row in range(run.batch.size):
-            # Counted for a single method; where several share passes, what this one takes by itself.
-            passes = float(run.forwards_B[row]), float(run.backwards_B[row])
-            if len(chosen) > 1:
-                passes = m.cost(len(run.units[row]), **settings[m.name])
-            costs.append(Cost(*passes, seconds / run.batch.size, highest, setup))
+        # As many as it takes alone: its own passes, and those of others that it needs as well.
+        forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
+        backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
+        costs = [
+            Cost(float(f), float(b), seconds / run.batch.size, highest, setup)
+            for f, b in zip(forwards, backwards, strict=True)
+        ]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
 
@@ -246,7 +247,8 @@ def explanations(
     layers = None if layers_BLQK is None else _fetched(layers_BLQK)
     maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
     whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
-    predictions, values = run.logits.argmax(1).tolist(), run.value_B.tolist()
+    scalar, value_B = attribution.explained or (run.scalar, run.value_B)
+    predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
@@ -257,7 +259,7 @@ def explanations(
     readout = run.study.readout
     each_reads = not run.multi_stream and readout is not None and readout.kind == "rows" and run.modality.lengths_vary
     same: dict[str, Any] = {
-        "scalar": run.scalar,
+        "scalar": scalar,
         "method": m.name,
         "options": options,
         "changed": tuple(k for k, v in options.items() if repr(v) != repr(m.defaults.get(k))),

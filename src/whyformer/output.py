@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from whyformer.borrow import known_about
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.families import task_of
-from whyformer.targets import logits_of
+from whyformer.inputs.language import has_answers, is_causal, places, says_tokens
+from whyformer.targets import logits_of, part_of, wrapper
 
 
 class Output:
@@ -30,21 +32,33 @@ class Output:
         self.extra: dict[str, Any] = {}
         if "use_cache" in modality.parameters:
             self.extra["use_cache"] = False
-        self.causal = is_causal_lm(self.model) and not modality.generates
-        self.speaks = self.causal or modality.generates  # classes are tokens
         config = getattr(self.model, "config", None)
+        # How many classes there can be, for outputs whose parts have no names.
+        sizes = (getattr(config, name, None) for name in ("num_labels", "vocab_size"))
+        self.sizes = {size for size in (*sizes, len(modality.classes)) if size}
+        self.speaks = modality.generates or says_tokens(self.model)  # classes are tokens
+        self.causal, self.setup_forwards = False, 0  # passes that were spent on finding out
+        if self.speaks:
+            tried = "causal" in known_about(self.model)
+            self.causal = is_causal(modality, batch)
+            self.setup_forwards = int("causal" in known_about(self.model)) - tried
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
         self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
         self.positions: list[int] | None = list(batch.positions) or None
         if self.causal:
-            self.positions = self._last_positions(batch)
+            self._require_text(batch)
+            assert batch.keep_BN is not None
+            self.positions = self.positions or [count - 1 for count in batch.keep_BN.sum(1).tolist()]
 
-    def _last_positions(self, batch: Batch) -> list[int]:
-        keep = batch.keep_BN
-        if keep is None:
+    @staticmethod
+    def _require_text(batch: Batch) -> None:
+        if batch.keep_BN is None:
             raise NotOffered("a language model is explained at the last token: give it token ids.")
-        width = keep.shape[1]
-        return [width - 1 - int(row.flip(0).float().argmax()) for row in keep]
+        if has_answers(batch):
+            raise BadInput(
+                "(prompt, answer) gives one explanation per token of the answer, which explain() and check() know how "
+                "to make. Here give one text, the prompt with the answer so far, and target= the token that follows."
+            )
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
@@ -53,14 +67,21 @@ class Output:
         torch.default_generator.manual_seed(0)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(0)
+        output = None
         if self.causal:
-            return self._language_model(batch)
-        output = self.modality.call(batch, **self.extra)
-        if batch is self.batch and self.modality.compares:
-            self.pairs = self.modality.pairs(output)
-        logits = self.modality.logits(output, batch, self.scalar)
-        if logits is not None:
-            return logits
+            logits = self._language_model(batch)
+        else:
+            output = self.modality.call(batch, **self.extra)
+            if batch is self.batch and self.modality.compares:
+                self.pairs = self.modality.pairs(output)
+            its_own = self.modality.logits(output, batch, self.scalar)
+            logits = self._row_per_input(output, batch) if its_own is None else its_own
+        if logits.shape[0] != batch.size:
+            raise self._other_rows(output, logits, batch.size)
+        return logits
+
+    def _row_per_input(self, output: Any, batch: Batch) -> Tensor:
+        """(B, C) of an output that no modality reads in a way of its own."""
         if self.scalar == "cosine":
             raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
         if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
@@ -68,9 +89,11 @@ class Output:
                 "a model that finds an answer in a text gives a start and an end to every token. "
                 + one_answer(self.model, batch, output, output["start_logits"])
             )
-        logits = logits_of(output)
-        if logits.ndim == 1:
-            logits = logits[:, None]
+        logits = logits_of(output, self.sizes)
+        if logits.ndim < 2:
+            logits = logits.reshape(-1, 1)
+        if batch.positions and not self.modality.objects:
+            return self._at_positions(logits, batch)
         if logits.ndim != 2 and self._lacks_head(output):
             raise NotOffered(
                 f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
@@ -78,13 +101,11 @@ class Output:
                 "(AutoModelForSequenceClassification, AutoModelForCausalLM, AutoModelForImageClassification …); of an "
                 "encoder of texts, a pair (a, b) as one input explains how alike they are."
             )
-        # One number per token (ELECTRA's discriminator): as many as there are tokens, and neither as many as classes
-        # nor as inputs (CLIP compares every pair of them).
-        ids, classes = batch.tensors.get("input_ids"), getattr(getattr(self.model, "config", None), "num_labels", None)
-        per_token = ids is not None and classes is not None and batch is self.batch and logits.shape[1] == ids.shape[1]
-        if logits.ndim != 2 or (per_token and logits.shape[1] not in {classes, batch.size}):
+        in_doubt = batch is self.batch and self.modality.embeds and logits.shape[-1] == self.modality.length(batch)
+        if logits.ndim != 2 or (in_doubt and self._is_per_token(logits, batch)):
             raise NotOffered(
                 f"the model returns logits of shape {tuple(logits.shape)}: one row per input was expected. "
+                + ("target=whyformer.Target(class, position=…) names one of them. " * self._per_token_text(logits))
                 + one_answer(self.model, batch, output, logits)
             )
         return logits
@@ -94,13 +115,65 @@ class Output:
         """As transformers returns what its models without a head say."""
         return hasattr(output, "last_hidden_state") and getattr(output, "logits", None) is None
 
+    def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
+        """One number per token (ELECTRA's discriminator) and not per class: their count follows the text's length."""
+        if logits.shape[1] < 2:
+            return False
+        known = known_about(self.model)
+        if "row per token" not in known:
+            known["row per token"] = self._follows_length(batch, logits.shape[1])
+        return bool(known["row per token"])
+
+    def _follows_length(self, batch: Batch, width: int) -> bool:
+        """Tried out on a text that is one token shorter."""
+        cut = {k: v[:1, : width - 1] if v.ndim > 1 and v.shape[1] == width else v[:1] for k, v in batch.tensors.items()}
+        shorter = replace(batch.select([0]), tensors=cut)
+        try:
+            # Whoever watches the model at the moment is not to see this pass.
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                return bool(logits_of(self.modality.call(shorter, **self.extra), self.sizes).shape[-1] == width - 1)
+        except Exception:  # a model of texts of one length, or one that needs their end: what it says counts
+            return width not in self.sizes and width != batch.size
+
+    def _at_positions(self, logits: Tensor, batch: Batch) -> Tensor:
+        """(B, C) the row of each text that its target names."""
+        assert batch.keep_BN is not None
+        if logits.ndim != 3 or logits.shape[1] != batch.keep_BN.shape[1]:
+            raise BadInput(
+                f"Target(position={batch.positions[0]}): the model returns logits of shape {tuple(logits.shape)}, not "
+                "one row per token. Leave the position out."
+            )
+        return logits[torch.arange(len(logits)), torch.tensor(places(batch)).to(logits.device)]
+
+    def _wrapper(self, output: Any, reading: str, *chosen: str) -> str:
+        keyword = self._main != next(iter(self.modality.parameters), self._main)
+        return wrapper(self._main, part_of(output, self.sizes)[0] + reading, *chosen, keyword=keyword)
+
+    @property
+    def _main(self) -> str:
+        """The model's argument that the units are positions of."""
+        parameters, main = self.modality.parameters, self.modality.main
+        return main if main in parameters else next(iter(parameters), "inputs")
+
+    def _per_token_text(self, logits: Tensor) -> bool:
+        return self.modality.embeds and not self.modality.multi_input and logits.ndim == 3
+
+    def _other_rows(self, output: Any, logits: Tensor, inputs: int) -> NotOffered:
+        said = f"the model returns logits of shape {tuple(logits.shape)} for {inputs} input{'s' * (inputs > 1)}: "
+        expected = "one row per input was expected, in the order of the inputs. "
+        if output is not None and logits.ndim == 2 and logits.shape[1] == inputs:
+            squeezed = logits_of(output, self.sizes).ndim == 1  # (C,) of a single input
+            code = self._wrapper(output, f".reshape(len({self._main}), -1)" if squeezed else ".T")
+            return NotOffered(f"{said}{expected}If it is the other way round, wrap the model:\n{code}")
+        return NotOffered(f"{said}{expected}Wrap the model in a module of yours whose forward returns them so.")
+
     def _language_model(self, batch: Batch) -> Tensor:
-        positions = torch.tensor(self._last_positions(batch))
+        positions = torch.tensor(places(batch))
         extra, which = dict(self.extra), positions
         if "logits_to_keep" in self.modality.parameters:
             wanted, which = positions.unique(return_inverse=True)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
-        logits = logits_of(self.modality.call(batch, **extra))
+        logits = logits_of(self.modality.call(batch, **extra), self.sizes)
         if logits.ndim == 2:  # a subclass that chose the position itself
             return logits
         return logits[torch.arange(len(logits)), which.to(logits.device)]
@@ -188,8 +261,3 @@ def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:
         f"Explain one answer of the many, {of.removeprefix('.')}[:, {', '.join(names)}], as One(model) gives it; put "
         f"the place you mean into its last line:\n{code}"
     )
-
-
-def is_causal_lm(model: Any) -> bool:
-    writes = task_of(model).endswith(("ForCausalLM", "LMHeadModel"))
-    return writes and not getattr(getattr(model, "config", None), "is_encoder_decoder", False)

@@ -44,6 +44,7 @@ class Attribution:
     checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
     warnings: list[list[str]] | None = None
     signed: bool | None = None  # where an option decides it; None: as registered
+    explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
 
 
@@ -75,6 +76,9 @@ class Run:
         self.backwards_B = np.zeros(batch.size)
         self.notes: set[str] = set()  # what explanations of this batch have to say, found on the way
         self.setup_forwards = 0  # spent on checks that are made once for each form of a batch
+        # Passes that serve several methods, by what they are asked for: what the method at work owes for them. Its own
+        # passes are counted as they run, and owe nothing.
+        self.asked: dict[str, tuple[int, int]] = {}
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
@@ -82,6 +86,7 @@ class Run:
         self._padding_share_B: Tensor | None = None
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
+        self._value_B: Tensor | None = None
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     # What is explained
@@ -90,24 +95,31 @@ class Run:
     def logits(self) -> Tensor:
         if self._logits is None:
             self._see(self.forward(self.batch, range(self.batch.size)))
+        elif "logits" not in self.asked:  # another method's pass, and this one needs it, too
+            self.asked["logits"] = (1, 0)
         assert self._logits is not None
         return self._logits
 
     @property
     def targets(self) -> list[Target]:
+        logits = self.logits
         if self._targets is None:
             output = self.output
             self._targets = resolve_targets(
-                self._wanted, self.logits, output.labels, output.positions, output.token_id, output.independent
+                self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
             )
         return self._targets
 
-    @cached_property
+    @property
     def value_B(self) -> Tensor:
-        return scalar_of(self.logits, self.targets, self.scalar)
+        logits = self.logits
+        if self._value_B is None:
+            self._value_B = scalar_of(logits, self.targets, self.scalar)
+        return self._value_B
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
         """(B,) explained value, differentiable; picks the predicted class where no target was given."""
+        self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
             self._see(logits_BC)
         values_B = scalar_of(logits_BC, self.targets, self.scalar)
@@ -118,6 +130,7 @@ class Run:
         return values_B * explained_B  # others are looked at, not explained
 
     def _see(self, logits: Tensor) -> None:
+        self.asked["logits"] = (0, 0)
         self._logits = logits.detach().float()
         require_finite(self._logits)
         # Classes that do not exclude each other need not add up to anything.
@@ -187,6 +200,10 @@ class Run:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
+        if self.batch.positions:  # which row is read is the target's choice
+            own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
+            wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
+            return ((own_BN == wanted_B1) & self.keep_BN).float()
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
@@ -296,8 +313,13 @@ class Run:
         if not self.study.plain:
             require_readable(self.study, multi_stream)
         known = self._records.get(True) or (None if grad else self._records.get(False))
+        kind = "gradients" if grad else "maps"
         if known is not None and not (values and known.sites[0].value_BHKD is None):
+            if grad or not self.asked.keys() & {"gradients", "blocks"}:  # those have the maps, too
+                self.asked.setdefault(kind, (1, int(grad)))
+            self.asked.setdefault("logits", (0, 0))
             return known
+        self.asked |= {kind: (0, 0), "logits": (0, 0)}
         forward, maps = partial(self.output.logits, self.batch), None
         while maps is None:
             role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
@@ -347,6 +369,8 @@ class Run:
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
+        self.asked.setdefault("blocks", (int(self._anatomy is not None), 0))
+        self.asked.setdefault("logits", (0, 0))
         if self._anatomy is None:
             require_readable(self.study)
             self.forwards_B += 1

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.choose import choose_modality, listed, unpacked
+from whyformer.inputs.language import at_positions
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
 from whyformer.parameters import checked
@@ -140,6 +141,8 @@ class Session:
             self.padded = hidden_padding(self.modality, source.batch())  # one row per input
             # One row per explanation. The model runs here where an input gives several.
             self.batch, self.target = self.modality.expanded(self.padded, target)
+            if self.target is not None:
+                self.batch = at_positions(self.modality, self.batch, self.target)
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
@@ -174,11 +177,15 @@ class Session:
     def part(self, rows: Sequence[int]) -> Batch:
         """Some of the inputs."""
         if not self.at_once:
-            return hidden_padding(self.modality, self.source.batch(rows))
+            batch = hidden_padding(self.modality, self.source.batch(rows))
+            return at_positions(self.modality, batch, self._targets(rows))
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
         batch = self.batch.select(rows)
         return self.modality.alone(batch) if self.one_by_one else batch
+
+    def _targets(self, rows: Sequence[int]) -> Any:
+        return [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
 
     def alone(self, row: int) -> Batch:
         """One input without neighbours, and without padding at its end."""
@@ -200,7 +207,7 @@ class Session:
         what the model says now, whatever is explained otherwise.
         """
         batch = self.alone(rows[0]) if alone else self.part(rows)
-        target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+        target = self._targets(rows)
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
@@ -302,7 +309,8 @@ class Session:
         """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
         one = self.part([0])
         role = Observe(1, self.names, self.study.batch_axes)
-        record = observe(lambda: Output(self.modality, one).logits(one), role)
+        output = Output(self.modality, one)
+        record = observe(partial(output.logits, one), role)
         require_sites(record)
         self.setup_forwards += 1
         return tuple((site.path, site.heads) for site in record.sites)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -25,28 +25,88 @@ Aims = Annotated[Aim | list[Aim], Words(AIMS)]  # of several inputs
 Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encoders without its scale
 
 
-def logits_of(output: Any) -> Tensor:
-    """The logits: ``output.logits``, else the only field whose name says so, else the first tensor."""
+def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
+    """The logits: ``output.logits``, else the only field whose name says so, else the one tensor that can be them.
+
+    classes: numbers of classes that the model is known to have, for outputs whose parts have no names.
+    """
     if isinstance(output, Tensor):
         return output
+    return part_of(output, classes)[1]
+
+
+def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
+    """The logits of an output, and how they are written: ``.logits``, ``[1]``, or nothing for the output itself."""
+    if isinstance(output, Tensor):
+        return "", output
     if isinstance(output, Mapping):
-        fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor)}
+        fields = {str(k): v for k, v in output.items() if isinstance(v, Tensor) and v.ndim and k != "loss"}
         if {"start_logits", "end_logits"} <= set(fields):  # either would be half of the answer, and of many rows one
             raise NotOffered(
-                "a model that finds an answer in a text gives a start and an end to every token. Explain one of them: "
-                "wrap the model in a module of yours whose forward(self, input_ids, attention_mask) returns "
-                "self.model(…).start_logits[:, [position]], with the position of the answer's first token."
+                "a model that finds an answer in a text gives a start and an end to every token. Explain one of them, "
+                "for the start with the position of the answer's first token:\n"
+                + wrapper("input_ids", ".start_logits[:, [self.position]]", "position")
             )
         for name in ("logits", *(n for n in fields if n.endswith(("logits", "_score", "scores")))):
             if name in fields:
-                return fields[name]
+                return _written(output, name), fields[name]
         if fields:
-            return next(iter(fields.values()))
+            # What transformers returns has the answer first; a dict of the user's own has any order.
+            name = _key_of_logits(_floats(output), classes) if type(output) is dict else next(iter(fields))
+            if name is not None:
+                return _written(output, name), output[name]
     if isinstance(output, (tuple, list)):
-        for part in output:
-            if isinstance(part, Tensor) and part.is_floating_point():
-                return part
+        parts = _floats(dict(enumerate(output)))
+        index = _key_of_logits(parts, classes)
+        if index is not None:
+            return f"[{index}]", parts[index]
     raise BadInput(f"the model returned a {type(output).__name__} with no tensor of logits in it.")
+
+
+def _written(output: Any, name: str) -> str:
+    return f".{name}" if hasattr(output, name) else f"[{name!r}]"
+
+
+def _floats(parts: Mapping[Any, Any]) -> dict[Any, Tensor]:
+    """Not a loss, which has no axis."""
+    return {k: v for k, v in parts.items() if isinstance(v, Tensor) and v.is_floating_point() and v.ndim}
+
+
+def _key_of_logits(parts: dict[Any, Tensor], classes: Collection[int]) -> Any:
+    """Which of several tensors are logits; a hidden state may come first, so more than one is an open question."""
+    if len(parts) < 2:
+        return next(iter(parts), None)
+    first, *others = parts
+    if parts[first].ndim <= 2 and all(parts[key].ndim > 2 for key in others):  # logits, then states or attention maps
+        return first
+    known = [key for key, part in parts.items() if part.shape[-1] in classes]
+    if len(known) == 1:
+        return known[0]
+    shapes = ", ".join(f"[{key!r}] {tuple(part.shape)}" for key, part in parts.items())
+    raise NotOffered(
+        f"the model returns several tensors, and which of them are the logits is not known: {shapes}. Wrap it in a "
+        "module that returns them alone, here the last:\n" + wrapper("input", f"[{[*parts][-1]!r}]")
+    )
+
+
+def wrapper(main: str, reading: str, *chosen: str, keyword: bool = False) -> str:
+    """The code of a module that reads a part of what a model returns: advice that runs as it stands.
+
+    main: the model's first argument. chosen: numbers that say which part.
+    """
+    parameters = "".join(f", {name}" for name in chosen)
+    held = ", ".join(f"self.{name}" for name in ("model", *chosen))
+    return f"""
+class Part(torch.nn.Module):
+    def __init__(self, model{parameters}):
+        super().__init__()
+        {held} = model{parameters}
+
+    def forward(self, {main}, **others):
+        return self.model({f"{main}=" if keyword else ""}{main}, **others){reading}
+
+whyformer.explain(Part(model{parameters}), inputs)
+"""
 
 
 def require_finite(logits: Tensor) -> None:
@@ -117,10 +177,14 @@ def resolve_targets(
     for row, want in enumerate(per_input):
         position = positions[row] if positions else None
         if isinstance(want, Target):
-            for index in (want.index, want.versus):
-                if index is not None:
-                    _index(index, classes, labels, ids)
-            targets.append(replace(want, independent=independent))
+            if want.position is not None and position is None:
+                raise BadInput(
+                    f"target {want!r}: the model has one row of logits for this input, so a position says nothing. "
+                    "Leave it out."
+                )
+            others = None if want.versus is None else _index(want.versus, classes, labels, ids)
+            index = _index(want.index, classes, labels, ids)
+            targets.append(replace(want, index=index, versus=others, position=position, independent=independent))
             continue
         pair = want if isinstance(want, tuple) else (want,)
         if len(pair) > 2:

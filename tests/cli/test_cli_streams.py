@@ -80,6 +80,20 @@ def test_a_question_and_its_answer(folder: Path) -> None:
     assert set(one["units"]["stream"]) == {"image", "text"}
 
 
+def test_a_classifier_does_not_compare_texts(folder: Path, tmp_path: Path) -> None:
+    """It would explain a class of the pair; what the error says to save is compared."""
+    from transformers import AutoModel
+
+    CASES["bert"].build("sdpa").save_pretrained(tmp_path / "classifier")
+    processors.tokenizer().save_pretrained(tmp_path / "classifier")
+    refused = run("explain", "similar", "a cat", "two birds", "--model", tmp_path / "classifier", code=1)
+    assert "BertForSequenceClassification" in refused.stderr and "AutoModel" in refused.stderr
+    AutoModel.from_pretrained(tmp_path / "classifier").save_pretrained(tmp_path / "saved")
+    processors.tokenizer().save_pretrained(tmp_path / "saved")
+    shown = run("explain", "similar", "a cat", "two birds", "--model", tmp_path / "saved").stdout
+    assert "cosine of 'similarity'" in shown
+
+
 def test_two_texts(folder: Path, tmp_path: Path) -> None:
     shown = run(
         "explain", "similar", "a cat on the mat", "two birds", "--model", folder / "encoder", "--out",

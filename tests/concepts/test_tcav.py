@@ -60,7 +60,7 @@ def test_an_effect_below_that_of_random_vectors_is_called_small() -> None:
         ("large", "random"): [CAV(np.array([0.9, 0.436]), 1.0)] * 20,
         ("little", "random"): [CAV(np.array([0.1, 0.995]), 1.0)] * 20,
     }
-    large, little = _rows(fits, gradient, null, size, 0.05)
+    large, little = _rows(fits, gradient, null, size, 0.05, set())
     assert large.mean == little.mean == 1 and large.p < 0.05 and little.p < 0.05
     assert large.significant and not large.small
     assert little.significant and little.small, "the test counts signs; the size is told beside it"
@@ -127,6 +127,23 @@ def test_shared_examples_are_warned_about(relative: TCAVResult) -> None:
         random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
     )  # fmt: skip
     assert any("a: fewer than 60 examples (10 vectors of 6)" in w for w in found.warnings)
+    assert found["a"].p < 0.05 and not found["a"].significant, "no star where p is known to be too small"
+    page = found.to_html()
+    assert "★ " not in page.split("Lines are")[0] and "none of them" in page
+    enough = wf.tcav(
+        textures.model(), layer=2, concepts={"a": textures.swatches("striped", 60)}, target=0,
+        random_sets=textures.random_sets(10, 6), class_inputs=textures.zebras(4),
+    )  # fmt: skip
+    assert enough["a"].significant and not any("share some" in w for w in enough.warnings)
+
+
+def test_what_was_not_tested_is_not_called_insignificant() -> None:
+    found = wf.tcav(
+        textures.model(), layer=2, target=0, random_sets=[], class_inputs=textures.zebras(4), relative=True,
+        concepts={"a": textures.swatches("striped", 20), "b": textures.swatches("dotted", 20)},
+    )  # fmt: skip
+    page = found.to_html()
+    assert "not tested" in page and "n.s." not in page and "none of them" not in page
 
 
 # Small models

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.models import CASES
 from tests.models.case import seeded
 from tests.models.hf import ENCODER, text
 from tests.support.processors import tokenizer
 from whyformer import errors
+from whyformer.engines.perturbation.variants import Deleted
 from whyformer.targets import are_probabilities
 
 
@@ -35,28 +40,39 @@ def test_a_label_among_others_has_a_probability_of_its_own(method: str) -> None:
 def test_labels_that_exclude_each_other_share_one_probability() -> None:
     model = bert("SequenceClassification")
     found = wf.explain(model, text(), target=2, scalar="probability")
-    assert found[0].value == pytest.approx(float(model(**text()).logits.detach().softmax(1)[0, 2]), abs=1e-5)
+    assert found[0].value == pytest.approx(model(**text()).logits.detach().softmax(1)[0, 2].item(), abs=1e-5)
+
+
+def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
+    """The module that an error says how to write, written as it says, with other places put into its last line."""
+    message = str(error)
+    code = message[message.index("\nclass ") :].split("\nwhyformer.explain", maxsplit=1)[0].rstrip()
+    body, last = code.rsplit("\n", 1)
+    numbers = iter(places)
+    call, _, reading = last.rpartition(")")
+    if places:
+        reading = re.sub(r"\d+", lambda _: str(next(numbers)), reading)
+    names: dict[str, Any] = {"torch": torch}
+    exec(f"{body}\n{call}){reading}", names)
+    module = names.get("One") or names["Part"]
+    return module(model)
 
 
 @pytest.mark.parametrize("head", ["MaskedLM", "TokenClassification"])
 def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
     """The refusal says how, and what it says works: the row that is read is the position's own."""
     model = bert(head)
-    with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]"):
+    with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]") as refused:
         wf.explain(model, text())
-
-    class AtPosition(nn.Module):
-        def __init__(self, position: int) -> None:
-            super().__init__()
-            self.model, self.position = model, position
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-            logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
-            return logits[:, self.position]
-
-    explanation = wf.explain(AtPosition(3), text(), target=1)[0]
-    assert "3" in explanation.readout
-    assert explanation.scores.argmax() == 3
+    inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
+    logits = model(**inputs).logits.detach()
+    wrapped = wf.explain(advised(refused.value, model, 3), inputs, target=1)
+    named = wf.explain(model, inputs, target=wf.Target(1, position=3))
+    for row, found in enumerate([wrapped, named]):
+        assert found[row].value == pytest.approx(float(logits[row, 3, 1]), abs=1e-5)
+        assert "3" in found[row].readout
+        assert found[row].scores.argmax() == 3
+    assert named[0].target.position == 3
 
 
 def test_one_number_per_token_is_no_row_of_classes() -> None:
@@ -65,13 +81,134 @@ def test_one_number_per_token_is_no_row_of_classes() -> None:
     config = transformers.ElectraConfig(**ENCODER, embedding_size=32)
     model = seeded(lambda: transformers.ElectraForPreTraining(config))
     assert model(**text()).logits.shape == text()["input_ids"].shape
-    with pytest.raises(errors.NotOffered, match=r"logits\[:, \[position\]\]"):
+    with pytest.raises(errors.NotOffered, match=r"logits\[:, \[position\]\]") as refused:
         wf.explain(model, text())
+    found = wf.explain(advised(refused.value, model, 2), text())[0]
+    assert found.value == pytest.approx(model(**text()).logits[0, 2].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("labels", [10, 4])
+def test_classes_are_told_from_tokens_by_a_second_length(labels: int) -> None:
+    """As many classes as tokens are no reason to refuse, and as many tokens as classes none to accept."""
+    import transformers
+
+    found = wf.explain(bert("SequenceClassification", num_labels=labels), text(), method="occlusion", replace=3)
+    assert len(found[0].scores) == 10
+    config = transformers.ElectraConfig(**(ENCODER | {"num_labels": labels}), embedding_size=32)
+    with pytest.raises(errors.NotOffered, match="one row per input"):
+        wf.explain(seeded(lambda: transformers.ElectraForPreTraining(config)), text(), method="occlusion", replace=3)
+
+
+class Answers(nn.Module):
+    """As LXMERT, whose config counts its answers under a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = bert("SequenceClassification", num_labels=text()["input_ids"].shape[1])
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_as_many_answers_as_tokens(method: str) -> None:
+    model = Answers()
+    model.config = SimpleNamespace(num_labels=2)  # type: ignore[assignment]
+    options = {"replace": 3} if method == "occlusion" else {}
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    found = wf.explain(model, inputs, method=method, target=4, **options)
+    assert found[0].value == pytest.approx(model(**inputs)[0, 4].item(), abs=1e-5)
 
 
 def test_a_start_and_an_end_are_two_answers() -> None:
-    with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[position\]\]"):
-        wf.explain(bert("QuestionAnswering", num_labels=2), text())
+    """What the error says to write keeps the token types: the explained value is the model's own."""
+    model = bert("QuestionAnswering", num_labels=2)
+    inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
+    with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[self.position\]\]") as refused:
+        wf.explain(model, inputs)
+    found = wf.explain(advised(refused.value, model, 4), inputs)
+    expected = model(**inputs).start_logits[:, 4].tolist()
+    assert [e.value for e in found] == pytest.approx(expected, abs=1e-5)
+    assert expected != pytest.approx(model(**text()).start_logits[:, 4].tolist(), abs=1e-3)  # types matter
+
+
+def test_a_pixel_of_a_picture() -> None:
+    import transformers
+
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[16, 32], patch_sizes=[7, 3],
+        strides=[4, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=16, num_labels=3,
+    )  # fmt: skip
+    model = seeded(lambda: transformers.SegformerForSemanticSegmentation(config))
+    inputs = {"pixel_values": torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))}
+    with pytest.raises(errors.NotOffered, match=r"self.row, self.column") as refused:
+        wf.explain(model, inputs, method="integrated_gradients")
+    part = advised(refused.value, model, 2, 5)
+    found = wf.explain(part, inputs, method="saliency", target=1)[0]
+    assert found.value == pytest.approx(model(**inputs).logits[0, 1, 2, 5].item(), abs=1e-5)
+
+
+class Reordered(nn.Module):
+    """A classifier that returns its logits in another way than one row per input."""
+
+    def __init__(self, classes: int, how: Any) -> None:
+        super().__init__()
+        self.model, self.how = bert("SequenceClassification", num_labels=classes), how
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        return self.how(self.model(input_ids=input_ids, attention_mask=attention_mask, output_hidden_states=True))
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_logits_have_a_row_for_each_input(method: str, classes: int) -> None:
+    """Also where there are as many classes as inputs."""
+    model = Reordered(classes, lambda output: output.logits.T)
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    options = {"replace": 3} if method == "occlusion" else {}
+    with pytest.raises(errors.NotOffered, match="one row per input was expected, in the order") as refused:
+        wf.explain(model, inputs, method=method, **options)
+    found = wf.explain(advised(refused.value, model), inputs, method=method, target=1, **options)
+    assert [e.value for e in found] == pytest.approx(model(**inputs)[1].tolist(), abs=1e-5)
+
+
+def test_a_row_that_was_squeezed_away() -> None:
+    model = Reordered(3, lambda output: output.logits.squeeze(0))
+    inputs = {k: text()[k][:1] for k in ("input_ids", "attention_mask")}
+    with pytest.raises(errors.NotOffered, match="one row per input") as refused:
+        wf.explain(model, inputs, method="occlusion", replace=3)
+    found = wf.explain(advised(refused.value, model), inputs, method="occlusion", replace=3, target=1)
+    assert found[0].value == pytest.approx(model(**inputs)[1].item(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda output: (output.hidden_states[-1][:, 0], output.logits),  # a hidden state comes first
+        lambda output: (output.hidden_states[-1], output.logits),
+        lambda output: {"pooled": output.hidden_states[-1][:, 0], "answer": output.logits},
+        lambda output: (output.logits, output.hidden_states[-1][:, 0]),
+    ],
+)
+def test_which_of_several_tensors_are_the_logits_is_not_guessed(how: Any) -> None:
+    model = Reordered(3, how)
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    with pytest.raises(errors.NotOffered, match="which of them are the logits"):
+        wf.explain(model, inputs)
+    model.config = SimpleNamespace(num_labels=3)  # type: ignore[assignment]
+    output = model(**inputs)
+    logits = next(part for part in (output.values() if isinstance(output, dict) else output) if part.shape[-1] == 3)
+    found = wf.explain(model, inputs, target=1)
+    assert [e.value for e in found] == pytest.approx(logits[:, 1].tolist(), abs=1e-5)
+
+
+def test_a_loss_is_no_logits() -> None:
+    model = bert("SequenceClassification")
+    inputs = text() | {"labels": torch.tensor([0, 1])}
+    model.config.return_dict = False
+    found = wf.explain(model, inputs, target=1)
+    assert [e.value for e in found] == pytest.approx(model(**inputs)[1][:, 1].tolist(), abs=1e-5)
 
 
 class Softmaxed(nn.Module):
@@ -161,3 +298,110 @@ def test_under_autocast_scores_are_float32() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = wf.explain(model, text(), method=["generic_attention", "attention_rollout"])
     assert all(e.scores.dtype == "float32" and e.matrix.dtype == "float32" for each in found.values() for e in each)
+
+
+def gpt2(**config: Any) -> nn.Module:
+    return CASES["gpt2"].build(None)
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion", "integrated_gradients", "attention_rollout"])
+def test_an_earlier_position_is_the_one_that_is_explained(method: str) -> None:
+    model, inputs = gpt2(), CASES["gpt2"].inputs()
+    logits = model(**inputs).logits.detach()
+    found = wf.explain(model, inputs, method=method, target=wf.Target(7, position=3))
+    for row, explanation in enumerate(found):
+        assert explanation.value == pytest.approx(float(logits[row, 3, 7]), abs=1e-5)
+        assert explanation.target.position == 3
+        assert explanation.prediction.index == int(logits[row, 3].argmax())
+        np.testing.assert_allclose(explanation.scores[4:], 0, atol=1e-6)  # later tokens are not seen from there
+        assert np.abs(explanation.scores[:4]).max() > 0
+    # The same as the text that ends there.
+    cut = wf.explain(model, {k: v[:, :4] for k, v in inputs.items()}, method=method, target=7)
+    np.testing.assert_allclose(found[0].scores[:4], cut[0].scores, rtol=1e-4, atol=1e-6)
+
+
+def test_deleted_tokens_move_the_position() -> None:
+    model = gpt2()
+    ids = CASES["gpt2"].inputs()["input_ids"][:1]
+    target = wf.Target(7, position=5)
+    found = wf.explain(model, {"input_ids": ids}, method="occlusion", replace="delete", target=target)[0]
+    for gone in range(6):
+        left = torch.cat([ids[:, :gone], ids[:, gone + 1 : 6]], 1)
+        assert found.scores[gone] == pytest.approx(found.value - model(left).logits[0, -1, 7].item(), abs=1e-5)
+    with wf.Explainer(model).session({"input_ids": ids}, target=target) as session:
+        run = session.run([0])
+        there = np.array([[True, False, True], [False, True, True], [True, True, False]])
+        variants = Deleted(run.batch, "input_ids", [1, 3, 7]).batch(there)
+    assert variants.positions == (4, 4, 5)
+
+
+@pytest.mark.parametrize("position", [10, -11, 1.5, True])
+def test_a_position_that_is_none(position: Any) -> None:
+    with pytest.raises(errors.BadInput, match="the text has 10 tokens"):
+        wf.explain(gpt2(), CASES["gpt2"].inputs(), target=wf.Target(1, position=position))
+
+
+def test_positions_are_counted_from_the_end_as_well() -> None:
+    model, inputs = gpt2(), CASES["gpt2"].inputs()
+    found = wf.explain(model, inputs, method="occlusion", target=wf.Target(7, position=-2))
+    logits = model(**inputs).logits
+    for row, last in enumerate(inputs["attention_mask"].sum(1).tolist()):
+        assert found[row].value == pytest.approx(logits[row, last - 2, 7].item(), abs=1e-5)
+        assert found[row].target.position == last - 2
+
+
+def test_a_classifier_has_no_positions() -> None:
+    with pytest.raises(errors.BadInput, match="Leave the position out"):
+        wf.explain(bert("SequenceClassification"), text(), target=wf.Target(1, position=3))
+    with pytest.raises(errors.UnknownName, match="target"):
+        wf.explain(bert("SequenceClassification"), text(), target=wf.Target(17))
+
+
+@pytest.mark.parametrize("name", ["XLMWithLMHeadModel", "XLNetLMHeadModel", "BertLMHeadModel", "RobertaForCausalLM"])
+def test_whether_later_tokens_are_seen_is_found_out(name: str) -> None:
+    """Not read from the name of a class: at its last token a model that sees both ways does not say the next."""
+    import transformers
+
+    cls = getattr(transformers, name)
+    small = {"emb_dim": 32, "d_model": 32, "n_layers": 2, "n_layer": 2, "n_heads": 4, "n_head": 4, "d_inner": 64}
+    config = cls.config_class(**(ENCODER | (small if name.startswith("XL") else {})))
+    model = seeded(lambda: cls(config))
+    inputs = {"input_ids": text()["input_ids"][:1]}
+    with pytest.raises(errors.NotOffered, match=r"Target\(class, position=…\)"):
+        wf.explain(model, inputs)
+    found = wf.explain(model, inputs, method="occlusion", replace=3, target=wf.Target(5, position=2))[0]
+    assert found.value == pytest.approx(model(**inputs).logits[0, 2, 5].item(), abs=1e-4)
+    assert np.abs(found.scores[3:]).max() > 0  # later tokens are seen
+
+
+def test_a_decoder_of_the_same_class_says_the_next_token() -> None:
+    import transformers
+
+    model = seeded(lambda: transformers.BertLMHeadModel(transformers.BertConfig(**ENCODER, is_decoder=True)))
+    found = wf.explain(model, text(), target=5)
+    logits = model(**text()).logits
+    assert [e.value for e in found] == pytest.approx([logits[0, 9, 5].item(), logits[1, 6, 5].item()], abs=1e-5)
+    assert [e.target.position for e in found] == [9, 6]
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+def test_an_answer_that_was_given_is_explained_token_by_token(language_model: nn.Module, method: str) -> None:
+    words = tokenizer()
+    prompt, answer = "a cat on", "the mat"
+    found = wf.explain(language_model, (prompt, answer), processor=words, method=method)
+    ids = words(prompt + " " + answer, add_special_tokens=False)["input_ids"]
+    logits = language_model(torch.tensor([ids])).logits[0].detach()
+    assert [str(e.target) for e in found] == ["the", "mat"]
+    for step, explanation in enumerate(found, 3):
+        assert explanation.units.labels == tuple(words.convert_ids_to_tokens(ids[:step]))
+        assert explanation.value == pytest.approx(float(logits[step - 1, ids[step]]), abs=1e-4)
+        assert explanation.target.position == step - 1
+    (only,) = wf.explain(language_model, [(prompt, answer)], processor=words, method=method, target="mat")
+    np.testing.assert_allclose(only.scores, found[1].scores, rtol=1e-4, atol=1e-6)
+
+
+def test_where_answers_cannot_be_taken_apart_they_are_refused(language_model: nn.Module) -> None:
+    with pytest.raises(errors.BadInput, match="the prompt with the answer so far"):
+        wf.head_importance(language_model, [("a cat on", "the mat")], processor=tokenizer(), progress=False)
+    with pytest.raises(errors.BadInput, match="an answer with every prompt"):
+        wf.explain(language_model, [("a cat on", "the mat"), "a dog"], processor=tokenizer())

@@ -15,7 +15,7 @@ from tests.models.hf import ENCODER
 from tests.support.processors import tokenizer
 from whyformer.errors import NotOffered
 from whyformer.inputs.families import task_of
-from whyformer.output import is_causal_lm
+from whyformer.inputs.language import says_tokens
 
 
 def renamed(model: nn.Module, name: str) -> nn.Module:
@@ -41,9 +41,9 @@ def test_a_subclass_gives_what_its_parent_gives(name: str) -> None:
 
 def test_the_nearest_name_that_says_it_decides() -> None:
     model = CASES["gpt2"].build(None)
-    assert is_causal_lm(renamed(model, "MyLM"))
+    assert says_tokens(renamed(model, "MyLM"))
     assert task_of(model) == "GPT2LMHeadModel"
-    assert not is_causal_lm(renamed(model, "MyForSequenceClassification"))
+    assert not says_tokens(renamed(model, "MyForSequenceClassification"))
     assert task_of(nn.Linear(1, 1)) == ""
 
 

@@ -18,6 +18,8 @@ from tests.references.vit_cx import masks_of
 from whyformer.engines.gradient.feature_maps import FeatureMap
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.vit_cx import cluster_masks
+from whyformer.views import side_by_side, view_of
+from whyformer.views.view import Heat
 
 METHOD = {"method": "vit_cx"}
 
@@ -97,6 +99,26 @@ def test_the_explained_scalar_can_be_used_in_place_of_the_probability() -> None:
     again = explained("vit", **METHOD, score="explained", scalar="probability", noise=0.0)[0]
     close(again.scores, probability.scores)
     assert not np.allclose(logit.scores, probability.scores)
+
+
+def test_the_result_names_what_the_map_is_of() -> None:
+    """The probability, as published, unless the scalar that was asked for is wanted."""
+    (found, _), (logit, _) = explained("vit", **METHOD), explained("vit", **METHOD, score="explained")
+    logits = model_of("vit")(**CASES["vit"].inputs()).logits[0].detach()
+    assert (found.scalar, logit.scalar) == ("probability", "logit")
+    assert found.value == pytest.approx(float(logits.softmax(0)[found.target.index]), abs=1e-5)
+    assert logit.value == pytest.approx(float(logits[logit.target.index]), abs=1e-5)
+    assert "probability of" in found.to_html()
+
+
+def test_the_picture_shows_patches_apart_that_share_one_side_of_zero() -> None:
+    """Each patch has its share of the whole score: on a scale around zero all of them have one colour."""
+    (found, _) = explained("vit", **METHOD)
+    assert found.scores[1:].min() > 0 and np.ptp(found.scores[1:]) < 0.5 * found.scores.max()
+    for view in (view_of(found), side_by_side([found])):
+        scale = next(m.scale for panel in view.panels for m in panel.marks if isinstance(m, Heat))
+        assert (scale.low, scale.high) == pytest.approx((found.scores[1:].min(), found.scores[1:].max()))
+        assert "Blue" not in view.caption
 
 
 @pytest.mark.parametrize("name", ["vit", "swin", "dinov2_registers"])

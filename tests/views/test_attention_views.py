@@ -71,6 +71,17 @@ def test_heads_grid_has_layers_down_and_heads_across_on_one_scale() -> None:
     assert [p.title for p in heads_grid(record, sites=[-1]).panels] == ["1.0", "1.1"]
 
 
+def test_more_positions_than_cells_keep_their_largest_weight_and_say_so() -> None:
+    maps = torch.zeros(1, 2, 100, 100)
+    maps[0, :, :, 37] = 1  # a mean over cells would halve it
+    view = heads_grid(Record((Site("a", "self", ("", ""), maps),), torch.zeros(1, 2)))
+    shown = matrices(view)
+    assert all(m.values.shape == (64, 64) and m.values.max() == 1 for m in shown)
+    assert view.legend is not None and view.legend.high == 1
+    assert "100 positions share 64 cells" in view.caption
+    assert "share" not in heads_grid(samples.encoder_record()).caption
+
+
 def test_layers_with_fewer_heads_leave_room() -> None:
     sites = tuple(Site(f"{h}", "self", ("", ""), samples.attention(heads=h)) for h in (1, 3))
     view = heads_grid(Record(sites, torch.zeros(1, 2)))

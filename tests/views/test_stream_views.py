@@ -16,7 +16,7 @@ from whyformer.views import side_by_side, view_of
 from whyformer.views.checks import _drawn
 from whyformer.views.pair import boxes_drawn, boxes_view
 from whyformer.views.seq2seq import steps_view
-from whyformer.views.view import scale_of
+from whyformer.views.view import Picture, scale_of
 
 
 def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None:
@@ -27,6 +27,18 @@ def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None
     assert (drawn[0, 0] == alone[0, 0]).all()
     assert (drawn[15, 15] == 255).all()  # frames, not areas: the image stays visible
     assert np.abs(drawn[36, 45].astype(int) - 255).sum() < np.abs(drawn[0, 0].astype(int) - 255).sum()
+
+
+def test_a_picture_is_drawn_wherever_it_is_given() -> None:
+    """Under boxes as well as under patches; where nothing could be drawn over it, it is refused."""
+    explanation = wf.explain(CASES["lxmert"].build("eager"), CASES["lxmert"].inputs(), target=1)[0]
+    image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
+    for view in (view_of(explanation, image=image), side_by_side([explanation], image=image)):
+        pictures = [m.image for panel in view.panels for m in panel.marks if isinstance(m, Picture)]
+        assert any(p.shape == image.shape and (p != image).any() for p in pictures), "boxes over the picture"
+    plain = Explanation(np.ones(1), Units(("a",), (False,), ("text",)), Target(0), "logit", 1.0, Target(0), "random")
+    with pytest.raises(BadInput, match="leave it out"):
+        view_of(plain, image=image)
 
 
 def test_question_and_boxes(tmp_path: Path) -> None:

@@ -117,6 +117,15 @@ class BeforeAttention(TorchFunctionMode):
         self.vectors += [t for t in tensors if t.ndim == 3 and tuple(t.shape[:2]) in self.shapes and t.requires_grad]
 
 
+def require_dependent(value_B: Tensor) -> None:
+    """Of what depends on nothing there is no gradient."""
+    if not value_B.requires_grad:
+        raise NotOffered(
+            "the explained output does not depend on the input by way of anything differentiable. If the model "
+            "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
+        )
+
+
 @dataclass
 class Traced:
     """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept."""
@@ -126,11 +135,7 @@ class Traced:
     seen: BeforeAttention
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        if not self.value_B.requires_grad:
-            raise NotOffered(
-                "the explained output does not depend on the input by way of anything differentiable. If the model "
-                "computes under torch.no_grad() or detaches its features, remove that."
-            )
+        require_dependent(self.value_B)
         return slopes(self.value_B.sum(), tensors)
 
     def require_followed(self) -> None:

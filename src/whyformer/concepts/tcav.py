@@ -105,7 +105,7 @@ class ConceptScore:
     low: float  # 95 % limits of the mean
     high: float
     p: float  # Welch against random-vs-random, Holm-corrected over all concepts; NaN without random sets
-    significant: bool  # p is below alpha, and the row is not doubtful
+    significant: bool  # p is below alpha, the vectors share no examples (p would be too small), the row is not doubtful
     accuracy: float  # mean over concept vectors, on held-out examples
     magnitude: float  # mean derivative of the logit along concept vectors of length 1
     doubtful: bool = False  # the layer does not know this concept: no claim is made
@@ -254,7 +254,7 @@ def tcav(
         back = fits.get((versus, name))
         fits[name, versus] = [-cav for cav in back] if back else _vectors(known, name, versus, others, classifier, seed)
     size = _random_magnitude(null, gradient_BD)
-    rows = _rows(fits, gradient_BD, null, size, alpha)
+    rows = _rows(fits, gradient_BD, null, size, alpha, {pair for pair in fits if _share(known, pair, others)})
     return TCAVResult(
         rows=rows,
         random=tuple(score(gradient_BD, cav) for cav in null),
@@ -318,6 +318,13 @@ def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
     return [examples_ND[order[size * run : size * (run + 1)]] for run in range(runs)]
 
 
+def _share(known: dict[str, Array], pair: tuple[str, str], others: list[Array]) -> bool:
+    """Too few examples for vectors of their own: those of one pair have some in common, and are not independent."""
+    names = tuple(name for name in pair if name != "random")
+    needed = _size(known, names, others) * (len(others) or RUNS)
+    return any(len(known[name]) < needed for name in names)
+
+
 def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV]:
     """Each random set as a concept against the next one."""
     if len(others) < 3:
@@ -337,7 +344,12 @@ def _random_magnitude(null: list[CAV], gradient_BD: Array) -> float:
 
 
 def _rows(
-    fits: dict[tuple[str, str], list[CAV]], gradient_BD: Array, null: list[CAV], random_magnitude: float, alpha: float
+    fits: dict[tuple[str, str], list[CAV]],
+    gradient_BD: Array,
+    null: list[CAV],
+    random_magnitude: float,
+    alpha: float,
+    sharing: set[tuple[str, str]],
 ) -> tuple[ConceptScore, ...]:
     scores = [np.array([score(gradient_BD, cav) for cav in cavs]) for cavs in fits.values()]
     there = np.array([score(gradient_BD, cav) for cav in null])
@@ -349,7 +361,7 @@ def _rows(
         magnitude = float(np.mean([_magnitude(gradient_BD, cav) for cav in cavs]))
         low, high = interval(s)
         doubtful, small = accuracy < FAIR, abs(magnitude) < random_magnitude
-        claimed = bool(p < alpha) and not doubtful
+        claimed = bool(p < alpha) and not doubtful and (name, versus) not in sharing
         rows.append(
             ConceptScore(
                 name,
@@ -394,7 +406,8 @@ def _warnings(
     if few and sets >= 3:
         remarks.append(
             f"{', '.join(few)}: fewer than {needed} examples ({sets} vectors of {needed // sets}), so vectors share "
-            "some, their scores are not independent, and p is too small."
+            "some, their scores are not independent, p is too small, and no claim is made. Give more examples, or "
+            "fewer or smaller random sets."
         )
     if sets < 3:
         remarks.append("fewer than three random sets: nothing can be said about significance.")

@@ -100,9 +100,9 @@ def circuits(
         inputs = {"input_ids": repeated_tokens(model, processor, 6, 1, seed)}
     with passing_through(model, inputs, processor=processor, attention_at=attention_at, progress=False) as session:
         one = session.part([0])
-        finder = ProjectionFinder(session.names)
+        finder, output = ProjectionFinder(session.names), Output(session.modality, one)
         with torch.no_grad(), finder:
-            Output(session.modality, one).logits(one)
+            output.logits(one)
         weights = [_complete(site) for site in finder.found]
         tables = _tables(session.model, weights[0]["query"].weight_HXY.shape[1])
         copying = [_copying(w, tables) for w in weights]

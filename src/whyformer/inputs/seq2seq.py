@@ -15,6 +15,7 @@ from whyformer.inputs.base import LearnedPositions, Modality, signature_of
 from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
+from whyformer.inputs.language import wanted_steps
 from whyformer.inputs.streams import without_each
 from whyformer.inputs.text import TextInput, bare
 from whyformer.targets import logits_of
@@ -147,7 +148,7 @@ class Answer:
         for row, answer in enumerate(written):
             assert answer is not None
             wanted = target[row] if isinstance(target, list) else target
-            for step in self._steps(answer[1:], wanted):
+            for step in wanted_steps(self.text, answer[1:], wanted):
                 rows.append(row)
                 prefixes.append(answer[: step + 1])
                 tokens.append(answer[step + 1])
@@ -205,23 +206,6 @@ class Answer:
             end = next((i for i, token in enumerate(row[1:], 1) if token in stop), len(row) - 1)
             answers.append(row[: end + 1])
         return answers
-
-    def _steps(self, answer: list[int], wanted: Any) -> list[int]:
-        if wanted is None:
-            return list(range(len(answer)))
-        ids = {wanted} if isinstance(wanted, int) else self._spellings(str(wanted))
-        steps = [i for i, token in enumerate(answer) if token in ids]
-        if not steps:
-            shown = " ".join(self.text.labels(answer))
-            raise BadInput(f"target {wanted!r} is not among the tokens of the answer: {shown}.")
-        return steps[:1]
-
-    def _spellings(self, token: str) -> set[int]:
-        spellings: set[int] = set()
-        for text in (token, " " + token):
-            ids = self.text._tokenizer()(text, add_special_tokens=False)["input_ids"]
-            spellings |= set(ids) if len(ids) == 1 else set()
-        return spellings
 
     # Outputs
 

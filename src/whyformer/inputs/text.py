@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about, names_no_padding
+from whyformer.borrow import NO_TOKEN, borrowed, known_about, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import drawn_inputs
+from whyformer.inputs.language import answered, has_answers, is_causal, without_tokens
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, words_of
 from whyformer.targets import logits_of
@@ -77,6 +78,10 @@ class TextInput(Modality):
             f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "
             "the model sees the same in place of each. Is the text in a language and script that it was made for?",
         )
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        prompted = has_answers(batch) and not self.compares and is_causal(self, batch)
+        return answered(self, batch, target) if prompted else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
         if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
@@ -314,10 +319,14 @@ class TextInput(Modality):
             value = getattr(self._tokenizer(), f"{name}_token_id", None)
         else:
             value = getattr(self.config, f"{name}_token_id", None)
-        return None if value is None else int(value)
+        return None if value is None or value == NO_TOKEN else int(value)
 
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
+            table = self.embedding()
+            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
+                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
+                raise BadInput(f"token id {replacement}: the model knows {known}.")
             return replacement
         token_id = self._id_of(replacement)
         if token_id is None:
@@ -338,7 +347,12 @@ class TextInput(Modality):
         if replacement == "delete":
             return self._deleted(one, positions)
         if replacement == "attention_mask":
-            name = next(n for n in one.tensors if n != self.main and "mask" in n)
+            name = next((n for n in one.tensors if n != self.main and "mask" in n), "")
+            if not name:
+                raise NotOffered(
+                    "replace='attention_mask' hides a token by the mask among the inputs, and there is none: give the "
+                    "attention_mask, too, or replace=<token id>."
+                )
             mask = copies.tensors[name].clone()
             hides = not torch.equal(mask[0].bool(), keep_N)  # what True means, whatever the name says
             mask[range(len(positions)), positions] = hides
@@ -403,7 +417,9 @@ class TextInput(Modality):
         }
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
-        return Batch(tensors, keep_BN=keep, constants=one.constants)
+        gone = [[rank] for rank in range(len(positions))] if one.positions else []
+        chosen = without_tokens(one.positions * len(gone), gone)
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen)
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:

@@ -166,10 +166,11 @@ class _seeded:  # noqa: N801  (reads as a statement)
 
 
 def _default_replacement(run: Run) -> str:
+    masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
-        if name != "delete":
+        if name != "delete" and (masked or name != "attention_mask"):
             return name
     raise NotOffered(
         "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "
-        "pass replace=<token id>."
+        "pass replace=<token id>, or the attention_mask among the inputs."
     )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.capture.blocks.block import Anatomy
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized, with_residual
 from whyformer.engines.attention.value_vectors import LEVELS, Contributions, contributions, lifted, transformed, wide
 from whyformer.errors import one_of
@@ -60,6 +61,12 @@ def value_norms(
     """
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
+    _ = layers(run, level, weight)  # the model runs as the caller has it, perhaps in half precision; formulas do not
+    with torch.autocast(run.keep_BN.device.type, enabled=False):
+        return _norms(run, level, aggregate, weight, residual)
+
+
+def _norms(run: Run, level: str, aggregate: str | int, weight: str | None, residual: float | None) -> Attribution:
     maps = [real(parts.norms_BQK, run.attended_BN, site) for site, parts in layers(run, level, weight)]
     if residual is not None:
         maps = [
@@ -86,7 +93,7 @@ def value_norms(
 
 
 def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Site, Contributions]]:
-    """The contributions of each layer in turn."""
+    """The contributions of each layer in turn; the passes that they need are made at once."""
     gradients: Sequence[Tensor | None] = [None] * len(run.study.sites)
     if weight == "gradient":
         refuse_without_gradients(run.modality.model, 'value_norms(weight="gradient")')
@@ -94,6 +101,12 @@ def layers(run: Run, level: str, weight: str | None = None) -> Iterator[tuple[Si
     anatomy = run.anatomy()
     if weight is None:
         gradients = [None] * len(anatomy.blocks)
+    return _contributions(anatomy, gradients, level)
+
+
+def _contributions(
+    anatomy: Anatomy, gradients: Sequence[Tensor | None], level: str
+) -> Iterator[tuple[Site, Contributions]]:
     for (site, block), gradient in zip(anatomy.layers, gradients, strict=True):
         weighted = None if gradient is None else lifted(site.attention_BHQK) * lifted(gradient).clamp(min=0)
         yield site, contributions(site, block, level, weighted)

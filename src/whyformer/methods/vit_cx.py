@@ -55,7 +55,8 @@ def vit_cx(
     (in ``detail``; a patch's score is the sum over its pixels). ``masks`` bounds the number of clusters;
     ``layer``: as for ``grad_cam``; ``draws``: noise per mask. What the noise leaves open is in
     ``checks["standard_error"]`` (root mean square over the patches): from the spread of the draws or, with one draw,
-    from 8 masks that meet a second noise. ``score``: "probability", as published, or "explained": the scalar asked for.
+    from 8 masks that meet a second noise. ``score``: "probability", as published, which is then the scalar of the
+    result, or "explained": the scalar that was asked for.
 
     Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
     noise is a picture the model has never seen.
@@ -74,7 +75,12 @@ def vit_cx(
         errors.append(_standard_error(run, row, clusters, variance))
         counts.append(len(clusters))
     checks = {"masks": torch.tensor(counts, dtype=torch.float32), "standard_error": torch.stack(errors)}
-    return Attribution(_over_units(run, maps), detail=[saliency.cpu().numpy() for saliency in maps], checks=checks)
+    return Attribution(
+        _over_units(run, maps),
+        detail=[saliency.cpu().numpy() for saliency in maps],
+        checks=checks,
+        explained=(scalar, value_B),
+    )
 
 
 def _over_units(run: Run, maps: list[Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,8 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
     facts = known_about(modality.model)
     if "hides padding" not in facts:
         one = batch.select([rows[0]])
-        record = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
+        output = Output(modality, one)  # before it is observed: it may have to try the model out
+        record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
         columns = [attention_HQK[:, :, candidates[rows[0]]] for attention_HQK in maps]
         facts["hides padding"] = bool(columns) and all(not c.any() for c in columns)
@@ -72,7 +74,8 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     key = ("True hides", *doubtful)
     if key not in facts and rows:
         one, keep_N = batch.select([rows[0]]), keep_BN[rows[0]]
-        record = observe(lambda: Output(modality, one).logits(one), Observe(1, module_names(modality.model)))
+        output = Output(modality, one)  # before it is observed: it may have to try the model out
+        record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == len(keep_N)]
         attended = [m[:, :, keep_N].any() for m in maps]
         facts[key] = bool(maps) and not any(attended) and all(m[:, :, ~keep_N].any() for m in maps)

@@ -101,8 +101,8 @@ class Passes:
     """Runs the input that is studied, or a variant of it, and counts how often."""
 
     def __init__(self, modality: Modality, one: Batch) -> None:
-        self.one, self.count = one, 0
-        self._output = Output(modality, one)
+        self.one, self._output = one, Output(modality, one)
+        self.count = self._output.setup_forwards
 
     def __call__(self, variant: Batch | None = None) -> Tensor:
         self.count += 1

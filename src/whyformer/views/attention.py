@@ -11,7 +11,7 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.types import Explanation, Record, Site, Units
-from whyformer.views.image import require_fit, shrunk, to_pixels
+from whyformer.views.image import require_fit, to_pixels
 from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View, scale_of
 
 Array = np.ndarray[Any, Any]
@@ -48,8 +48,10 @@ def heads_grid(record: Record, *, row: Place = 0, sites: Places | None = None) -
     """Every head of every layer, small, on one scale: layers down, heads across."""
     numbers = range(len(record.sites)) if sites is None else sites
     chosen = [(number % len(record.sites), _site(record, number)) for number in numbers]
-    maps = [[shrunk(one, SMALL) for one in _maps(site, row)] for _, site in chosen]
+    whole = [_maps(site, row) for _, site in chosen]
+    maps = [[_largest(one, SMALL) for one in heads] for heads in whole]
     scale = scale_of([one for heads in maps for one in heads], meaning="attention")
+    longest = max(max(heads.shape[1:]) for heads in whole)
     columns = max(len(m) for m in maps)
     panels: list[Panel] = []
     for (number, _), heads in zip(chosen, maps, strict=True):
@@ -57,7 +59,21 @@ def heads_grid(record: Record, *, row: Place = 0, sites: Places | None = None) -
             panels.append(Panel((Matrix(values, scale, small=True),), f"{number}.{head}"))
         panels += [Panel(())] * (columns - len(heads))
     facts = (Fact("sites", str(len(chosen))), Fact("titles", "site.head, in call order; one scale for all"))
-    return View("Attention, every head", tuple(panels), facts, caption=CAPTION, columns=columns, legend=scale)
+    caption = CAPTION
+    if longest > SMALL:
+        caption = (
+            f"Rows look at columns. {longest} positions share {SMALL} cells: a colour is the largest weight inside."
+        )
+    return View("Attention, every head", tuple(panels), facts, caption=caption, columns=columns, legend=scale)
+
+
+def _largest(values: Array, longest: int) -> Array:
+    """At most so many rows and columns: a mean would fade single weights, and the scale would be that of means."""
+    for axis in (0, 1):
+        if values.shape[axis] > longest:
+            starts = [int(part[0]) for part in np.array_split(np.arange(values.shape[axis]), longest)]
+            values = np.maximum.reduceat(values, starts, axis)
+    return values
 
 
 @checked

@@ -23,13 +23,20 @@ def scores_view(result: Any, *, title: str = "") -> View:
         Fact("model", result.model),
         Fact("asked about", f"{result.inputs} inputs of '{result.target}', at {result.layer}"),
         Fact("concept vectors", f"{vectors} for each bar"),
-        Fact("not by chance", ", ".join(row.name for row in result.rows if row.significant) or "none of them"),
+        Fact("not by chance", _claims(result)),
     )
     caption = "Lines are 95 % limits, dots single concept vectors, ★ a score that is not by chance."
     return View(title or result.title, tuple(panels), facts, tuple(result.warnings), caption)
 
 
+def _claims(result: Any) -> str:
+    if all(np.isnan(row.p) for row in result.rows):
+        return "not tested"
+    return ", ".join(row.name for row in result.rows if row.significant) or "none of them"
+
+
 def _bars(result: Any) -> Bars:
+    alpha = _alpha(result)
     bars = [
         Bar(
             row.name,
@@ -39,7 +46,7 @@ def _bars(result: Any) -> Bars:
             _limit(row.low),
             _limit(row.high),
             row.scores,
-            _mark(row),
+            _mark(row, alpha),
             not row.significant,
         )
         for row in result.rows
@@ -49,33 +56,41 @@ def _bars(result: Any) -> Bars:
     return Bars(tuple(bars), SHARES, reference=0.5)
 
 
+def _alpha(result: Any) -> float:
+    return float(result.options.get("alpha", 0.0))
+
+
 def _limit(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _mark(row: Any) -> str:
+def _mark(row: Any, alpha: float) -> str:
     if row.doubtful:
         return "not known here"
     if np.isnan(row.p):
         return "not tested"
     chance = "p < 0.0001" if row.p < 1e-4 else f"p = {row.p:.2g}"
-    return f"{_verdict(row)}  {chance}"
+    verdict = _verdict(row, alpha)
+    return f"{verdict}  {chance}" + ", too small: vectors share examples" * (verdict == "?")
 
 
-def _verdict(row: Any) -> str:
+def _verdict(row: Any, alpha: float) -> str:
     if row.significant:
         return "★ small" if row.small else "★"
-    return "?" if row.doubtful else "n.s."
+    if row.doubtful or row.p < alpha:  # no claim in spite of p
+        return "?"
+    return "not tested" if np.isnan(row.p) else "n.s."
 
 
 def _table(result: Any) -> Table:
+    alpha = _alpha(result)
     rows = [
         (
             row.name,
             f"{row.mean:.2f}",
             "" if np.isnan(row.low) else f"{row.low:.2f} – {row.high:.2f}",
             "" if np.isnan(row.p) else f"{row.p:.2g}",
-            _verdict(row),
+            _verdict(row, alpha),
             f"{row.accuracy:.2f}",
             f"{row.magnitude:+.3g}",
         )

@@ -16,6 +16,7 @@ from whyformer.result import PICTURES
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
 from whyformer.views.image import frames_of, heat, of_sound, to_pixels
+from whyformer.views.pair import boxes_on
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
@@ -41,6 +42,7 @@ MOST = 20  # entries of a ranked list in pictures; .ranked() has them all
 MOST_PATCHES = 10
 LONGEST_TITLE = 100
 MOST_BARS = 40  # beyond it the highlights say more than a column of bars
+ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
 SIGNED = "Blue raises the explained value, orange lowers it"
 UNSIGNED = "The stronger the colour, the higher the score"
 Array = np.ndarray[Any, Any]
@@ -53,11 +55,11 @@ def explanation_view(
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it)."""
     unseen = unseen_panel(explanation.units.unseen)
-    explanation = with_values(explanation)
+    explanation = with_values(_as_drawn(explanation))
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
-    pixels = None if image is None else to_pixels(image)
+    pixels = _pixels(image, explanation.units)
     has_patches = explanation.units.grid is not None
-    panels = [Panel((Picture(pixels, frames_of(explanation)),), "input")] if has_patches and pixels is not None else []
+    panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
     scale = None if has_patches else scale_for(explanation, by)
     panels.append(Panel((ranking(explanation, most=most, scale=scale),), "ranked", wide=has_patches))
@@ -73,6 +75,18 @@ def explanation_view(
     )
 
 
+def _as_drawn(explanation: Explanation) -> Explanation:
+    """Patches that all lie far to one side of zero (ViT-CX gives each its share of the score) are drawn without a sign.
+
+    On a scale around zero they would all have one colour.
+    """
+    if not explanation.signed or explanation.units.grid is None:
+        return explanation
+    scores = explanation.heatmap()
+    apart = float(scores.min()) * float(scores.max()) > 0 and np.ptp(scores) < ONE_SIDED * np.abs(scores).max()
+    return explanation.replace(signed=False) if apart else explanation
+
+
 def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
     """The input with its scores: patches smooth and as a grid, text as highlights and bars, the rest as bars."""
     units = explanation.units
@@ -80,6 +94,8 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
         name = f" ({stream})" if len(set(units.stream)) > 1 else ""
+        if image is not None and _is_boxes(units, stream):
+            panels.append(Panel((Picture(boxes_on(explanation, members, image)),), f"boxes{name}"))
         if _is_grid(units, stream):
             name = ": time →, frequency ↑" if of_sound(units) else name
             panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
@@ -114,10 +130,10 @@ def side_by_side(
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
-    chosen = [with_values(e) for e in chosen]
+    chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
-    pixels = None if image is None else to_pixels(image)
+    pixels = _pixels(image, chosen[0].units)
     mixed = len({e.method for e in chosen}) > 1
     times = [share(e) if mixed and shared else 1.0 for e in chosen]
     scales = _shared_scales(chosen, times, mixed, by) if shared else {}
@@ -217,6 +233,8 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
     marks: list[Mark] = []
     for stream in dict.fromkeys(units.stream):
         members = [i for i, s in enumerate(units.stream) if s == stream]
+        if image is not None and _is_boxes(units, stream):
+            marks.append(Picture(boxes_on(explanation, members, image, scale, times)))
         if _is_grid(units, stream):
             marks.append(heat(explanation, image=image, scale=scale, times=times))
         elif stream in TEXT:
@@ -228,6 +246,21 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
 
 def _is_grid(units: Units, stream: str) -> bool:
     return units.grid is not None and (stream == "image" or len(set(units.stream)) == 1)
+
+
+def _is_boxes(units: Units, stream: str) -> bool:
+    return stream == "image" and units.boxes is not None and units.grid is None
+
+
+def _pixels(image: Any, units: Units) -> Array | None:
+    """The picture that is drawn over; one that nothing could be drawn over is refused, not ignored."""
+    if image is None:
+        return None
+    if units.grid is None and "image" not in units.stream:
+        raise BadInput(
+            "image= is what the scores of a picture are drawn over, and this explanation has none: leave it out."
+        )
+    return to_pixels(image)
 
 
 def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, by: str) -> dict[bool, Scale]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,8 @@ def boxes_view(explanation: Explanation, image: Any = None, *, most: Count = MOS
     regions = [i for i, stream in enumerate(units.stream) if stream == "image"]
     words = [i for i, stream in enumerate(units.stream) if stream != "image"]
     pixels = np.full((CANVAS, CANVAS, 3), 255, np.uint8) if image is None else to_pixels(image)
-    scores = explanation.scores[regions]
-    scale = scale_of([scores], explanation.signed)
-    drawn = boxes_drawn(pixels, [units.boxes[i] for i in regions], scores, scale)
-    panels = [Panel((Picture(drawn),), "boxes (image)")]
+    scale = scale_of([explanation.scores[regions]], explanation.signed)
+    panels = [Panel((Picture(boxes_on(explanation, regions, pixels, scale)),), "boxes (image)")]
     if words:
         panels.append(Panel((token_run(explanation, members=words), bars(explanation, members=words)), "text"))
     panels.append(Panel((ranking(explanation, most=most),), "ranked"))
@@ -45,6 +44,15 @@ def boxes_view(explanation: Explanation, image: Any = None, *, most: Count = MOS
         columns=2,
         legend=scale,
     )
+
+
+def boxes_on(
+    explanation: Explanation, members: Sequence[int], pixels: Array, scale: Scale | None = None, times: float = 1.0
+) -> Array:
+    """The picture with the boxes of some units; ``times``: a factor of the scores, for a scale of shares."""
+    scores = explanation.scores[list(members)] * np.float32(times)
+    boxes = explanation.units.boxes or ()
+    return boxes_drawn(pixels, [boxes[i] for i in members], scores, scale or scale_of([scores], explanation.signed))
 
 
 def boxes_drawn(pixels: Array, boxes: list[tuple[float, ...]], scores: Array, scale: Scale) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.capture.leaves import Enter, Entrance, as_leaf, slopes
+from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.base import Batch
@@ -72,6 +72,7 @@ class InputSpace(ABC):
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
             values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
+            require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
@@ -83,6 +84,7 @@ class InputSpace(ABC):
         with torch.enable_grad():
             points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
             values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            require_dependent(values)
             (gradient,) = slopes(values[row], [leaf])
         run.forwards_B[row] += 1
         run.backwards_B[row] += 1

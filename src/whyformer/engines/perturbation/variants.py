@@ -12,6 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.language import without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
 from whyformer.types import Units
@@ -150,7 +151,10 @@ class Deleted(Variants):
             for k, v in self.one.tensors.items()
         }
         keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
-        return Batch(tensors, keep_BN=keep, constants=self.one.constants)
+        # Counted among the real tokens.
+        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if self.one.positions else []
+        chosen = without_tokens(self.one.positions * len(gone), gone)
+        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen)
 
 
 def _or_token_id(names: Sequence[str]) -> str:
