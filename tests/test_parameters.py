@@ -60,7 +60,6 @@ class Thing:
         (np.ndarray, [np.zeros(2)], [[1.0], 3]),
         (Any, [None, 3, Thing()], []),
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_an_annotation_allows(hint: Any, fine: list[Any], refused: list[Any]) -> None:
     domain = domain_of(hint)

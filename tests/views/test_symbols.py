@@ -13,13 +13,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
-from whyformer.progress import tracker
 
 import whyformer as wf
 from tests.views import samples
 from tests.views.results import ALL
 from tests.views.test_charts import page as charts
 from whyformer.result import Result
+from whyformer.session import tracker
 from whyformer.symbols import as_symbols, escaped_json
 from whyformer.views import side_by_side
 from whyformer.views.terminal import page as terminal
