@@ -17,7 +17,7 @@ from whyformer.borrow import borrowed, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, not_allowed
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
@@ -26,6 +26,7 @@ from whyformer.parameters import checked
 from whyformer.progress import tracker
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
+from whyformer.targets import AIMS
 from whyformer.types import Cost
 
 T = TypeVar("T")
@@ -126,6 +127,9 @@ class Session:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
+        aims = target if isinstance(target, list) else [target]
+        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
+            raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         self.target, self.seed = target, seed
         self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
