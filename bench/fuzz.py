@@ -80,8 +80,8 @@ NONSENSE: dict[str, tuple[Any, ...]] = {
     "list": ("nonsense", 3, NAN, True, {}, Thing(), [3], [None], [["a"]], [NAN], [], 1j, thing),
     "pair": ("ab", 3, NAN, True, (), (1,), (1, 2, 3), (0, 5), (-1, 5), (1.5, 2), ("a", "b"), {}, Thing(), (NAN, 1)),
     "target": (
-        1.7, True, 0.5, NAN, 1j, "nonsense", "", 99, -99, (0, 0), (0, 1, 1), (0,), (), {}, [], [0, 1, 1, 1, 1], b"x",
-        Thing(), thing, Thing, [1.7], [True], ["nonsense"], (0, 1.5), (0, True), [None, None, None, None],
+        1.7, True, 0.5, NAN, 1j, "nonsense", "", 99, -99, (0, 0), (0, 1, 1), (0,), (), {}, [], [0] * 7, b"x",
+        Thing(), thing, Thing, [1.7], [True], ["nonsense"], (0, 1.5), (0, True), [None] * 9,
     ),
 }  # fmt: skip
 KINDS = {
@@ -104,6 +104,7 @@ KINDS = {
 FINE = {  # what would be nonsense elsewhere, and is sense here
     ("frequencies", "{'*': 3}"), ("methods", "[]"), ("spaces", "[]"), ("relations", "[]"),
     ("unit", "''"), ("method", "[]"), ("relations", "'nonsense'"), ("by", "''"),
+    ("batch_size", str(2**70)), ("points", str(2**70)),
 }  # fmt: skip
 MAY_BE_EMPTY = ("methods", "spaces", "relations", "penalties")
 

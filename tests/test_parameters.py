@@ -46,12 +46,12 @@ class Thing:
         (bool, [True, False, np.bool_(False)], [0, 1, "no", "False", None, 0.0, NAN]),
         (str, ["", "a"], [b"a", 3, None]),
         (Seed, [0, 2**63 - 1, np.uint8(3)], [-1, 0.5, 2**63, True, "0", None, NAN]),
-        (BatchSize | None, [None, 1, 64], [0, -1, 2.5, True, "3", 2**70]),
+        (BatchSize | None, [None, 1, 64], [0, -1, 2.5, True, "3", INF]),
         (SHARE, [0, 0.5], [1, -0.1, NAN, INF, "0.5"]),
         (Annotated[str, OneOf("mean", "max")] | Place, ["mean", 3, -1], ["Mean", "", True, 1.5, [1]]),
         (Places, [[0], (1, -1), np.array([1, 2]), range(2)], [[], [1.5], ["a"], "01", 3, {1: 2}, [True]]),
         (Literal["a", "b"], ["a"], ["c", 3, None]),
-        (tuple[int, int], [(1, 2), [3, 4]], [(1,), (1, 2, 3), "ab", (1, 2.5), 3]),
+        (tuple[int, int], [(1, 2)], [[3, 4], (1,), (1, 2, 3), "ab", (1, 2.5), 3]),
         (Mapping[str, float], [{"a": 1.5}, {}], [[], {"a": "b"}, {1: 2.0}, "a"]),
         (Annotated[Sequence[Any], Filled()], [["a"], (None,)], [[], "ab", {}, 3, None]),
         (list[str], [["a"]], [("a",), "a", [3]]),
@@ -223,3 +223,13 @@ def test_a_metric_of_the_users_that_gives_nothing(explainer: wf.Explainer) -> No
         heads.pruning_curve(
             explainer.model, ["i like it"], [0], processor=explainer.processor, metric=lambda logits, labels: None
         )
+
+
+def test_a_list_of_two_targets_is_no_contrast(explainer: wf.Explainer) -> None:
+    """[0, 1] is one target per input, (0, 1) is 0 rather than 1."""
+    each = explainer.explain(["i like it", "it was bad"], target=[0, 1])
+    assert [e.target.index for e in each] == [0, 1] and all(e.target.versus is None for e in each)
+    pair = explainer.explain("i like it", target=(0, 1))
+    assert (pair.target.index, pair.target.versus) == (0, 1)
+    with pytest.raises(BadInput, match="2 targets for 1"):
+        explainer.explain("i like it", target=[0, 1])

@@ -249,6 +249,8 @@ def explanations(
     whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
     predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
+    output = run.output
+    names = [output.name(i) if output.speaks else output.labels.get(i, "") for i in predictions]
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
@@ -291,7 +293,7 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=Target(predictions[row], run.output.name(predictions[row]), position=target.position),
+                prediction=Target(predictions[row], names[row], position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
@@ -342,6 +344,8 @@ def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str
     shown = set(run.units[row].stream)
     if not shown:
         return doubts  # every position is masked
+    if all(name == run.modality.main or "mask" in name for name in run.batch.tensors):
+        return doubts  # there is nothing else
     main = run.batch.tensors.get(run.modality.main)  # the units are its positions, whatever they are called
     streams = dict.fromkeys(stream for tensor, stream in run.modality.inputs(run.batch) if tensor is not main)
     missing = [s for s in streams if s not in shown and ENCODER_STREAMS.get(s, s) not in shown]

@@ -73,7 +73,7 @@ class Words:
 
 
 Seed = Annotated[int, Limits(0, 2**63 - 1)]
-BatchSize = Annotated[int, Limits(1, 2**31 - 1)]
+BatchSize = Annotated[int, Limits(1)]
 Count = Annotated[int, Limits(1, 10**6)]  # of things that are made one by one: more would never end
 Share = Annotated[float, Limits(0, 1)]
 Weight = Annotated[float, Limits(0)]
@@ -81,6 +81,7 @@ Weight = Annotated[float, Limits(0)]
 Place = Annotated[int, Limits(-(10**6), 10**6), Words("a whole number", "whole numbers")]
 Places = Annotated[Sequence[Place], Filled()]
 Pixels = Annotated[int, Limits(1, 10**5)]
+Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of at least 1")]
 Rate = Annotated[float, Limits(0, open_low=True)]
 Megabytes = Annotated[float, Limits(0, open_low=True)]
 Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
@@ -265,7 +266,7 @@ def _sequence(each: Domain, strict: bool = False) -> Domain:
 
 def _pairs(each: list[Domain]) -> Domain:
     def take(value: Any) -> Any:
-        if not isinstance(value, (tuple, list)) or len(value) != len(each):
+        if not isinstance(value, tuple) or len(value) != len(each):  # a list of two is not a pair: it may be one each
             return NOT_ALLOWED
         taken = tuple(domain.take(part) for domain, part in zip(each, value, strict=True))
         return NOT_ALLOWED if any(part is NOT_ALLOWED for part in taken) else taken

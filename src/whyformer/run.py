@@ -23,8 +23,8 @@ from whyformer.errors import CaptureError, NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
-from whyformer.study.interference import form_of, require_same
-from whyformer.study.padding import HIDDEN, padding_share
+from whyformer.study.interference import require_same
+from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_slopes
 from whyformer.study.windows import Windows
@@ -132,7 +132,8 @@ class Run:
     def _see(self, logits: Tensor) -> None:
         self.asked["logits"] = (0, 0)
         self._logits = logits.detach().float()
-        require_finite(self._logits)
+        if not bool(torch.isfinite(self._logits).all()):
+            require_finite(self._logits)
         # Classes that do not exclude each other need not add up to anything.
         self.gives_probabilities = not self.output.independent and are_probabilities(self._logits)
         if self.gives_probabilities:
@@ -182,7 +183,14 @@ class Run:
             if maps is None or self.multi_stream or self.windowed or bool(keep_BN.all()):
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
-                share_B = padding_share(maps, keep_BN)
+                # The mean share of the attention of real positions, over layers and heads.
+                keep, shares = keep_BN.float(), []
+                for site in maps.sites:
+                    attention_BHQK, first = site.attention_BHQK.float(), site.first_query
+                    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+                    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
+                    shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
+                share_B = torch.stack(shares).mean(0)
             self._padding_share_B = None if maps is None else share_B
         return share_B
 
@@ -267,7 +275,16 @@ class Run:
 
         One plain pass, for the first batch of each form.
         """
-        form = (graph, *form_of(self.modality, self.batch))
+        # What about a batch may send the model another way: one input or several, about how long, where it is padded.
+        masks = [mask for name, mask in self.batch.tensors.items() if "mask" in name and mask.ndim == 2]
+        masks += [] if self.batch.keep_BN is None else [self.batch.keep_BN]
+        length = self.modality.length(self.batch).bit_length() if self.modality.lengths_vary else 0
+        gaps = []  # is anything hidden, at the start of a row, at its end?
+        for mask in masks:
+            mask_BN = mask.bool()
+            whole = bool(mask_BN.all())
+            gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
+        form = (graph, self.batch.size > 1, length, *gaps)
         if form in self.study.undisturbed:
             return
         alone = partial(self.output.logits, self.batch)
@@ -339,7 +356,9 @@ class Run:
             require_sites(maps)
         self.require_undisturbed(maps.logits, graph=grad)
         if isinstance(role, Recorder):
-            self.require_slopes(maps, role)
+            self.notes.update(self.study.doubts)
+            if role.lost or ("slopes",) not in self.study.undisturbed:
+                self.require_slopes(maps, role)
             self._require_readout(maps)
         self._records[grad] = with_streams(maps, self.study)
         return self._records[grad]

@@ -18,7 +18,7 @@ from whyformer.borrow import borrowed, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, not_allowed
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.language import at_positions
@@ -28,6 +28,7 @@ from whyformer.parameters import checked
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
 from whyformer.symbols import as_symbols
+from whyformer.targets import AIMS
 from whyformer.types import Cost
 
 T = TypeVar("T")
@@ -128,6 +129,9 @@ class Session:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
+        aims = target if isinstance(target, list) else [target]
+        if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
+            raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         self.target, self.seed = target, seed
         self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
@@ -138,7 +142,7 @@ class Session:
         self.size, self.one_by_one = source.size, False
         device = torch.device("cpu")
         if at_once:
-            self.padded = hidden_padding(self.modality, source.batch())  # one row per input
+            self.padded = hidden_padding(self.modality, source.whole or source.batch())  # one row per input
             # One row per explanation. The model runs here where an input gives several.
             self.batch, self.target = self.modality.expanded(self.padded, target)
             if self.target is not None:
@@ -152,11 +156,14 @@ class Session:
     @cached_property
     def study(self) -> Study:
         """What is known about the model for these inputs; of inputs that differ in form, for the first."""
-        if self.one_by_one:
-            return self.studied(self.part([0]))
-        return self.studied(self.batch if self.at_once else self.part(range(min(self.size, self.step))))
+        whole = self.at_once and not self.one_by_one
+        rows = [0] if self.one_by_one else range(min(self.size, self.step))
+        study, new = study_of(self.modality, self.batch if whole else self.part(rows))
+        self.setup_forwards = study.forwards if new else 0
+        return study
 
     def studied(self, batch: Batch) -> Study:
+        """What is known for one of the inputs that differ in form."""
         study, new = study_of(self.modality, batch)
         self.setup_forwards = study.forwards if new else 0
         return study
@@ -207,7 +214,7 @@ class Session:
         what the model says now, whatever is explained otherwise.
         """
         batch = self.alone(rows[0]) if alone else self.part(rows)
-        target = self._targets(rows)
+        target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
-from whyformer.parameters import NOT_ALLOWED, OneOf, Words, domain_of
+from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
 from whyformer.types import Target
 
 TOLERANCE = 1e-4  # of a sum of probabilities
@@ -19,8 +19,11 @@ PROBABILITIES = (
     "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
 )
 SCALARS = ("logit", "log_odds", "probability", "cosine")
-AIMS = "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input"
-Aim = str | int | Target | None | tuple[str | int | None, str | int | None]
+AIMS = (
+    "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input (of a "
+    "detector also a probability, above which detections count)"
+)
+Aim = str | int | Share | Target | None | tuple[str | int | None, str | int | None]
 Aims = Annotated[Aim | list[Aim], Words(AIMS)]  # of several inputs
 Scalar = Annotated[str, OneOf(*SCALARS)]  # cosine: the similarity of two encoders without its scale
 
@@ -32,7 +35,8 @@ def logits_of(output: Any, classes: Collection[int] = ()) -> Tensor:
     """
     if isinstance(output, Tensor):
         return output
-    return part_of(output, classes)[1]
+    logits = output.get("logits") if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, Tensor) and logits.ndim else part_of(output, classes)[1]
 
 
 def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.files.image_file import resized
-from whyformer.parameters import OneOf, Pixels, checked
+from whyformer.parameters import OneOf, Size, checked
 from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Explanation(Result):
     @checked
     def heatmap(
         self,
-        size: tuple[Pixels, Pixels] | None = None,
+        size: Size | None = None,
         interpolation: Annotated[str, OneOf("bilinear", "nearest")] = "bilinear",
     ) -> Array:
         """Scores of the patches as an image: (rows, columns), or resized to ``size`` = (height, width).

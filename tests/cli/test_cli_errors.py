@@ -30,7 +30,7 @@ ERRORS = [
     (("explain", "text", "a", "-t", "posi"), "Did you mean 'positive'"),
     (("explain", "text", "a", "-t", "7"), "unknown target"),
     (("explain", "text", "a", "-o", "haeds=max", "-m", "raw_attention"), "Did you mean 'heads'"),
-    (("explain", "text", "a", "--scalar", "loss"), "scalar='loss' of explain is not allowed: give"),
+    (("explain", "text", "a", "--scalar", "loss"), "scalar='loss' of Explainer.explain is not allowed: give"),
     (("explain", "text", "a", "--model", "./nowhere/"), "there is no folder"),
     (("explain", "image", "nowhere.png", "--model", "./nowhere/"), "does not exist"),
     (("methods", "grad_sm"), "Did you mean 'grad_sam'"),

@@ -253,7 +253,7 @@ def test_results_are_saved_drawn_and_listed(relative: TCAVResult, tmp_path, caps
         ({"classifier": "svm"}, "classifier"),
         ({"layer": 17}, "0 to 3"),
         ({"layer": "vit.nothing"}, "unknown module"),
-        ({"concepts": {}}, "at least one"),
+        ({"concepts": {}}, "not empty"),
         ({"target": None}, "one class"),
         ({"relative": [("a", "c")]}, "unknown concept"),
         ({"concepts": {"a": textures.swatches("striped", 2)}}, "at least 4"),

@@ -50,7 +50,7 @@ def test_one_query_row_gets_its_own_label() -> None:
     [
         ({"site": 7}, "2 sites"),
         ({"head": 5}, "0 to 1"),
-        ({"head": "median"}, "mean, max"),
+        ({"head": "median"}, "'mean' or 'max'"),
         ({"row": 2}, "2 inputs"),
         ({"labels": ["a"]}, "labels for 4 rows"),
     ],

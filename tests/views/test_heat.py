@@ -40,7 +40,7 @@ def test_heatmap_refuses() -> None:
         samples.text().heatmap()
     with pytest.raises(UnknownName, match="bilinear"):
         samples.image().heatmap((4, 4), "cubic")
-    with pytest.raises(BadInput, match="height and width"):
+    with pytest.raises(BadInput, match="height, width"):
         samples.image().heatmap((0, 4))
 
 

@@ -195,13 +195,13 @@ def test_what_a_picture_can_be_told_every_door_takes(tmp_path: Path, capsys: pyt
     assert other.name in capsys.readouterr().out
     assert "negative = -0.50" in direct_shares().to_html(index=1)
     assert samples.image().to_html(samples.picture()) == samples.image().to_html(image=samples.picture())
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(UnknownName, match="colour"):
         samples.text().plot(colour="red")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not wf.Explanation])
 def test_plot_takes_no_path(kind: type[Result]) -> None:
-    with pytest.raises((TypeError, IndexError)):
+    with pytest.raises(BadInput):
         ALL[kind]().plot("x.png")
 
 

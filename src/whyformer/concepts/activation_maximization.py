@@ -19,7 +19,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
-from whyformer.parameters import Count, Limits, OneOf, Pixels, Place, Rate, Seed, Weight, checked
+from whyformer.parameters import Count, Limits, OneOf, Place, Rate, Seed, Size, Weight, checked
 from whyformer.result import Result, UInt8, dataframe
 from whyformer.session import tracker
 from whyformer.study import study_of
@@ -268,7 +268,7 @@ def activation_maximization(
     fourier: bool = True,
     bounded: bool = True,
     optimizer: Annotated[str, OneOf(*OPTIMIZERS)] = "adam",
-    size: tuple[Pixels, Pixels] | None = None,
+    size: Size | None = None,
     length: Count = 8,
     norm: Weight = 1.0,
     seed: Seed = 0,

@@ -51,7 +51,7 @@ def normalized(scores_LH: Array, how: str | None) -> Array:
     """``"l2"``: each layer to length 1 (Michel's code); ``"minmax"``: all heads to 0…1; ``"l2_minmax"``: both, in
     that order (Hugging Face's bertology script); ``"share"``: all heads to absolute sum 1. Missing heads stay NaN.
     """
-    one_of("normalize", how, NORMALIZATIONS)
+    one_of("normalize", how, (None, *NORMALIZATIONS))
     if how in {"l2", "l2_minmax"}:
         length = np.sqrt(np.nansum(scores_LH**2, axis=1, keepdims=True))
         scores_LH = scores_LH / np.where(length == 0, 1, length)

@@ -31,7 +31,7 @@ Order = Any  # HeadImportance, (L, H) scores, (layer, head) pairs, or "random"
 
 METRICS = ("accuracy", "loss", "agreement")
 ORDERS = "'random', a HeadImportance, LearnedGates, an array (layers × heads), or a list of (layer, head) pairs"
-PAIRS = domain_of(Sequence[tuple[Place, Place]])
+PAIRS = domain_of(Sequence[tuple[Place, Place] | list[Place]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,7 @@ def pruning_curve(
     processor: Any = None,
     order: Order = "random",
     metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
-    points: Annotated[int, Limits(2, 10**6)] | None = None,
+    points: Annotated[int, Limits(2)] | None = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -145,6 +145,7 @@ def removal_order(order: Order, heads: list[tuple[int, int]], seed: int) -> tupl
     pairs = PAIRS.take(order)
     if pairs is NOT_ALLOWED:
         raise not_allowed("order", order, ORDERS, owner="pruning_curve")
+    pairs = [tuple(pair) for pair in pairs]
     if sorted(pairs) != sorted(heads):
         raise BadInput(f"the order must name each of the model's {len(heads)} heads once, as (layer, head).")
     return pairs, "given order"

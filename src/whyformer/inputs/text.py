@@ -80,6 +80,8 @@ class TextInput(Modality):
         )
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        if not batch.raw:
+            return batch, target
         prompted = has_answers(batch) and not self.compares and is_causal(self, batch)
         return answered(self, batch, target) if prompted else (batch, target)
 

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from whyformer.borrow import modules_of
 from whyformer.errors import NotOffered
-from whyformer.inputs.base import Batch, Modality
 
 FULL = (1e-3, 1e-5)  # of the largest logit, and besides: what float32 may lose over many layers
 COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type
@@ -30,22 +29,6 @@ OTHER_ADVICE = (
 )
 
 Form = tuple[object, ...]
-
-
-def form_of(modality: Modality, batch: Batch) -> Form:
-    """What about a batch may send the model another way: one input or several, where it is padded, about how long."""
-    masks = {name: mask for name, mask in batch.tensors.items() if "mask" in name and mask.ndim == 2}
-    if batch.keep_BN is not None:
-        masks["keep"] = batch.keep_BN
-    length = modality.length(batch).bit_length() if modality.lengths_vary else 0
-    return (batch.size > 1, length, *(_gaps(mask.bool()) for mask in masks.values()))
-
-
-def _gaps(mask_BN: Tensor) -> tuple[bool, bool, bool]:
-    """Is anything hidden, at the start of a row, at its end?"""
-    if bool(mask_BN.all()):
-        return False, False, False
-    return True, not bool(mask_BN[:, 0].all()), not bool(mask_BN[:, -1].all())
 
 
 def rounding(model: nn.Module, logits: Tensor) -> float:

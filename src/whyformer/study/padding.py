@@ -14,21 +14,8 @@ from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.inputs.base import Batch, Modality
 from whyformer.output import Output
-from whyformer.types import Record
 
 HIDDEN = 1e-4  # of a row's attention: what a mask leaves over
-
-
-def padding_share(maps: Record, keep_BN: Tensor) -> Tensor:
-    """(B,) the mean share of the attention of real positions that goes to padding, over layers and heads."""
-    keep = keep_BN.float()
-    shares = []
-    for site in maps.sites:
-        attention_BHQK, first = site.attention_BHQK.float(), site.first_query
-        rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
-        lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
-        shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * site.heads))
-    return torch.stack(shares).mean(0)
 
 
 def hidden_padding(modality: Modality, batch: Batch) -> Batch:

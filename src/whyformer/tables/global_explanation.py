@@ -55,11 +55,11 @@ def explain_global(
     step = batch_size or BATCH_SIZE
     texts = listed(inputs) if hasattr(inputs, "dtype") else inputs
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
-        _check(len(texts), target, samples)
+        _check(len(texts), target)
         how: dict[str, Any] = {"method": method, "scalar": scalar, "seed": seed, **options}
         return explain_corpus(explainer, texts, target=target, step=step, least=least, progress=progress, **how)
     pieces, size = _pieces(explainer.processor, inputs, step)
-    _check(size, target, samples)
+    _check(size, target)
     sample_rows = set(np.linspace(0, size - 1, min(samples, size)).round().astype(int).tolist()) if samples else set()
     sums = _Sums()
     at = 0
@@ -156,11 +156,9 @@ def _result(first: Explanation, sums: _Sums, names: set[str], target: Any, secon
     )  # fmt: skip
 
 
-def _check(size: int, target: Any, samples: int) -> None:
+def _check(size: int, target: Any) -> None:
     if isinstance(target, list) and len(target) != size:
         raise BadInput(f"{len(target)} targets for {size} rows: give one target, or one per row.")
-    if not isinstance(samples, int) or samples < 0:
-        raise BadInput(f"samples={samples!r}: how many rows to keep for pictures, at least 0.")
 
 
 def _pieces(processor: Any, inputs: Any, step: int) -> tuple[Any, int]:
