@@ -54,7 +54,7 @@ def study(model: nn.Module, inputs: Any) -> Study:
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
-    # The study, a plain pass, and by what was found: a second length (texts), a measured slope (gradients of attention).
+    # The study, a plain pass, and: of texts a second length, of gradients of attention a measured slope.
     passes = 3 + 1 + (name in {"bert", "gpt2"}) + (method == "generic_attention")
     for setup in (passes, 0):
         with counted(model) as calls:
