@@ -372,6 +372,8 @@ class Run:
         readout, last = self.study.readout, maps.sites[-1]
         if readout is None or readout.kind == "rows" or readout.besides or not self.study.plain:
             return
+        if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
+            return
         assert last.attention_grad_BHQK is not None
         rows = slice(last.first_query, last.first_query + last.attention_grad_BHQK.shape[2])
         unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]

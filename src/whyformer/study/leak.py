@@ -14,6 +14,7 @@ tokens that a stream's result is placed at. With windows, the token that a merge
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -98,8 +99,9 @@ def audit(
 
 
 def _moved(plain: Marks, changed: Marks) -> float:
-    """By how much of itself the output changed."""
-    return float((plain.output - changed.output).abs().max() / plain.output.abs().max().clamp_min(1e-30))
+    """By how much of itself the output changed; of one that is no number nothing is said."""
+    share = float((plain.output - changed.output).abs().max() / plain.output.abs().max().clamp_min(1e-30))
+    return share if math.isfinite(share) else 0.0
 
 
 def audit_streams(forward: Forward, names: dict[int, str], probes: Sequence[Probe], cross: Set[int]) -> Leak:
