@@ -128,8 +128,8 @@ class Result(ABC):
     @checked
     def load(cls: type[Kind], path: str | Path) -> Kind:
         """Read what ``save`` wrote as .json or .npz; no model is needed."""
-        path = readable_file(path)
         named = cls.what if "what" in cls.__dict__ else f"{EXPLANATION} or other result"
+        path = readable_file(path, f"saved {named}")
         if path.suffix.lower() not in DATA:
             raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:

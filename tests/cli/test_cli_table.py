@@ -106,7 +106,7 @@ def test_usage_errors(tmp_path: Path) -> None:
     assert "'age' is missing" in run("explain", "table", short, "--row", 0, code=1).output
     (tmp_path / "empty.csv").write_text("")
     assert "holds no rows" in run("explain", "table", tmp_path / "empty.csv", code=1).output
-    assert "cannot be read" in run("explain", "table", tmp_path / "none.csv", code=1).output
+    assert "no CSV file at" in run("explain", "table", tmp_path / "none.csv", code=1).output
 
 
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def readable_file(value: Any, what: str = "file", name: str = "path") -> Path:
     if is_folder(path):
         raise BadInput(f"{str(path)!r} is a folder: name a file in it.")
     if not is_file(path):
-        raise BadInput(f"no {what} at {str(path)!r}: the file does not exist.")
+        raise BadInput(f"no {what} at {str(path)!r}: there is no file of that name.")
     if not os.access(path, os.R_OK):
         raise BadInput(f"{str(path)!r} may not be read by this user: change its permissions, or give a copy.")
     return path
