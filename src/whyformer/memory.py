@@ -35,7 +35,8 @@ class SavedBytes:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.total += storage.nbytes()
-        return tensor
+        # The tensor itself would hold the node that holds it: a cycle through autograd, which no collector sees.
+        return tensor.detach()
 
     def _unpack(self, tensor: Tensor) -> Tensor:
         return tensor
@@ -118,6 +119,11 @@ class Peak:
         else:
             highest = _resident("VmHWM")
         return max(0, highest - self.start)
+
+
+def resident() -> int:
+    """Bytes of memory that the process has now; 0 where the system does not tell."""
+    return _resident("VmRSS")
 
 
 def _resident(field: str) -> int:
