@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.timing import machine
 from tests.models import CASES
-from tests.tables.models import LAYOUTS, rows, table
+from tests.tables.models import LAYOUTS, rows, saint, table
 from whyformer import heads, tables
 from whyformer.errors import WhyformerError
 from whyformer.memory import resident
@@ -64,6 +64,16 @@ def _asked(name: str) -> dict[str, Any]:
 REFERENCE = rows(4, seed=1)
 
 
+def _many() -> dict[str, Any]:
+    """As many inputs as recommending takes."""
+    return {"model": _model("bert"), "inputs": {k: v.repeat(8, 1) for k, v in CASES["bert"].inputs().items()}}
+
+
+@cache
+def _saint() -> nn.Module:
+    return saint()
+
+
 def _explained(name: str, method: str) -> object:
     with suppress(WhyformerError):  # what is refused has to leave nothing behind, either
         return wf.explain(**_asked(name), method=method, **_options(method))
@@ -87,7 +97,7 @@ def _verbs() -> dict[str, Call]:
     labels = torch.tensor([0, 1])
     verbs: dict[str, Call] = {
         "compare": lambda: wf.compare(**bert(), methods=TWO, progress=False),
-        "recommend": lambda: wf.recommend(**bert(), methods=TWO, progress=False),
+        "recommend": lambda: wf.recommend(**_many(), methods=TWO, spaces=[], progress=False),
         **{
             f"check {name}": partial(lambda name: wf.check(**bert(), checks={name: CHECKS[name]}, progress=False), name)
             for name in CHECKS
@@ -107,7 +117,7 @@ def _verbs() -> dict[str, Call]:
         "feature_permutation": lambda: wf.feature_permutation(
             _model("table"), rows(4), [0, 1] * 2, processor=table(), repeats=1
         ),
-        "row_attention": lambda: tables.row_attention(**adult()),
+        "row_attention": lambda: tables.row_attention(_saint(), rows(2), processor=table(reference=rows(8, seed=2))),
     }
     return {name: partial(_suppressed, verb) for name, verb in verbs.items()}
 

@@ -1,0 +1,63 @@
+"""Nothing leaks: every method on every kind of input, and every verb, leave no tensor and no memory behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor
+
+from bench.soak import calls, live_tensors
+from tests.methods.properties import model_of
+from tests.models import CASES
+from whyformer.memory import SavedBytes, resident
+
+CALLS = calls()
+ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]
+
+
+@pytest.mark.filterwarnings("ignore")  # models warn, and so do objects that are looked at
+@pytest.mark.parametrize("name", ON_WORDS)
+def test_no_tensor_stays(name: str) -> None:
+    """Of the other kinds of input, ``python -m bench.soak`` tells."""
+    call = CALLS[name]
+    for _ in range(2):
+        call()
+    before = live_tensors()
+    for _ in range(3):
+        call()
+    assert live_tensors() == before
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_memory_stays() -> None:
+    """What no collector sees is still in the size of the process: methods that keep graphs, many times."""
+    names = [f"{method} bert" for method in ("integrated_gradients", "smooth_grad", "attn_lrp", "generic_attention")]
+    for _ in range(5):
+        for name in names:
+            CALLS[name]()
+    before = resident()
+    for _ in range(15):
+        for name in names:
+            CALLS[name]()
+    assert resident() - before < 5 << 20
+
+
+def test_counting_what_is_saved_holds_nothing() -> None:
+    model, inputs = model_of("bert"), CASES["bert"].inputs()
+    leaf = torch.zeros(1, requires_grad=True)
+
+    def counted() -> weakref.ref[Tensor]:
+        with SavedBytes(model) as saved:
+            squared = (leaf + 1).exp()
+            out = squared.pow(2).sum() + model(**inputs).logits.sum()
+        assert saved.total > 0
+        (gradient,) = torch.autograd.grad(out, leaf)
+        assert gradient == pytest.approx(2 * torch.e**2)
+        return weakref.ref(squared)
+
+    dead = counted()
+    gc.collect()
+    assert dead() is None
