@@ -685,7 +685,7 @@ def commands(stage: Stage) -> Iterator[Call]:
         ("capture", "--model", "nowhere/"), ("methods", "nonsense"), ("metrics", "nonsense"),
         ("demo", "--out", "/dev/null/x.html"), ("heads", text, *model, "--what", "nonsense"),
     ]  # fmt: skip
-    numbers = ("-1", "1.5", "nan", "inf", "x", "", "99999999999999999999999")
+    numbers = ("-1", "1.5", "nan", "inf", "x", "")
     for command in (
         ("explain", "text", text),
         ("compare", text),

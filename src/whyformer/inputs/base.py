@@ -92,12 +92,7 @@ class Modality(ABC):
         if are_tensors(inputs):
             batch = self.adopt(inputs)
             return Source(self, batch, batch.size)
-        if isinstance(inputs, Mapping):
-            raise BadInput(
-                f"the inputs are a dict ({', '.join(map(str, list(inputs)[:4]))}), and none of its values is a tensor: "
-                "give the text, picture or sound itself, or torch tensors by the names of the model's arguments."
-            )
-        single = is_single(inputs)
+        single = is_single(inputs) or isinstance(inputs, Mapping)  # its keys are no inputs
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
