@@ -69,7 +69,7 @@ def test_option_values_outside_their_domain(text: wf.Explainer, method: str, opt
     [
         ("postive", ("postive", "Did you mean 'positive'")),
         (7, ("7", "0 to 1")),
-        (2.5j, ("neither",)),
+        (2.5j, ("2.5j", "class index or label")),
         ([0, 1, 1], ("3 targets for 1",)),
         ((0, 1, 1), ("rather",)),
     ],

@@ -49,7 +49,10 @@ def test_more_categories_than_the_model_has_are_found_whatever_the_rows_hold() -
 
 def test_classes_are_as_many_as_outputs() -> None:
     model = LAYOUTS["cls_first"].build()
-    for classes, said in ((("no", "yes"), r"2 classes \(no, yes\) and HomeMade has 3 outputs"), ("abcd", "4 classes")):
+    for classes, said in (
+        (("no", "yes"), r"2 classes \(no, yes\) and HomeMade has 3 outputs"),
+        (tuple("abcd"), "4 classes"),
+    ):
         with pytest.raises(BadInput, match=said):
             wf.explain(model, SOME[0], processor=described(classes=classes))
 

@@ -97,7 +97,9 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     if "input_ids" in tensors or (ids and not floats):
         return TextInput(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
     # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
-    images = [k for k in tensors if (k in floats and tensors[k].ndim == 4) or k == "pixel_values"]
+    images = [
+        k for k, v in tensors.items() if (k in floats and v.ndim == 4) or (k == "pixel_values" and v.ndim in (3, 4))
+    ]
     if images:
         return ImageInput(model, processor, main=images[0])
     plain = TensorInput(model, processor)

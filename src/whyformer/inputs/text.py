@@ -444,6 +444,11 @@ def _places(whole: Modality, main: str, batch: Batch) -> Tensor | None:
 
 
 def _text(raw: Raw) -> tuple[str, ...]:
+    if isinstance(raw, Mapping):
+        raise BadInput(
+            f"the input is a dict ({', '.join(map(str, list(raw)[:4]))}), and none of its values is a tensor: give the "
+            "text itself, or torch tensors by the names of the model's arguments."
+        )
     parts = raw if isinstance(raw, (tuple, list)) else (raw,)
     if not all(isinstance(p, str) for p in parts) or not 1 <= len(parts) <= 2:
         raise BadInput(f"expected a string or a pair of strings, got {type(raw).__name__}: {str(raw)[:60]!r}")
