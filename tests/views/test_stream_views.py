@@ -15,7 +15,7 @@ from whyformer.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.checks import _drawn
 from whyformer.views.pair import boxes_drawn, boxes_view
-from whyformer.views.seq2seq import steps_view
+from whyformer.views.streams import steps_view
 from whyformer.views.view import Picture, scale_of
 
 

@@ -116,6 +116,6 @@ def written(explained: Any) -> list[Any] | None:
     """For one method on an encoder-decoder: one source × target picture per input, in place of one per token."""
     if isinstance(explained, dict) or not explained or not isinstance(explained[0], list):
         return None
-    from whyformer.views.seq2seq import steps_view
+    from whyformer.views.streams import steps_view
 
     return [steps_view(steps) for steps in explained]

@@ -110,7 +110,7 @@ def similar(
     how = asked(out, option, method, batch_size=batch_size, seed=seed)
     from whyformer.cli._model import load_encoder
     from whyformer.explainer import Explainer
-    from whyformer.views.similarity import similarity_view
+    from whyformer.views.streams import similarity_view
 
     explained = Explainer(*load_encoder(model, trust_remote_code)).explain(
         [(first, other) for other in others], method=method or None, **how

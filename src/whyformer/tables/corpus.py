@@ -13,7 +13,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.result import Float64, Int64, Result, dataframe
 from whyformer.session import tracker
-from whyformer.tables.remarks import ABOUT_95, Remarks
+from whyformer.tables.result import ABOUT_95, Remarks
 from whyformer.types import Explanation
 from whyformer.views.table import corpus_view
 from whyformer.views.view import view_of

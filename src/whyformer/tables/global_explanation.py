@@ -18,8 +18,7 @@ from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
 from whyformer.session import tracker
 from whyformer.tables.corpus import CorpusExplanation, explain_corpus
 from whyformer.tables.csv_rows import CsvRows
-from whyformer.tables.remarks import ABOUT_95, Remarks
-from whyformer.tables.result import GlobalExplanation
+from whyformer.tables.result import ABOUT_95, GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
 from whyformer.types import Explanation
 

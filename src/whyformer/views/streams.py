@@ -1,19 +1,21 @@
-"""Encoder-decoders: one row per token that was written, one column per token of the source (and of the prefix)."""
+"""Two streams in one picture: what a source gave a target, and two texts that are compared."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
 from whyformer.types import Explanation
-from whyformer.views.facts import doubts, facts_about_method
-from whyformer.views.view import Matrix, Panel, View, scale_of
+from whyformer.views.explained import explanation_view
+from whyformer.views.facts import doubts, facts, facts_about_method, number
+from whyformer.views.view import Bar, Bars, Matrix, Panel, View, scale_of
 
-CAPTION = "Each row is one written token; a cell says how much the token of its column counted for it."
+CAPTION_OF_SOURCE = "Each row is one written token; a cell says how much the token of its column counted for it."
 READOUT_NOTE = (
     " The last coloured cell of a row of the target is the position where the answer is read. Much of its score is "
     "what it keeps of itself: the scale leaves it out."
@@ -50,6 +52,46 @@ def steps_view(steps: Sequence[Explanation]) -> View:
         tuple(panels),
         tuple(replace(f, value=steps[0].readout) if f.name == "read from" else f for f in facts_about_method(steps[0])),
         tuple(dict.fromkeys(d for s in steps for d in doubts(s))),
-        CAPTION if signed or len(prefix) == 1 else CAPTION + READOUT_NOTE,
+        CAPTION_OF_SOURCE if signed or len(prefix) == 1 else CAPTION_OF_SOURCE + READOUT_NOTE,
         legend=scale,
     )
+
+
+# Two texts and how close they are: what each pair of their tokens adds, and each token by itself.
+
+
+Array = np.ndarray[Any, Any]
+CAPTION_OF_PAIRS = (
+    "A cell is what a pair of tokens adds to the cosine; all cells add up to it. Bars are the sums of rows and "
+    "columns. Blue brings the texts together, orange sets them apart."
+)
+
+
+@checked
+def similarity_view(explanation: Explanation, *, title: str = "") -> View:
+    """Token × token heat map of two compared texts; the usual picture where pairs are not known (other pooling)."""
+    maps = explanation.matrix if isinstance(explanation.matrix, dict) else {}
+    if ("a", "b") not in maps:
+        return explanation_view(explanation, title=title)
+    pairs = maps["a", "b"]
+    labels = {s: _labels(explanation, s) for s in ("a", "b")}
+    scale = scale_of([pairs], True)
+    both = scale_of([pairs.sum(1), pairs.sum(0)], True)
+    matrix = Matrix(pairs, scale, labels["a"], labels["b"], "first text", "second text")
+    panels = [Panel((matrix,), "pairs of tokens", wide=True)]
+    for stream, sums in (("a", pairs.sum(1)), ("b", pairs.sum(0))):
+        bars = tuple(Bar(label, float(v)) for label, v in zip(labels[stream], sums, strict=True))
+        panels.append(Panel((Bars(bars, both),), {"a": "first text", "b": "second text"}[stream]))
+    return View(
+        title or f"similarity {number(explanation.value)}",
+        tuple(panels),
+        facts(explanation),
+        doubts(explanation),
+        CAPTION_OF_PAIRS,
+        legend=scale,
+    )
+
+
+def _labels(explanation: Explanation, stream: str) -> tuple[str, ...]:
+    units = explanation.units
+    return tuple(label for label, s in zip(units.labels, units.stream, strict=True) if s == stream)
