@@ -27,7 +27,7 @@ from whyformer.registry import CLASSES
 from whyformer.result import Result, dataframe
 from whyformer.run import Run
 from whyformer.targets import Aims, Scalar
-from whyformer.views.recommend import recommendation_page
+from whyformer.views.compare import recommendation_page
 from whyformer.views.view import view_of
 
 if TYPE_CHECKING:
