@@ -208,7 +208,7 @@ class Run:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
-        if self.batch.positions:  # which row is read is the target's choice
+        if self.batch.positions and not self.modality.objects:  # which row is read is the target's choice
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
             wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
             return ((own_BN == wanted_B1) & self.keep_BN).float()
@@ -382,8 +382,7 @@ class Run:
         if not self.modality.lengths_vary:
             raise CaptureError(
                 f"the head reads other rows of this input than of the one that was studied ({readout}): it finds them "
-                "by what stands there, and maps are read at the rows that feed the head. Use a gradient or "
-                "perturbation method (integrated_gradients, occlusion)."
+                "by what stands there, and maps are read at the rows that feed the head."
             )
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)
@@ -463,7 +462,7 @@ class Run:
         if lookups.missed:
             raise NotOffered(
                 f"the model reads its word embeddings a second time, by {lookups.missed}, so that gradients at those "
-                "that enter its layers would leave a part out. Use occlusion."
+                "that enter its layers would leave a part out."
             )
         if lookups.other_tables:
             self.notes.add(

@@ -40,8 +40,8 @@ METHODS = ("generic_attention", "occlusion", "saliency")
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"text": "i like it"}, "dict .text."),
-        ({"input_ids": [[2, 6, 3]]}, "none of its values is a tensor"),
+        ({"text": "i like it"}, "a dict with the keys .text."),
+        ({"input_ids": [[2, 6, 3]]}, "no tensor in it"),
         (IDS[:, :0], "holds nothing"),
         ({"input_ids": IDS.float()}, "token ids are whole"),
         ({"input_ids": IDS.to(torch.complex64)}, "complex"),

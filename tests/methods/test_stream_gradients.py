@@ -304,7 +304,7 @@ def test_each_stream_can_have_its_own_baseline() -> None:
         explained("lxmert", "integrated_gradients", baseline=torch.zeros(16))
     with pytest.raises(BadInput, match=r"baseline of 'image' has shape \(5, 16\)"):
         explained("lxmert", "integrated_gradients", baseline={"image": torch.zeros(5, 16)})
-    with pytest.raises(BadInput, match="token ids 0 to 99"):
+    with pytest.raises(BadInput, match="knows 0 to 99"):
         explained("lxmert", "integrated_gradients", baseline=100)
     with pytest.raises(BadInput, match="single input"):
         wf.explain(

@@ -122,7 +122,7 @@ def require_dependent(value_B: Tensor) -> None:
     if not value_B.requires_grad:
         raise NotOffered(
             "the explained output does not depend on the input by way of anything differentiable. If the model "
-            "computes under torch.no_grad() or detaches its features, remove that, or use occlusion."
+            "computes under torch.no_grad() or detaches its features, remove that."
         )
 
 
@@ -144,8 +144,7 @@ class Traced:
             raise NotOffered(
                 f"part of the model runs with gradients off ({self.seen.unfollowed} of what depends on the input): a "
                 "torch.autograd.Function with a backward of its own, or re-entrant gradient checkpointing. Changed "
-                "gradient rules do not hold there. Write the function out in plain torch, turn checkpointing off, or "
-                "use a method that leaves gradients as they are (input_x_gradient) or needs none (occlusion)."
+                "gradient rules do not hold there. Write the function out in plain torch, or turn checkpointing off."
             )
 
     def foreign_functions(self) -> list[str]:

@@ -206,7 +206,7 @@ class AudioInput(Modality):
         if layout.unplaced:
             raise NotOffered(
                 f"the model attends over {layout.positions} patches of time and frequency in an order that was not "
-                "found, so none can be taken away. Use an attention method, or a gradient method with at='embeddings'."
+                "found, so none can be taken away."
             )
         shape = batch.tensors[self.main].shape[1:]
         whole = [slice(None)] * len(shape)

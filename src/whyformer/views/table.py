@@ -97,6 +97,7 @@ def global_view(result: Any) -> View:
     return View("Columns over many rows", tuple(panels), tuple(facts), result.warnings, caption, columns=2)
 
 
+@checked
 def corpus_view(result: Any) -> View:
     """The picture of a CorpusExplanation: the words that count most, and where each weighed most."""
     order = np.argsort(-result.mean, kind="stable").tolist()
