@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from whyformer.files.image_file import open_image
 
 import whyformer as wf
 from tests.cli.test_cli import run
@@ -21,6 +20,7 @@ from whyformer.demo import load_adult
 from whyformer.demo.census import FOLDER
 from whyformer.engines.perturbation.game import folder_of
 from whyformer.errors import BadInput
+from whyformer.files.image_file import open_image
 from whyformer.heads.syntactic import read_conllu
 from whyformer.inputs.audio import clip_of
 from whyformer.tables.csv_rows import CsvRows
