@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
     from whyformer.types import Explanation as Explanation
+    from whyformer.types import Generation as Generation
     from whyformer.types import Record as Record
     from whyformer.types import Target as Target
     from whyformer.types import Units as Units
@@ -50,6 +51,7 @@ _HOMES = {
     "Comparison": "whyformer.evaluate.compare",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
+    "Generation": "whyformer.types",
     "Recommendation": "whyformer.evaluate.recommend",
     "Record": "whyformer.types",
     "Standardize": "whyformer.inputs.table_schema",
@@ -77,6 +79,7 @@ __all__ = [
     "Comparison",
     "Explainer",
     "Explanation",
+    "Generation",
     "Recommendation",
     "Record",
     "Standardize",

@@ -10,7 +10,7 @@ import torch
 
 from whyformer.engines.perturbation.game import Game, game_of_scores
 from whyformer.engines.perturbation.players import BY, Players, players_of
-from whyformer.engines.perturbation.variants import Replaced, Variants
+from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered
 from whyformer.parameters import Limits, OneOf, Replacement
 from whyformer.registry import Passes, method
@@ -66,7 +66,8 @@ def shap(
         players = players_of(run, row, by, keep_special, superpixels)
         if not players.members:  # nothing but special tokens
             continue
-        variants = Replaced(run, row, players.members, replacement)
+        made = grouped_variants if run.segments else Replaced
+        variants = made(run, row, players.members, replacement)
         game = game_of_scores(run, row, variants, len(players.members))
         values, base_B[row], errors_B[row] = _values(game, players, algorithm, evaluations, run.seed)
         scores[row, run.keep_BN[row].cpu()] = players.per_unit(values)
@@ -168,7 +169,7 @@ class _seeded:  # noqa: N801  (reads as a statement)
 def _default_replacement(run: Run) -> str:
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
-        if name != "delete" and (masked or name != "attention_mask"):
+        if (name != "delete" or run.segments) and (masked or name != "attention_mask"):
             return name
     raise NotOffered(
         "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "
