@@ -284,18 +284,25 @@ class Run:
 
     # Passes
 
+    def count(self, owners: Sequence[int], passes: float = 1) -> None:
+        """Forwards that were made for these inputs."""
+        np.add.at(self.forwards_B, list(owners), passes)
+
     @torch.no_grad()
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
         """Logits of a batch; ``owners`` are the inputs it is charged to."""
-        np.add.at(self.forwards_B, list(owners), 1 if batch.shared is None else 1 / batch.size)
+        self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         return self.output.logits(batch)
 
-    def score(self, batch: Batch, owner: int) -> Tensor:
-        """(n,) explained value of n variants of input ``owner``, in batches."""
+    def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
+        """(n,) explained value of n variants of input ``owner``, in batches.
+
+        logits_of: a shorter way to their logits, where there is one.
+        """
         parts = []
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
-            logits = self.forward(chunk, [owner] * chunk.size)
+            logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
             parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self._scalar))
         return torch.cat(parts)
 

@@ -294,3 +294,35 @@ def test_a_tokenizer_without_a_template_says_so() -> None:
     bare.chat_template = None
     with pytest.raises(NotOffered, match="chat template"):
         wf.explain(model("llama"), CHAT, processor=bare)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("how", [{"replace": 9}, {"replace": "delete", "units": "sentence", "span": True}])
+def test_variants_go_on_from_a_shared_beginning(
+    family: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered of it changes no score, and the saving is said."""
+    from whyformer.engines.perturbation import prefix
+
+    prompt = "The cat sat on the mat . The big red dog ran home . He said yes . " + PROMPT.capitalize()
+    inputs: Any = (prompt, ANSWER) if "span" in how else prompt
+    read: list[int] = []
+    lm = model(family)
+    lm.get_input_embeddings().register_forward_hook(  # type: ignore[operator]
+        lambda module, args, out: read.append(args[0].numel())
+    )
+    quick = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, **how)
+    tokens, _ = sum(read), read.clear()
+    monkeypatch.setattr(prefix, "SHORTEST", 10**6)
+    whole = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, target=None, **how)
+    np.testing.assert_allclose(quick.scores, whole.scores, atol=1e-4 * max(1, np.abs(whole.scores).max()))
+    assert quick.checks["prefix_reused"] > (0.05 if "units" in how else 0.3) and "prefix_reused" not in whole.checks
+    assert quick.cost.forwards == whole.cost.forwards
+    assert tokens < sum(read) or "units" in how  # of few long variants the beginning itself is read once more
+
+
+def test_a_prompt_is_not_left_out_as_a_whole() -> None:
+    with pytest.raises(NotOffered, match="nothing to read"):
+        wf.explain(
+            model("llama"), (PROMPT, ANSWER), processor=tokenizer(), method="occlusion", units="sentence", span=True
+        )

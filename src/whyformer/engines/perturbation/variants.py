@@ -141,7 +141,7 @@ class Deleted(Variants):
         self.owners = np.repeat(np.arange(len(players)), self.sizes)
         self.real = one.keep_BN[0].cpu().numpy()
         most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
-        if most == int(self.real.sum()):
+        if most == (one.answers[0].start + 1 if one.answers else int(self.real.sum())):
             raise NotOffered(
                 "deleting every token leaves the model nothing to read, since this input has no special tokens that "
                 f"stay: use {_or_token_id(others)}."
