@@ -19,6 +19,7 @@ from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.segments import SIZES
@@ -84,6 +85,12 @@ class Explainer(LoadedModel):
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
+        if type(target) is tuple and self._is_contrast(source, target):
+            from whyformer.language.contrast import contrast
+
+            wishes = {"units": units, "generate": generate, "choices": choices, "scalar": scalar, "seed": seed}
+            how_run = {"batch_size": batch_size, "progress": progress, "keep_layers": keep_layers}
+            return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
@@ -126,6 +133,11 @@ class Explainer(LoadedModel):
         if session.single:
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+
+    def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
+        from whyformer.language.contrast import is_of_answers
+
+        return is_of_answers(source, target)
 
     @checked
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:

@@ -326,3 +326,21 @@ def test_a_prompt_is_not_left_out_as_a_whole() -> None:
         wf.explain(
             model("llama"), (PROMPT, ANSWER), processor=tokenizer(), method="occlusion", units="sentence", span=True
         )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_one_answer_rather_than_another(family: str) -> None:
+    lm, prompt = model(family), ids(PROMPT)
+    one, other = "paris and the dog", "rome is big"
+    why = wf.explain(lm, PROMPT, processor=tokenizer(), target=(one, other), method="occlusion", replace="delete")
+    values = [answer_log_probability(lm, prompt, ids(text)).item() for text in (one, other)]
+    assert why.value == pytest.approx(values[0] - values[1], rel=1e-5)
+    assert str(why.target) == f"{one} rather than {other}" and len(why.scores) == len(prompt)
+    for place in range(len(prompt)):
+        left = prompt[:place] + prompt[place + 1 :]
+        after = [answer_log_probability(lm, left, ids(text)).item() for text in (one, other)]
+        assert why.scores[place] == pytest.approx(why.value - (after[0] - after[1]), abs=3e-4)
+    by_method = wf.explain(lm, [PROMPT], processor=tokenizer(), target=(one, other), method=["attn_lrp", "occlusion"])
+    assert set(by_method) == {"attn_lrp", "occlusion"} and by_method["attn_lrp"][0].signed
+    token = wf.explain(lm, PROMPT, processor=tokenizer(), target=("paris", "rome"))  # tokens: one pass, their logits
+    assert token.scalar == "logit" and token.cost.forwards == 1
