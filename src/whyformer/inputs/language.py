@@ -325,6 +325,12 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     return answer
 
 
+def written_answer(modality: Any, batch: Batch) -> str:
+    """What the model writes after the first prompt of a batch, without special tokens."""
+    exchange = _generated_exchanges(modality, batch.select([0]))[0]
+    return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
+
+
 def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[int]]:
     """Prompt and answer as one text, and where in it each token of the answer ends.
 
