@@ -60,7 +60,7 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     for setup in (passes, 0):
         with counted(model) as calls:
             found = wf.explain(model, case.inputs(), method=method, target=0)
-        assert len(calls) == setup + 1
+        assert len(calls) == setup + 1 + (setup > 0)  # the plain pass is made in two halves of the batch
         assert found[0].cost.setup_forwards == setup
 
 

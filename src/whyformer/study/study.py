@@ -23,6 +23,7 @@ from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
+from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.leak import ROUNDING, Leak, audit
 from whyformer.study.readout import (
     Reached,
@@ -404,7 +405,10 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     depth = len(modules_of(modality.model))
     key = (type(modality).__name__, modality.main, shapes, modality.form(batch), depth)
     if key in facts:
-        return facts[key], False
+        study = facts[key]
+        if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
+            study = facts[key] = replace(study, notes=(*study.notes, SINGLY))
+        return study, False
     row = _longest(batch)
     if mixes:
         study = beside_others(modality, batch.select([row]))
@@ -412,6 +416,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = study_one(modality, batch.select([row]))
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(batch.select([row]), study.grid))
+    if facts.get(MIXES):
+        study = replace(study, notes=(*study.notes, SINGLY))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True

@@ -17,6 +17,7 @@ from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.base import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run
+from whyformer.study.interference import require_apart
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -71,9 +72,13 @@ class InputSpace(ABC):
         run, leaf = self.run, points.detach().requires_grad_()
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
-            values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
+            logits = self.logits(batch, leaf)
+            values = scalar_of(logits, [run.targets[r] for r in rows], run.scalar)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
+        if not run.modality.mixes_rows:
+            part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
+            run.setup_forwards += require_apart(run.modality.model, logits, part)
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
         return gradient.detach()
