@@ -42,16 +42,21 @@ Form = tuple[object, ...]
 Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselves
 
 
-def rounding(model: nn.Module, logits: Tensor) -> float:
-    """How far two passes may differ by rounding: attention written out is rounded otherwise than torch's kernels."""
+def rounding_step(model: nn.Module, logits: Tensor) -> float:
+    """The relative step of the coarsest numbers that a model computes with."""
     modules = modules_of(model)
     types = {logits.dtype, *(p.dtype for m in modules for p in m._parameters.values() if p is not None)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
     if any("quantized" in type(m).__module__ for m in modules) or not all(t.is_floating_point for t in types):
         types.add(torch.bfloat16)  # eight bits
+    return max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+
+
+def rounding(model: nn.Module, logits: Tensor) -> float:
+    """How far two passes may differ by rounding: attention written out is rounded otherwise than torch's kernels."""
     largest = float(logits.abs().max()) if logits.numel() else 0.0
-    step = max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+    step = rounding_step(model, logits)
     if step <= torch.finfo(torch.float32).eps:
         return FULL[0] * largest + FULL[1]
     return step * (COARSE_STEPS[0] * largest + COARSE_STEPS[1])
