@@ -388,7 +388,9 @@ class Run:
         fixed, the rule of the first is refused.
         """
         readout, last = self.study.readout, maps.sites[-1]
-        if readout is None or readout.kind == "rows" or readout.besides or not self.study.plain:
+        if readout is None or readout.besides or not self.study.plain:
+            return
+        if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
             return
         if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
             return

@@ -54,9 +54,10 @@ def study(model: nn.Module, inputs: Any) -> Study:
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
-    # The study, a plain pass, and by what was found: a second length (texts), a measured slope (attention gradients),
-    # whether a language model sees later tokens.
-    passes = 3 + 1 + (name in {"bert", "gpt2"}) + (name == "gpt2") + (method == "generic_attention")
+    # The study, a plain pass, and by what was found: a second length (texts) or the picture turned around, a measured
+    # slope (attention gradients), whether a language model sees later tokens.
+    second = name in {"bert", "gpt2", "vit", "timm_unfused"}
+    passes = 3 + 1 + second + (name == "gpt2") + (method == "generic_attention")
     for setup in (passes, 0):
         with counted(model) as calls:
             found = wf.explain(model, case.inputs(), method=method, target=0)

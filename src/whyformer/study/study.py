@@ -59,6 +59,10 @@ ONE_TOKEN = (
     "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
     "that it learns from, as TabPFN does), so attention tells nothing about columns."
 )
+BY_CONTENT = (
+    "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
+    "stands there, and maps are read at the rows that feed the head."
+)
 AROUND = (
     "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
     "the layers); attention methods follow the layers, and miss what those tell the head directly."
@@ -260,6 +264,8 @@ def _confirmed(
     stands there (the largest id, a mask token): then it moves with the order.
     """
     site, extra, front = where
+    if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
+        _require_fixed(modality, run, names, readout, last)
     fits = site.queries == site.keys == modality.length(run.one) + extra
     if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions:
         return readout
@@ -276,6 +282,17 @@ def _confirmed(
     rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
     expected = readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
     return readout if rows == expected else each
+
+
+def _require_fixed(modality: Modality, run: Passes, names: dict[int, str], readout: Readout, last: int) -> None:
+    """Refuse a head that reads other rows of the picture upside down: it finds them by what stands there."""
+    picture = run.one.tensors[modality.main]
+    other = run.one.with_tensors(**{modality.main: picture.flip(-1, -2)})
+    rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
+    expected = readout.weights(modality.keep(other, count, None))[0].nonzero()[:, 0].tolist()
+    if not maximum and rows != expected:
+        raise CaptureError(BY_CONTENT.format(readout=readout))
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
