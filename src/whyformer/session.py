@@ -78,7 +78,9 @@ class LoadedModel:
                     handle.remove()
 
     def source(self, inputs: Any) -> Source:
-        """The inputs and their kind, nothing encoded that can wait."""
+        """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
+        if isinstance(inputs, Source):
+            return inputs
         if hasattr(inputs, "dtype") and not isinstance(self.processor, Table):
             inputs = listed(inputs)
         return choose_modality(self.model, self.processor, inputs).source(inputs)

@@ -213,8 +213,9 @@ class SingleInput(InputSpace):
         if self.run.modality.pixels and self.entrance is None:
             return torch.ones_like(numbers, dtype=torch.bool)
         keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
-        if keep_BN is None and numbers.ndim == 2 and len(numbers) == self.run.length:  # steps of floats, with a mask
-            keep_BN = self.run.keep_BN
+        if keep_BN is None and numbers.ndim == 2 and self.run.length - len(numbers) in {0, 1}:
+            # Steps of floats, with a mask; the model may have added a token of its own.
+            keep_BN = self.run.modality.keep(self.run.batch, len(numbers), self.run.front)
         return torch.ones_like(numbers, dtype=torch.bool) if keep_BN is None else keep_BN[row]
 
     def spread(self, row: int) -> Tensor:
