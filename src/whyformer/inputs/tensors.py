@@ -62,6 +62,9 @@ class TensorInput(Modality):
         before, after = (first_values(partial(forward, batch), names) for batch in (one, other))
         return int((before != after).any(-1).any(1)[0].sum()) == 1
 
+    def reads_other_steps(self, one: Batch, keys: int) -> bool:
+        return self.stream == "sequence" and not self.seen_columns(one, keys)
+
     def columns(self, batch: Batch) -> list[tuple[str, int]]:
         """(tensor, column) of each input unit."""
         if self.stream == "sequence":

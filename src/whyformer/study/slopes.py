@@ -31,7 +31,7 @@ JUMPS = (
 REMEDY = (
     "Part of the model runs out of autograd's sight: a torch.autograd.Function with a backward of its own, re-entrant "
     "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
-    "use_reentrant=False) or write the function out in plain torch"
+    "use_reentrant=False) or write the function out in plain torch."
 )
 
 
@@ -67,8 +67,7 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed) -> tuple[int
         return passes, doubt
     raise CaptureError(
         f"the gradients recorded at the attention maps are not the slope of the score ({sum(said):.3g} where "
-        f"{slope:.3g} was measured), so that maps weighted by them would be wrong. {REMEDY}; or use a method that "
-        "needs no gradients of attention (attention_rollout, occlusion)."
+        f"{slope:.3g} was measured), so that maps weighted by them would be wrong. {REMEDY}"
     )
 
 
@@ -94,7 +93,7 @@ def require_input_slopes(
         return passes, doubt
     raise NotOffered(
         f"the gradient at the input is not the slope of the score ({measured.slope:.3g} where {slope:.3g} was "
-        f"measured), so that scores made of it would be wrong. {REMEDY}; or use a method without gradients (occlusion)."
+        f"measured), so that scores made of it would be wrong. {REMEDY}"
     )
 
 
@@ -135,8 +134,7 @@ def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Colle
     paths = ", ".join(dict.fromkeys(maps.sites[i].path or "the model itself" for i in sorted(lost)))
     raise CaptureError(
         f"the attention of {paths} reaches the score, and autograd knows no way from there, so that its gradient would "
-        f"be recorded as zero. {REMEDY}; or use a method that needs no gradients of attention (attention_rollout, "
-        "occlusion)."
+        f"be recorded as zero. {REMEDY}"
     )
 
 

@@ -165,7 +165,11 @@ def study_one(modality: Modality, one: Batch) -> Study:
     called = Called()
     study = _followed(modality, one, called)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
-    return study if hidden is None or not study.sites else study.refused(hidden, hidden=True)
+    if hidden is not None and study.sites:
+        return study.refused(hidden, hidden=True)
+    if study.trouble is not None and study.sites and modality.reads_other_steps(one, study.sites[0].keys):
+        return replace(study, sites=())  # nobody reads the model's positions: units are the steps of the input
+    return study
 
 
 def _followed(modality: Modality, one: Batch, called: Called) -> Study:
