@@ -29,6 +29,7 @@ from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
+from whyformer.study.interference import require_same
 from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
@@ -150,7 +151,8 @@ class Explainer(LoadedModel):
                 if target is not None:
                     _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
-                maps = observe(lambda: logits_of(run.modality.call(run.batch)), role, values=True)
+                maps = observe(partial(_numbers, run), role, values=True)
+                require_same(self.model, maps.logits, lambda rows: _numbers(run), halves=False)
             else:
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
@@ -224,6 +226,13 @@ inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, e
 
 def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
+
+
+def _numbers(run: Run) -> Tensor:
+    """(B, …) whatever the model says about a batch, as one row per input: maps can be had without a class."""
+    torch.default_generator.manual_seed(0)  # as Output does
+    numbers = logits_of(run.modality.call(run.batch))
+    return numbers.reshape(len(numbers), -1)
 
 
 def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
+from whyformer.borrow import known_about
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
@@ -24,7 +25,7 @@ from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.language import spoken_at
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
-from whyformer.study.interference import require_same
+from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_slopes
@@ -292,7 +293,24 @@ class Run:
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
         """Logits of a batch; ``owners`` are the inputs it is charged to."""
         self.count(owners, 1 if batch.shared is None else 1 / batch.size)
-        return self.output.logits(batch)
+        logits = self.output.logits(batch)
+        if batch.size > 1 and batch.shared is None and MIXES not in known_about(self.modality.model):
+            self.require_apart(batch, logits)
+        return logits
+
+    def require_apart(self, batch: Batch, logits: Tensor) -> None:
+        """Refuse rows that change each other's answers, tried once per model; those of a table may (SAINT)."""
+        if not (batch.reference_rows or self.modality.mixes_rows):
+            self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
+
+    def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
+        """Logits of some rows of a batch, which run without the others; all of them are the batch as it is."""
+
+        def part(rows: slice) -> Tensor:
+            whole = rows == slice(batch.size)
+            return self.output.logits(batch if whole else batch.select(rows))
+
+        return part
 
     def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
         """(n,) explained value of n variants of input ``owner``, in batches.
@@ -323,8 +341,9 @@ class Run:
         form = (graph, self.batch.size > 1, length, *gaps)
         if form in self.study.undisturbed:
             return
-        alone = partial(self.output.logits, self.together)
-        self.setup_forwards += require_same(self.modality.model, logits, alone)
+        one_row = self.together.shared is not None or self.batch.reference_rows > 0
+        part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
+        self.setup_forwards += require_same(self.modality.model, logits, part, halves)
         self.study.undisturbed.add(form)
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -406,7 +425,9 @@ class Run:
         fixed, the rule of the first is refused.
         """
         readout, last = self.study.readout, maps.sites[-1]
-        if readout is None or readout.kind == "rows" or readout.besides or not self.study.plain:
+        if readout is None or readout.besides or not self.study.plain:
+            return
+        if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
             return
         if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
             return

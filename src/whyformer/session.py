@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, unwrapped
+from whyformer.borrow import borrowed, known_about, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, not_allowed
+from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.batch import PLAIN, Decoding
 from whyformer.inputs.choose import choose_modality, listed, unpacked
@@ -30,6 +30,7 @@ from whyformer.output import Output
 from whyformer.parameters import checked
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
+from whyformer.study.interference import MIXES
 from whyformer.symbols import as_symbols
 from whyformer.targets import AIMS
 from whyformer.types import Cost
@@ -80,7 +81,9 @@ class LoadedModel:
                     handle.remove()
 
     def source(self, inputs: Any) -> Source:
-        """The inputs and their kind, nothing encoded that can wait."""
+        """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
+        if isinstance(inputs, Source):
+            return inputs
         if hasattr(inputs, "dtype") and not isinstance(self.processor, Table):
             inputs = listed(inputs)
         return choose_modality(self.model, self.processor, inputs).source(inputs)
@@ -159,6 +162,8 @@ class Session:
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
+        if known_about(self.model).get(MIXES):
+            self.step = 1
 
     # What is run
 
@@ -169,7 +174,7 @@ class Session:
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         batch = self.batch if whole else self.part(rows)
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
-        self.setup_forwards = study.forwards if new else 0
+        self.setup_forwards += study.forwards if new else 0
         return study
 
     def studied(self, batch: Batch) -> Study:
@@ -275,8 +280,8 @@ class Session:
         """``measure(run, rows)`` for every part of the inputs.
 
         Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
-        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt. ``beside``: each input
-        by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
+        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt; so are inputs that would
+        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
         """
         results: list[tuple[list[int], T]] = []
         for waiting in self.track(self.parts(sort), label):
@@ -289,6 +294,12 @@ class Session:
                     if len(part) == 1:
                         raise
                     singly = True
+                    continue
+                except MixedInputs:
+                    if self.step == 1:
+                        raise
+                    self.step = 1
+                    self.__dict__.pop("study", None)  # which says so from now on
                     continue
                 except torch.OutOfMemoryError as error:
                     short_of_memory = str(error)

@@ -271,6 +271,10 @@ class Modality(ABC):
         """
         return False
 
+    def reads_other_steps(self, one: Batch, keys: int) -> bool:
+        """The input has steps of its own, and the ``keys`` positions that the model attends over are not those."""
+        return False
+
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
         """Find out, by running the model, what its units are; how many passes that took."""
         return 0

@@ -418,7 +418,8 @@ class TextInput(Modality):
         if keep is None or self.multi_input:
             return one
         width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
+        # Boxes of words (LayoutLM) are as many as the tokens are; a picture beside the text has its channels there.
+        tensors = {k: v[:, :used] if v.ndim in {2, 3} and v.shape[1] == width else v for k, v in one.tensors.items()}
         return replace(one, tensors=tensors, keep_BN=keep[:, :used])
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
