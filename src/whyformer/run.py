@@ -81,8 +81,8 @@ class Run:
         self.front = study.front  # how many positions that the model adds come before the input's; None: all of them
         self.windowed = study.windows is not None  # attention inside windows (Swin), whose places are known
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
-        # Of whole answers the output is what is explained; of classes the logits.
-        self._scalar = "logit" if batch.answers else scalar
+        # How logits are read: of whole answers the output is what is explained already.
+        self.reading = "logit" if batch.answers else scalar
         # As the model is run: once, where all rows are beginnings of one text. Variants have rows of their own.
         self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
         self.track = track or (lambda steps, label: steps)
@@ -132,7 +132,7 @@ class Run:
     def value_B(self) -> Tensor:
         logits = self.logits
         if self._value_B is None:
-            self._value_B = scalar_of(logits, self.targets, self._scalar)
+            self._value_B = scalar_of(logits, self.targets, self.reading)
         return self._value_B
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class Run:
         self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
             self._see(logits_BC)
-        values_B = scalar_of(logits_BC, self.targets, self._scalar)
+        values_B = scalar_of(logits_BC, self.targets, self.reading)
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
@@ -321,7 +321,7 @@ class Run:
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
             logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
-            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self._scalar))
+            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.reading))
         return torch.cat(parts)
 
     def require_undisturbed(self, logits: Tensor, graph: bool) -> None:

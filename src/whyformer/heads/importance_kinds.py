@@ -72,7 +72,7 @@ def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[A
         return loss_of(logits_BC, label_indices(labels, logits_BC.detach(), run))
     if rows is None:
         return run.scalars(logits_BC)
-    return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.scalar)
+    return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.reading)
 
 
 # Ablation: take a head away, or leave it alone in its layer, and see what the score loses.

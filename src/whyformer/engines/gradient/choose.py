@@ -60,7 +60,8 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
     if entrance is not None:
         inputs, slopes = trace.batch_first(inputs), None if slopes is None else trace.batch_first(slopes)
     slopes = None if slopes is None else lifted(slopes)
-    point_bytes = max(1, saved.total // run.batch.size)
+    point_bytes = max(1, saved.total // run.rows_run)
+    inputs = inputs.expand(run.batch.size, *inputs.shape[1:])  # of texts that begin alike one was run for all
     space = SingleInput(run, inputs.detach(), entrance, point_bytes, slopes if gradient else None)
     if due and slopes is not None:
         space.require_slopes(slopes)

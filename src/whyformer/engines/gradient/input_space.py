@@ -76,7 +76,7 @@ class InputSpace(ABC):
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
             logits = self.logits(batch, leaf)
-            values = scalar_of(logits, [run.targets[r] for r in rows], run.scalar)
+            values = scalar_of(logits, [run.targets[r] for r in rows], run.reading)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
         if MIXES not in known_about(run.modality.model) and not run.modality.mixes_rows:
@@ -108,7 +108,7 @@ class InputSpace(ABC):
         run, leaf = self.run, point.detach()[None].requires_grad_()
         with torch.enable_grad():
             points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
-            values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            values = scalar_of(self.logits(run.batch, points), run.targets, run.reading)
             require_dependent(values)
             (gradient,) = slopes(values[row], [leaf])
         run.forwards_B[row] += 1
@@ -123,7 +123,7 @@ class InputSpace(ABC):
         return self.values_of(logits)
 
     def values_of(self, logits: Tensor) -> Tensor:
-        return scalar_of(logits.detach().float(), self.run.targets, self.run.scalar)
+        return scalar_of(logits.detach().float(), self.run.targets, self.run.reading)
 
     def in_batches(self, points: Sequence[Any], label: str, memory_mb: float) -> Iterator[Sequence[Any]]:
         """Points in batches whose graphs stay within the budget."""
