@@ -281,7 +281,8 @@ class Session:
 
         Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
         cannot be told apart at this batch size, inputs are run singly, which leaves no doubt; so are inputs that would
-        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
+        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at
+        (SAINT). ``what``: who is to blame for the memory.
         """
         results: list[tuple[list[int], T]] = []
         for waiting in self.track(self.parts(sort), label):

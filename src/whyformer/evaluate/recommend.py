@@ -289,8 +289,9 @@ def recommend(
     reading (row, column, column mean, column max): (L + 2)(H + 1)·4 candidates, 728 for 12 layers of 12 heads;
     "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the others that
     stand too; None is all of them, [] none. budget: about so many forwards per input are spent on methods that nobody
-    named; on long inputs the dearest are left out, and ``excluded`` says which. None: no end. All are scored by ranked truthfulness (RFT), from N + 1 forwards per input
-    of N parts, on one half of the inputs; what wins is reported by AOPC on the other half.
+    named; on long inputs the dearest are left out, and ``excluded`` says which. None: no end.
+    All are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half of the inputs;
+    what wins is reported by AOPC on the other half.
     scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
     is then tested on the same inputs by other variants of them. ``report=False`` chooses only. ``value``: RFT of the
     "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
