@@ -48,11 +48,12 @@ def answer_log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) 
 )
 def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str) -> None:
     lm, answer = model(family), ids(SHORT)
-    together = wf.explain(lm, (PROMPT, SHORT), processor=tokenizer(), method=method)
+    options: dict[str, Any] = {"baseline": "zero", "steps": 6} if method == "integrated_gradients" else {}
+    together = wf.explain(lm, (PROMPT, SHORT), processor=tokenizer(), method=method, **options)
     assert isinstance(together, wf.Generation) and [e.target.index for e in together] == answer
     for step, explanation in enumerate(together):
         text = {"input_ids": torch.tensor([ids(PROMPT) + answer[:step]])}
-        close(explanation, wf.explain(lm, text, method=method, target=answer[step])[0])
+        close(explanation, wf.explain(lm, text, method=method, target=answer[step], **options)[0])
     if method not in {"value_zeroing", "integrated_gradients"}:  # the map, and what is said
         assert sum(e.cost.forwards for e in together) <= (2 if method in ONE_MAP else 1) + 1e-9
 
