@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
+    from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
     from whyformer.result import load as load
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckUp": "whyformer.checks.result",
     "Comparison": "whyformer.evaluate.compare",
+    "CompletionServer": "whyformer.inputs.completions",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Recommendation": "whyformer.evaluate.recommend",
@@ -75,6 +77,7 @@ _ROOMS = ("checks", "concepts", "demo", "errors", "evaluate", "extend", "heads",
 __all__ = [
     "CheckUp",
     "Comparison",
+    "CompletionServer",
     "Explainer",
     "Explanation",
     "Recommendation",

@@ -20,6 +20,7 @@ from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
+from whyformer.inputs.segments import Stretches
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, OneOf, Seed, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
@@ -55,6 +56,7 @@ class Explainer(LoadedModel):
         method: str | Sequence[str] | None = None,
         target: Aims = None,
         scalar: Scalar = "logit",
+        units: Stretches = "token",
         batch_size: BatchSize | None = None,
         memory: Annotated[str, OneOf("auto")] = "auto",
         keep_layers: bool = False,
@@ -69,6 +71,8 @@ class Explainer(LoadedModel):
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
+        if units != "token":
+            source.modality.segment(units)
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}

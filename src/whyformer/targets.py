@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
 from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
@@ -18,7 +19,7 @@ PROBABILITIES = (
     "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
     "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
 )
-SCALARS = ("logit", "log_odds", "probability", "cosine")
+SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine")
 AIMS = (
     "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input (of a "
     "detector also a probability, above which detections count)"
@@ -132,7 +133,7 @@ def are_probabilities(logits_BC: Tensor) -> bool:
 
 def refuse_twice(scalar: str) -> None:
     """Of probabilities no softmax is taken."""
-    if scalar in {"probability", "log_odds"}:
+    if scalar in {"probability", "log_probability", "log_odds"}:
         raise NotOffered(
             f"scalar={scalar!r} is made of logits, and this model returns probabilities already (every row is within "
             "[0, 1] and adds up to 1). Leave scalar out: the probability itself is then explained; or pass a model "
@@ -141,7 +142,7 @@ def refuse_twice(scalar: str) -> None:
 
 
 def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
-    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
+    """(B,) what is explained of the target: logit, log-odds, (log-)probability; the difference for contrasts."""
     if any(t.versus is not None for t in targets):
         values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
         others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
@@ -152,6 +153,8 @@ def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
     alone = any(t.independent for t in targets) or logits_BC.shape[1] == 1
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
+    if scalar == "log_probability":
+        return logsigmoid(chosen) if alone else logits_BC.log_softmax(1).gather(1, index_B1)[:, 0]
     if alone:
         return chosen.sigmoid()
     if scalar == "probability":

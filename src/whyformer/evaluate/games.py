@@ -42,9 +42,13 @@ class Games:
         progress: bool | None = None,
         cache: str | Path | None = None,
         perturb: bool = True,
+        units: str | Sequence[Any] = "token",
     ) -> None:
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress}
-        self.session = session = Session(explainer, inputs, target=target, scalar=scalar, **how)
+        source, self.stretches = explainer.source(inputs), units
+        if units != "token":
+            source.modality.segment(units)
+        self.session = session = Session(explainer, source, target=target, scalar=scalar, **how)
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
@@ -83,6 +87,11 @@ class Games:
     def doubts(self) -> tuple[str, ...]:
         """What has to be said about the variants of these inputs, once they were run."""
         doubts = []
+        if self.modality.opaque:
+            doubts.append(
+                f"metrics are of the {self.scalar.replace('_', '-')} of the answer that was given, not of a "
+                "probability among classes."
+            )
         if self.input_count < self.size:
             doubts.append(
                 f"{self.size} explanations of {self.input_count} inputs: each input counts as often as it has "
@@ -195,7 +204,8 @@ def _said(run: Run, row: int, batch: Batch) -> list[Tensor]:
     target = run.targets[row]
     targets = [target] * len(logits)
     single = logits.shape[1] == 1  # a number, not a class: there is no probability
-    probability = scalar_of(logits, targets, "logit" if single else "probability")
+    known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
+    probability = scalar_of(logits, targets, known_as)
     stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
     return [probability, scalar_of(logits, targets, "logit"), stays]
 

@@ -19,7 +19,7 @@ from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.intercept import OffPlan
 from whyformer.capture.leaves import LookupLeaves
-from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
+from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError, shown
 from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
@@ -72,6 +72,7 @@ class Modality(ABC):
     has_categories = False  # some of its columns are categories
     reference: Any = None  # rows that means and resampling are taken from, where the description names some
     reference_name = ""
+    opaque = False  # the model is asked from outside: nothing of it can be seen, or differentiated
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     objects = False  # a detector's: one explanation per object that it found
@@ -124,6 +125,10 @@ class Modality(ABC):
         """:meth:`without_unit`, for a stretch of the units at a time; large images are made as they are asked for."""
         return self.without_unit(batch, row, units, replacement).select
 
+    def segment(self, units: str | Sequence[Any]) -> None:
+        """Score words, sentences or ranges of characters as one unit each."""
+        raise NotOffered(f"units={shown(units)} is not offered for this kind of input: leave units out.")
+
     def length(self, batch: Batch) -> int:
         """Positions of the input itself, padding included; a model may add others of its own."""
         tensor = batch.tensors[self.main]
@@ -145,6 +150,8 @@ class Modality(ABC):
     # Parts of the input away, several at a time
 
     takes_token_ids = False  # any token id can stand for an absent unit
+    takes_texts = False  # any text can
+    deletes_several = False  # "delete" leaves out any number of units at once, without tensors of other lengths
 
     def trimmed(self, one: Batch) -> Batch:
         """One input without the padding at its end."""

@@ -87,7 +87,7 @@ class Replaced(Filled):
     """
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        if replacement == "delete":
+        if replacement == "delete" and not run.modality.deletes_several:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
         # Padding at the end is cut off, since every variant would pay for it.
@@ -208,7 +208,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
         return known[0]
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known:
+    if isinstance(replace, str) and replace not in known and not modality.takes_texts:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 
@@ -218,7 +218,7 @@ def variants_of(
 ) -> Variants:
     """The variants of one input of a run; each part is one unit. pool: what means and resampling are taken from."""
     modality = run.modality
-    if replacement == "delete":
+    if replacement == "delete" and not modality.deletes_several:
         others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
         if modality.multi_input or run.study.extra:
             raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
