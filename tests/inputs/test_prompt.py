@@ -156,6 +156,13 @@ def test_progress_is_shown_for_one_prompt(model: Recorded, monkeypatch: pytest.M
     assert bars == [("occlusion", 2)], "of several prompts each is a step"
 
 
+def test_the_check_up_says_what_cannot_be_known_of_it(model: Recorded) -> None:
+    checked = wf.check(model, [PAIR, ("France is far.", " x")], checks=["randomisation", "sinks", "invariance"])
+    notes = {finding.check: finding.text for finding in checked.findings if finding.level == "note"}
+    assert "no weights" in notes["randomisation"]
+    assert {"sinks", "invariance"} <= {finding.check for finding in checked.findings if finding.level == "ok"}
+
+
 # What is refused
 
 

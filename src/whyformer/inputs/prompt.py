@@ -198,7 +198,8 @@ class PromptInput(Modality):
         wanted = target if isinstance(target, list) else [target] * batch.size
         targets = [Target(0, prompt.answer) for prompt in batch.raw]
         for want, answer in zip(wanted, targets, strict=True):
-            if want not in (None, answer, answer.label):
+            chosen = want.index if isinstance(want, Target) and want.versus is None else want
+            if isinstance(chosen, bool) or chosen not in (None, answer.index, answer.label):
                 raise BadInput(
                     f"target={shown(want)}: what is explained of {shown(answer.label)} is its own probability. Leave "
                     "target out, and give another answer as another input, (prompt, answer)."
