@@ -50,9 +50,7 @@ def test_a_log_probability_is_the_logarithm_of_the_probability(kind: dict[str, A
     plain = wf.explain(model, text(), scalar="probability", **how)
     for row, explanation in enumerate(wf.explain(model, text(), scalar="log_probability", **how)):
         assert explanation.value == pytest.approx(np.log(plain[row].value), abs=1e-5)
-        np.testing.assert_allclose(
-            explanation.scores, plain[row].scores / plain[row].value, atol=1e-5
-        )  # (ln p)' = p'/p
+        np.testing.assert_allclose(explanation.scores, plain[row].scores / plain[row].value, atol=1e-5)
 
 
 def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
