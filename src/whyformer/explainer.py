@@ -164,7 +164,8 @@ def explain(
     """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
 
     processor: tokenizer, image processor or wf.Table, for raw inputs. target: class or label, (a, b) for a rather than
-    b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
+    b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_probability", "log_odds"
+    or "cosine". units: "word", "sentence" or [(start, end), …] of the text, where the model is one that is only asked.
     options: the method's own (wf.list_methods() lists them). attention_at: as for Explainer.
     """
     if unknown := how.keys() - PARAMETERS:

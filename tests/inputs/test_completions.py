@@ -56,6 +56,7 @@ def test_each_word_scores_what_the_model_gives_it(serve: Serve) -> None:
         np.testing.assert_allclose(explanation.scores, expected, atol=1e-5)
         assert explanation.value == pytest.approx(FLOOR + 2.0 + 1.0 - 1.0, abs=1e-5)
         assert (explanation.scalar, explanation.target.label) == ("log_probability", ANSWER)
+        assert explanation.model == "tiny", "what the server calls it"
     assert results["shap"].base == pytest.approx(FLOOR, abs=1e-5), "a line break stands where nothing is left"
 
 
@@ -115,6 +116,15 @@ def test_a_busy_server_is_asked_again(serve: Serve) -> None:
         wf.CompletionServer(server.url, "tiny", retries=1)([PROMPT], [ANSWER])
 
 
+def test_a_lost_connection_is_tried_again(serve: Serve) -> None:
+    server = serve(dropping=2)
+    asked = wf.CompletionServer(server.url, "tiny", retries=2)
+    assert asked([PROMPT], [ANSWER]) == pytest.approx([known(PROMPT, ANSWER)])
+    server.dropping = 2
+    with pytest.raises(ModelFailed, match=r"did not answer in 2 tries \(RemoteDisconnected"):
+        wf.CompletionServer(server.url, "tiny", retries=1)([PROMPT], [ANSWER])
+
+
 def test_how_long_a_server_wants_to_be_left_alone(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(completions.time, "sleep", pauses.append)
@@ -159,7 +169,7 @@ def test_nobody_listens() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    with pytest.raises(ModelFailed, match=r"nothing listens.*start the server"):
+    with pytest.raises(ModelFailed, match=r"no server was reached.*Refused.*start it"):
         wf.explain(wf.CompletionServer(f"http://127.0.0.1:{port}"), (PROMPT, ANSWER))
 
 
@@ -168,6 +178,14 @@ def test_several_models_are_named(serve: Serve) -> None:
     with pytest.raises(BadInput, match=r"2 models.*small, large"):
         wf.explain(wf.CompletionServer(server.url), (PROMPT, ANSWER))
     assert wf.CompletionServer(server.url, "large")([PROMPT], [ANSWER]) == pytest.approx([known(PROMPT, ANSWER)])
+
+
+def test_whatever_a_server_calls_its_model(serve: Serve) -> None:
+    name = "or\0g/\x1b[31mtiny \ud800"
+    server = serve(models=(name,))
+    explanation = wf.explain(wf.CompletionServer(server.url), ("France", ANSWER))
+    assert explanation.model == "or\ufffdg/\ufffd[31mtiny \ufffd"
+    assert {body["model"] for body in server.bodies} == {name}
 
 
 def test_where_the_answer_would_begin_the_text_something_stands_before_it(serve: Serve) -> None:
@@ -184,6 +202,9 @@ def test_where_the_answer_would_begin_the_text_something_stands_before_it(serve:
     ("how", "words"),
     [
         ({"url": "localhost:8000"}, "no address"),
+        ({"url": "http://localhost:99999"}, "no address"),
+        ({"url": "http://[::1"}, "no address"),
+        ({"url": "http://local host"}, "no address"),
         ({"url": "http://me:word@localhost"}, "as key="),
         ({"url": "http://localhost", "key": "two\nlines"}, "bearer token"),
         ({"url": "http://localhost", "parallel": 0}, "parallel=0"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import whyformer as wf
 from tests.models import CASES
@@ -82,6 +83,11 @@ def test_something_else_may_stand_in_place_of_a_word(model: Recorded) -> None:
     assert dict(explanation.ranked())["of"] == pytest.approx(-0.125, abs=1e-5)
     assert "The capital … France. Berlin is elsewhere! Rivers flow." in model.prompts
     assert explanation.options["replace"] == "…"
+
+
+def test_an_object_that_holds_a_model_is_asked_itself(model: Recorded) -> None:
+    model.model = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+    assert wf.explain(model, PAIR).value == pytest.approx(VALUE, abs=1e-5)
 
 
 def test_inputs_together_are_as_alone(model: Recorded) -> None:

@@ -47,6 +47,7 @@ class Server:
     key: str | None = None
     failing: list[int] = field(default_factory=list)  # statuses of the next replies
     headers: dict[str, str] = field(default_factory=dict)
+    dropping: int = 0  # so many connections are lost
     raw: bytes | None = None  # sent in place of any reply
     bodies: list[dict[str, Any]] = field(default_factory=list)
     at_once: int = 0  # requests that were answered at the same time
@@ -102,12 +103,15 @@ def serving(server: Server) -> Iterator[Server]:
             with lock:
                 busy += 1
                 server.at_once = max(server.at_once, busy)
+                drops, server.dropping = server.dropping > 0, server.dropping - 1
                 status = server.failing.pop(0) if server.failing else 200
-                server.bodies += [body] * (status == 200)
+                server.bodies += [body] * (status == 200 and not drops)
             try:
                 if server.gate is not None:
                     server.gate.wait(20)
-                if server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}":
+                if drops:
+                    self.close_connection = True
+                elif server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}":
                     self.reply(401, {"error": "no such key"})
                 elif status != 200:
                     self.reply(status, {"error": f"status {status}"})

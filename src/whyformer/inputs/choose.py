@@ -18,7 +18,7 @@ from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import SIZES, are_packed
-from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model
+from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
 from whyformer.inputs.seq2seq import Seq2SeqInput
 from whyformer.inputs.similarity import SimilarityInput, compares_texts
 from whyformer.inputs.table import TableInput
@@ -135,6 +135,8 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
     """The model and processor inside a transformers pipeline; a function that is asked, as a model."""
+    if takes_questions(model):
+        return asked_model(model), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
         pipeline_processor = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from whyformer.parameters import Count, Filled, Limits, checked
 PAUSE = 0.5  # seconds before the second try, then twice as long each time
 LONGEST_PAUSE = 30.0
 BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that may be other the next time
+NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # and will not be, a moment later
 NEEDED = (
     "Explaining needs the log-probabilities of tokens that are sent, in the reply to POST /v1/completions with "
     '"echo": true and "logprobs": 1. vLLM gives them; a model whose server does not has to be explained where it is.'
@@ -50,11 +53,7 @@ class CompletionServer:
         start: Annotated[str, Filled()] = "\n",
     ) -> None:
         self.url = url.rstrip("/").removesuffix("/completions").removesuffix("/v1").rstrip("/")
-        address = urlsplit(self.url)
-        if address.username is not None:
-            raise BadInput("url holds a user's name: give the address alone, and what lets you in as key=.")
-        if address.scheme not in {"http", "https"} or not address.hostname:
-            raise BadInput(f"url={shown(url)} is no address of a server: give one such as 'http://localhost:8000'.")
+        host = _host(self.url)
         if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key and key):
             raise BadInput("key is no bearer token: those are printable, without spaces or line breaks around them.")
         self.timeout, self.parallel, self.retries, self.start = timeout, parallel, retries, start
@@ -63,12 +62,17 @@ class CompletionServer:
         self._least = 0  # tokens to generate: none, or one where a server wants that
         self._lock = threading.RLock()
         handlers: list[Any] = [_Stays()]
-        if address.hostname in {"localhost", "127.0.0.1", "::1"}:  # no proxy knows what is on this machine
+        if host in {"localhost", "127.0.0.1", "::1"}:  # no proxy knows what is on this machine
             handlers.append(ProxyHandler({}))
         self._opener: OpenerDirector = build_opener(*handlers)
 
     def __repr__(self) -> str:
         return f"CompletionServer({self.url!r}, model={self._model!r})"
+
+    @property
+    def __name__(self) -> str:
+        """As a function's: what results and errors call it."""
+        return self._model or "CompletionServer"
 
     @property
     def identity(self) -> str:
@@ -203,11 +207,11 @@ class CompletionServer:
                 trouble, pause = str(refusal), min(LONGEST_PAUSE, refusal.pause or pause)
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
-                if isinstance(reason, ConnectionRefusedError):
-                    raise ModelFailed(
-                        f"nothing listens at {self.url} (connection refused): start the server, or correct the url."
-                    ) from error
                 trouble = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
+                if isinstance(reason, NOT_THERE):
+                    raise ModelFailed(
+                        f"no server was reached at {self.url} ({trouble}): start it, or correct the url."
+                    ) from error
             except ValueError as error:
                 raise ModelFailed(f"{self.url}{path} replied with something that is not JSON: {error}.") from error
             if left:
@@ -216,6 +220,21 @@ class CompletionServer:
             f"{self.url} did not answer in {self.retries + 1} tries ({trouble}). Is it up, and does it have the time? "
             "CompletionServer takes timeout=, parallel= and retries=."
         )
+
+
+def _host(url: str) -> str:
+    """Where the server is, of an address that can be one."""
+    try:
+        address = urlsplit(url)
+        host, port = address.hostname, address.port
+    except ValueError:  # half a bracket, a port beyond all ports
+        address, host, port = urlsplit(""), None, None
+    if address.username is not None:
+        raise BadInput("url holds a user's name: give the address alone, and what lets you in as key=.")
+    plain = url.isascii() and url.isprintable() and " " not in url and port != 0
+    if address.scheme not in {"http", "https"} or not host or not plain:
+        raise BadInput(f"url={shown(url)} is no address of a server: give one such as 'http://localhost:8000'.")
+    return host
 
 
 class _Stays(HTTPRedirectHandler):

@@ -54,8 +54,11 @@ class Prompt:
     @property
     def key(self) -> int:
         """A number for these contents: what tells one prompt from another among tensors."""
-        digest = hashlib.blake2b(repr((self.text, self.answer, self.spans)).encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "little", signed=True)
+        return int.from_bytes(_digest((self.text, self.answer, self.spans), 8), "little", signed=True)
+
+
+def _digest(contents: tuple[Any, ...], size: int) -> bytes:
+    return hashlib.blake2b(repr(contents).encode(), digest_size=size).digest()
 
 
 class AskedModel(nn.Module):
@@ -67,23 +70,25 @@ class AskedModel(nn.Module):
 
     opaque = True
 
-    def __init__(self, says: Says) -> None:
+    def __init__(self, says: Says, identity: str) -> None:
         super().__init__()
         self.says = says
         self.prompts: dict[int, Prompt] = {}
         self.replacements: list[str] = []  # texts in place of a unit: number THERE + 1 and on
-        self.said: dict[tuple[str, str], float] = {}
-        # What a cache on disk knows it by, as others by their weights. Of a function nothing tells whether it still
-        # says the same, so that what is cached serves this one only.
-        identity = str(getattr(says, "identity", "") or uuid.uuid4())
-        self.register_buffer("identity", torch.tensor(list(identity.encode()), dtype=torch.uint8))
+        self.said: dict[bytes, float] = {}  # by a digest of prompt and answer, which may be long
+        # What a cache on disk knows it by, as others by their weights.
+        self.register_buffer(
+            "identity", torch.tensor(list(identity.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        )
 
     def forward(self, present: Tensor, prompt: Tensor) -> Tensor:
         questions = [self.question(*variant) for variant in zip(prompt.tolist(), present.tolist(), strict=True)]
-        new = [q for q in dict.fromkeys(questions) if q not in self.said]
+        keys = [_digest(question, 16) for question in questions]
+        new = {key: question for key, question in zip(keys, questions, strict=True) if key not in self.said}
         if new:
-            self.said.update(zip(new, self._asked([q[0] for q in new], [q[1] for q in new]), strict=True))
-        log_p = torch.tensor([[self.said[q]] for q in questions], dtype=torch.float64).clamp(max=CERTAIN)
+            prompts, answers = (list(texts) for texts in zip(*new.values(), strict=True))
+            self.said.update(zip(new, self._asked(prompts, answers), strict=True))
+        log_p = torch.tensor([[self.said[key]] for key in keys], dtype=torch.float64).clamp(max=CERTAIN)
         return log_p - torch.log(-torch.expm1(log_p))
 
     def question(self, key: int, row: Sequence[int]) -> tuple[str, str]:
@@ -99,7 +104,7 @@ class AskedModel(nn.Module):
         return self.replacements.index(replacement) + THERE + 1
 
     def _asked(self, prompts: list[str], answers: list[str]) -> list[float]:
-        name = getattr(self.says, "__name__", type(self.says).__name__)
+        name = named(self.says)
         try:
             numbers = [float(number) for number in self.says(prompts, answers)]
         except WhyformerError:
@@ -126,6 +131,18 @@ class AskedModel(nn.Module):
         return numbers
 
 
+def takes_questions(model: Any) -> bool:
+    """Is it called with two things, no more and no less? What holds a model to be explained (a pipeline) is not."""
+    if not callable(model) or isinstance(model, (type, nn.Module)):
+        return False
+    try:
+        parameters = inspect.signature(model).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in places for p in parameters) == 2
+
+
 def asked_model(model: Callable[..., Any]) -> AskedModel:
     """A function of prompts and answers as a model; one that takes anything else is refused."""
     try:
@@ -135,7 +152,18 @@ def asked_model(model: Callable[..., Any]) -> AskedModel:
             f"model is a {type(model).__name__} that does not take (prompts, answers). Pass a torch.nn.Module, or a "
             f"transformers pipeline; or else: {PROTOCOL}."
         ) from None
-    return AskedModel(model)
+    # Of a function nothing tells whether it still says the same: what is cached serves this one only. A server is asked
+    # for the name of its model here, before it is called by it.
+    identity = str(getattr(model, "identity", "") or uuid.uuid4())
+    kind = type(named(model), (AskedModel,), {})  # results call a model what its class is called
+    asked: AskedModel = kind(model, identity)
+    return asked
+
+
+def named(says: Any) -> str:
+    """What a function is called, or the class of an object; a server may call its model anything."""
+    name = str(getattr(says, "__name__", type(says).__name__))
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
 
 
 class PromptInput(Modality):
