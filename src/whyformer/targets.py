@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from whyformer.errors import BadInput, NonFinite, NotOffered, UnknownName, not_allowed
 from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
@@ -142,7 +141,7 @@ def refuse_twice(scalar: str) -> None:
 
 
 def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
-    """(B,) what is explained of the target: logit, log-odds, (log-)probability; the difference for contrasts."""
+    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
     if any(t.versus is not None for t in targets):
         values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
         others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
@@ -153,14 +152,23 @@ def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
     alone = any(t.independent for t in targets) or logits_BC.shape[1] == 1
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
-    if scalar == "log_probability":
-        return logsigmoid(chosen) if alone else logits_BC.log_softmax(1).gather(1, index_B1)[:, 0]
     if alone:
-        return chosen.sigmoid()
+        return torch.nn.functional.logsigmoid(chosen) if scalar == "log_probability" else chosen.sigmoid()
     if scalar == "probability":
         return logits_BC.softmax(1).gather(1, index_B1)[:, 0]
+    if scalar == "log_probability":
+        return chosen - logits_BC.logsumexp(1)
     rest = logits_BC.scatter(1, index_B1, -torch.inf)
     return chosen - rest.logsumexp(1)
+
+
+def answer_scalar(log_probability_B1: Tensor, scalar: str) -> Tensor:
+    """(B, 1) what is explained of whole answers, from their log-probability."""
+    if scalar == "probability":
+        return log_probability_B1.exp()
+    if scalar == "log_odds":
+        return log_probability_B1 - torch.log(-torch.expm1(log_probability_B1.clamp(max=-1e-7)))
+    return log_probability_B1
 
 
 def resolve_targets(

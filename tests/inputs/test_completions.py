@@ -56,7 +56,7 @@ def test_each_word_scores_what_the_model_gives_it(serve: Serve) -> None:
         np.testing.assert_allclose(explanation.scores, expected, atol=1e-5)
         assert explanation.value == pytest.approx(FLOOR + 2.0 + 1.0 - 1.0, abs=1e-5)
         assert (explanation.scalar, explanation.target.label) == ("log_probability", ANSWER)
-        assert explanation.model == "tiny", "what the server calls it"
+        assert explanation.model == "tiny (asked)", "what the server calls it"
     assert results["shap"].base == pytest.approx(FLOOR, abs=1e-5), "a line break stands where nothing is left"
 
 
@@ -103,7 +103,10 @@ def test_what_the_model_would_say(serve: Serve) -> None:
     asked = wf.CompletionServer(serve().url)
     answer = asked.generate(PROMPT, 2)
     assert answer == f"{ANSWER}."
-    assert wf.explain(asked, (PROMPT, answer)).value == pytest.approx(known(PROMPT, ANSWER) + ELSE, abs=1e-5)
+    written = wf.explain(asked, PROMPT, generate=2)
+    assert written.target.label == answer
+    assert written.value == pytest.approx(known(PROMPT, ANSWER) + ELSE, abs=1e-5)
+    np.testing.assert_array_equal(written.scores, wf.explain(asked, (PROMPT, answer)).scores)
 
 
 def test_a_busy_server_is_asked_again(serve: Serve) -> None:
@@ -184,7 +187,7 @@ def test_whatever_a_server_calls_its_model(serve: Serve) -> None:
     name = "or\0g/\x1b[31mtiny \ud800"
     server = serve(models=(name,))
     explanation = wf.explain(wf.CompletionServer(server.url), ("France", ANSWER))
-    assert explanation.model == "or\ufffdg/\ufffd[31mtiny \ufffd"
+    assert explanation.model == "or\ufffdg/\ufffd[31mtiny \ufffd (asked)"
     assert {body["model"] for body in server.bodies} == {name}
 
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.models import CASES
 from whyformer import session
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NothingCaptured, NotOffered
 from whyformer.inputs.prompt import changed
@@ -174,16 +173,14 @@ def test_the_check_up_says_what_cannot_be_known_of_it(model: Recorded) -> None:
 
 @pytest.mark.parametrize("method", ["generic_attention", "raw_attention", "saliency", "decompx"])
 def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: str) -> None:
-    with pytest.raises(
-        (NotOffered, NothingCaptured), match=r"asked from outside.*Use a perturbation method: occlusion"
-    ):
+    with pytest.raises((NotOffered, NothingCaptured), match=r"asked from outside.*perturbation method: occlusion"):
         wf.explain(model, PAIR, method=method)
 
 
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ("a prompt alone", r"\(prompt, answer\).*generate"),
+        ("a prompt alone", r"\(prompt, answer\).*generate="),
         (["prompt", "answer"], r"\(prompt, answer\)"),
         (("a", "b", "c"), r"\(prompt, answer\)"),
         (("prompt", ""), "answer is empty"),
@@ -218,10 +215,24 @@ def test_parameters_that_do_not_fit(model: Recorded, how: dict[str, Any], words:
     assert len(model.prompts) <= 1
 
 
-def test_units_are_not_offered_for_tensors() -> None:
-    case = CASES["nn_transformer_encoder"]
-    with pytest.raises(NotOffered, match="units='word' is not offered for this kind of input"):
-        wf.explain(case.build(None), case.inputs(), units="word")
+@pytest.mark.parametrize(
+    ("inputs", "how", "words"),
+    [
+        (PAIR, {"choices": [" Paris", " Rome"]}, "choices"),
+        (PAIR, {"span": (0, 3)}, "as a whole"),
+        ("a prompt", {"generate": {"max_new_tokens": 3}}, "a number of tokens"),
+        ("a prompt", {"generate": 3}, r"no generate\(prompt, tokens\)"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_models_at_hand(model: Recorded, inputs: Any, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotOffered, match=words):
+        wf.explain(model, inputs, **how)
+    assert not model.prompts
+
+
+def test_an_answer_is_a_span_anyway(model: Recorded) -> None:
+    np.testing.assert_array_equal(wf.explain(model, PAIR, span=True).scores, wf.explain(model, PAIR).scores)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
-from whyformer.explainer import Explainer
-from whyformer.inputs.segments import Stretches
+from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
@@ -151,7 +150,7 @@ def compare(
     reference: Any = None,
     target: Aims = None,
     scalar: Scalar = "logit",
-    units: Stretches = "token",
+    units: Segments = "token",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -177,8 +176,8 @@ def compare(
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)
     how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how |= {"seed": seed, "progress": progress, "cache": cache, "units": units}
-    opened = games_of(explainer, inputs, perturb=perturb, **how)
+    how["units"] = units
+    opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
     with opened as games:
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:

@@ -76,7 +76,7 @@ def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> 
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
     path = _path(entry, games, scalar)
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
-    how |= {} if games.stretches == "token" else {"units": games.stretches}
+    how |= games.asked
     explain: Any = partial(games.explainer.explain, **how, **entry.options)
     if path is not None and path.is_file():
         known = dataclasses.replace(read_piece(Contender, path), options=entry.options)

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from whyformer.engines.perturbation.game import COLUMNS, Game, Store, digest, folder_of, weights_digest
+from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
@@ -42,13 +43,12 @@ class Games:
         progress: bool | None = None,
         cache: str | Path | None = None,
         perturb: bool = True,
-        units: str | Sequence[Any] = "token",
+        units: Any = "token",
     ) -> None:
-        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress}
-        source, self.stretches = explainer.source(inputs), units
-        if units != "token":
-            source.modality.segment(units)
-        self.session = session = Session(explainer, source, target=target, scalar=scalar, **how)
+        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
+        self.session = session = Session(explainer, inputs, target=target, scalar=scalar, **how)
+        # What explanations are asked for besides the method, so that they are of the same.
+        self.asked = {"units": units}
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
@@ -153,7 +153,7 @@ class Games:
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
             len(parts),
-            partial(_say, run, row, variants, queries),
+            partial(_say, run, row, variants, queries, Prefix(run, row)),
             batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
             store=self._store(variants, len(parts), self.targets[number], columns),
             draws=variants.draws,
@@ -186,7 +186,7 @@ def _as_tensors(session: Session) -> dict[str, Any]:
     return {**batch.tensors, **batch.constants}
 
 
-def _say(run: Run, row: int, variants: Variants, queries: Queries | None, present_MP: Array) -> Array:
+def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix: Prefix, present_MP: Array) -> Array:
     """(M, 3) probability, logit, and whether the target is predicted; the mean over draws.
 
     A detector says one thing more: whether another query took the object over.
@@ -194,13 +194,12 @@ def _say(run: Run, row: int, variants: Variants, queries: Queries | None, presen
     total = np.zeros((len(present_MP), COLUMNS if queries is None else COLUMNS + 1))
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
-        parts = queries.say(batch) if queries is not None else _said(run, row, batch)
+        parts = queries.say(batch) if queries is not None else _said(run, row, prefix.logits(batch).float())
         total += np.stack([p.double().cpu().numpy() for p in parts], 1)
     return total / variants.draws
 
 
-def _said(run: Run, row: int, batch: Batch) -> list[Tensor]:
-    logits = run.forward(batch, [row] * batch.size).float()
+def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
     target = run.targets[row]
     targets = [target] * len(logits)
     single = logits.shape[1] == 1  # a number, not a class: there is no probability

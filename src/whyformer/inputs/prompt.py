@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.batch import Batch, Decoding, Raw
 from whyformer.inputs.segments import Span, spans_of
 from whyformer.types import Target, Units
 
@@ -155,7 +155,8 @@ def asked_model(model: Callable[..., Any]) -> AskedModel:
     # Of a function nothing tells whether it still says the same: what is cached serves this one only. A server is asked
     # for the name of its model here, before it is called by it.
     identity = str(getattr(model, "identity", "") or uuid.uuid4())
-    kind = type(named(model), (AskedModel,), {})  # results call a model what its class is called
+    # Results call a model what its class is called; by the last words of that, models of transformers are known.
+    kind = type(f"{named(model)} (asked)", (AskedModel,), {})
     asked: AskedModel = kind(model, identity)
     return asked
 
@@ -185,8 +186,14 @@ class PromptInput(Modality):
     def kind(self) -> str:
         return "prompt"
 
-    def segment(self, units: str | Sequence[Any]) -> None:
-        self.size = "word" if isinstance(units, str) and units == "token" else units  # there is no tokenizer
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        if decoding.choices or isinstance(decoding.span, tuple) or isinstance(decoding.generate, Mapping):
+            raise NotOffered(
+                "choices, a range as span, and settings for generate are for models at hand. Here the answer is "
+                "explained as a whole: give it, (prompt, answer), or generate= a number of tokens."
+            )
+        self.decoding = decoding
+        self.size = "word" if isinstance(segments, str) and segments == "token" else segments  # there is no tokenizer
 
     # Encoding
 
@@ -204,10 +211,12 @@ class PromptInput(Modality):
         )
 
     def _prompt(self, pair: Raw) -> Prompt:
+        if isinstance(pair, str) and self.decoding.generate is not None:
+            pair = pair, self._generated(pair, self.decoding.generate)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadInput(
                 f"the input is {shown(pair)}, and a model that is asked from outside takes (prompt, answer), two "
-                "texts: the answer is what is explained. What a server would answer, server.generate(prompt) says."
+                "texts: the answer is what is explained. For what a server itself answers: generate= so many tokens."
             )
         text, answer = pair
         if not answer:
@@ -216,6 +225,18 @@ class PromptInput(Modality):
         if not spans:
             raise BadInput(f"the prompt {shown(text)} has no {self._name}: there is nothing to explain by.")
         return Prompt(text, answer, spans)
+
+    def _generated(self, prompt: str, tokens: Any) -> str:
+        """What the model itself answers, where it can be asked for that."""
+        generate = getattr(self.model.says, "generate", None)
+        if generate is None:
+            raise NotOffered(
+                f"{named(self.model.says)} has no generate(prompt, tokens): give the answer, (prompt, answer)."
+            )
+        answer = str(generate(prompt, tokens))
+        if not answer:
+            raise NotOffered(f"the model answers nothing to {shown(prompt)}: there is nothing to explain.")
+        return answer
 
     @property
     def _name(self) -> str:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
 from whyformer.errors import BadInput
-from whyformer.parameters import Filled, OneOf, Words
 
 Span = tuple[int, int]  # first character, and the one after the last
 
 SIZES = ("token", "word", "sentence")
-Stretches = Annotated[
-    Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[tuple[int, int]], Filled()],
-    Words("'token', 'word', 'sentence', or a list of (start, end), ranges of characters"),
-]
 # A sentence ends at its mark, with what closes it, where a space or the end follows; CJK marks need no space.
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
 # What is followed by a full stop without ending anything: titles, initials, enumerations, common abbreviations.
