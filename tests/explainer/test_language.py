@@ -321,11 +321,11 @@ def test_variants_go_on_from_a_shared_beginning(
     assert tokens < sum(read) or "units" in how  # of few long variants the beginning itself is read once more
 
 
-def test_a_prompt_is_not_left_out_as_a_whole() -> None:
-    with pytest.raises(NotOffered, match="nothing to read"):
-        wf.explain(
-            model("llama"), (PROMPT, ANSWER), processor=tokenizer(), method="occlusion", units="sentence", span=True
-        )
+def test_of_a_prompt_that_goes_as_a_whole_the_last_token_stays() -> None:
+    lm, how = model("llama"), {"method": "occlusion", "units": "sentence", "span": True}
+    only = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), **how)  # type: ignore[arg-type]
+    whole, rest = (answer_log_probability(lm, prompt, ids(ANSWER)).item() for prompt in (ids(PROMPT), ids(PROMPT)[-1:]))
+    assert only.scores[0] == pytest.approx(whole - rest, abs=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

@@ -91,6 +91,7 @@ class Comparison(Result):
     warnings: tuple[str, ...] = ()
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    value: str = "probability of the target"  # what curves are of
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
@@ -165,7 +166,9 @@ def compare(
     image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
     "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
     "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
-    cache: a folder in which everything that was computed is kept; a stopped job goes on from there.
+    units: what counts as a part, as for ``explain``. Answers of language models, (prompt, answer), are judged as a
+    whole, by their log-probability. cache: a folder in which everything that was computed is kept; a stopped job goes
+    on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -244,7 +247,15 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
+        value=_value(games),
     )
+
+
+def _value(games: Games) -> str:
+    """What the curves are of."""
+    if games.modality.opaque:
+        return f"{games.scalar.replace('_', '-')} of the answer"
+    return "log-probability of the answer" if games.batch.answers else "probability of the target"
 
 
 def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:

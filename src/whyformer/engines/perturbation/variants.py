@@ -141,7 +141,9 @@ class Deleted(Variants):
         self.owners = np.repeat(np.arange(len(players)), self.sizes)
         self.real = one.keep_BN[0].cpu().numpy()
         most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
-        if most == (one.answers[0].start + 1 if one.answers else int(self.real.sum())):
+        # An answer follows something: of a prompt that goes as a whole, the last token stays.
+        self.last = int(one.keep_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
+        if most == int(self.real.sum()):
             raise NotOffered(
                 "deleting every token leaves the model nothing to read, since this input has no special tokens that "
                 f"stay: use {_or_token_id(others)}."
@@ -159,6 +161,8 @@ class Deleted(Variants):
         width = len(self.real)
         there = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
         there[:, self.positions] = np.asarray(present_MP)[:, self.owners]
+        if self.last is not None:
+            there[~there[:, : self.last + 1].any(1), self.last] = True
         index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in there]))
         tensors = {
             k: v[0][index.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(index)]
