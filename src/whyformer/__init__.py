@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
+    from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
     from whyformer.language.citations import Citations as Citations
@@ -53,6 +54,7 @@ _HOMES = {
     "CheckUp": "whyformer.checks.result",
     "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.compare",
+    "CompletionServer": "whyformer.inputs.completions",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Generation": "whyformer.types",
@@ -95,6 +97,7 @@ __all__ = [
     "CheckUp",
     "Citations",
     "Comparison",
+    "CompletionServer",
     "Explainer",
     "Explanation",
     "Generation",

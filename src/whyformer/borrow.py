@@ -163,6 +163,8 @@ def names_no_padding(model: nn.Module) -> bool:
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
     """Quantised or inference-mode weights cannot be differentiated through: say so before running."""
+    if getattr(model, "opaque", False):
+        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
     if getattr(model, "is_quantized", False):
         raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}")
     for module in modules_of(model):

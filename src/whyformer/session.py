@@ -144,7 +144,8 @@ class Session:
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         self.target, self.seed = target, seed
-        self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
+        reads_itself = source.modality.compares or source.modality.opaque
+        self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)

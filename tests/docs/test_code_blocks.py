@@ -87,6 +87,7 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),
     "docs/guide/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
+    "docs/guide/servers.md": says(r"\('Bob has a blue bike\.', [0-9.]+\) 5 requests"),
     "docs/guide/patch_grid.md": numbers_before_and_after_smoothing,
     "docs/guide/tables.md": says("Feature permutation"),
     "docs/methods/grad_cam.md": a_picture,

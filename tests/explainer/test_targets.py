@@ -43,6 +43,16 @@ def test_labels_that_exclude_each_other_share_one_probability() -> None:
     assert found[0].value == pytest.approx(model(**text()).logits.detach().softmax(1)[0, 2].item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", [{}, {"problem_type": "multi_label_classification"}], ids=["one of them", "each"])
+def test_a_log_probability_is_the_logarithm_of_the_probability(kind: dict[str, Any]) -> None:
+    model = bert("SequenceClassification", **kind)
+    how: dict[str, Any] = {"method": "input_x_gradient", "target": 2}
+    plain = wf.explain(model, text(), scalar="probability", **how)
+    for row, explanation in enumerate(wf.explain(model, text(), scalar="log_probability", **how)):
+        assert explanation.value == pytest.approx(np.log(plain[row].value), abs=1e-5)
+        np.testing.assert_allclose(explanation.scores, plain[row].scores / plain[row].value, atol=1e-5)
+
+
 def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
     """The module that an error says how to write, written as it says, with other places put into its last line."""
     message = str(error)
@@ -331,7 +341,7 @@ def test_deleted_tokens_move_the_position() -> None:
     with wf.Explainer(model).session({"input_ids": ids}, target=target) as session:
         run = session.run([0])
         there = np.array([[True, False, True], [False, True, True], [True, True, False]])
-        variants = Deleted(run.batch, "input_ids", [1, 3, 7]).batch(there)
+        variants = Deleted(run.batch, "input_ids", [(1,), (3,), (7,)]).batch(there)
     assert variants.positions == (4, 4, 5)
 
 

@@ -87,6 +87,8 @@ class Redrawn:
                 raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be drawn anew and put back.")
         self.model = model
         self._parameters = dict(model.named_parameters())
+        if not self._parameters:
+            raise NotOffered("the model has no weights here that could be drawn anew: it is asked from outside.")
         self._originals: dict[str, Tensor] = {}
 
     def __enter__(self) -> Redrawn:

@@ -247,8 +247,15 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
-        value="log-probability of the answer" if games.batch.answers else "probability of the target",
+        value=_value(games),
     )
+
+
+def _value(games: Games) -> str:
+    """What the curves are of."""
+    if games.modality.opaque:
+        return f"{games.scalar.replace('_', '-')} of the answer"
+    return "log-probability of the answer" if games.batch.answers else "probability of the target"
 
 
 def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:

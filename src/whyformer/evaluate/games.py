@@ -226,7 +226,8 @@ def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
     target = run.targets[row]
     targets = [target] * len(logits)
     single = logits.shape[1] == 1  # a number, not a class: there is no probability
-    probability = scalar_of(logits, targets, "logit" if single else "probability")
+    known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
+    probability = scalar_of(logits, targets, known_as)
     stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
     return [probability, scalar_of(logits, targets, "logit"), stays]
 

@@ -72,6 +72,7 @@ class Modality(ABC):
     has_categories = False  # some of its columns are categories
     reference: Any = None  # rows that means and resampling are taken from, where the description names some
     reference_name = ""
+    opaque = False  # the model is asked from outside: nothing of it can be seen, or differentiated
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     objects = False  # a detector's: one explanation per object that it found
@@ -168,6 +169,8 @@ class Modality(ABC):
     # Parts of the input away, several at a time
 
     takes_token_ids = False  # any token id can stand for an absent unit
+    takes_texts = False  # any text can
+    deletes_several = False  # "delete" leaves out any number of units at once, without tensors of other lengths
 
     def trimmed(self, one: Batch) -> Batch:
         """One input without the padding at its end."""

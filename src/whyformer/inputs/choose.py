@@ -18,6 +18,7 @@ from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import SIZES, are_packed
+from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
 from whyformer.inputs.seq2seq import Seq2SeqInput
 from whyformer.inputs.similarity import SimilarityInput, compares_texts
 from whyformer.inputs.table import TableInput
@@ -45,6 +46,8 @@ def register_modality(recognises: Recognises, make: Makes) -> None:
 
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
+    if isinstance(model, AskedModel):
+        return PromptInput(model, processor)
     for recognises, make in KINDS:
         if recognises(model, processor, inputs):
             return make(model, processor)
@@ -131,7 +134,9 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
 
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
-    """The model and processor inside a transformers pipeline."""
+    """The model and processor inside a transformers pipeline; a function that is asked, as a model."""
+    if takes_questions(model):
+        return asked_model(model), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
         pipeline_processor = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
@@ -141,4 +146,6 @@ def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
             f"model is the name {str(model)!r}: load it first, e.g. "
             "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
         )
+    if callable(model) and not isinstance(model, (type, nn.Module)):
+        return asked_model(model), processor
     return model, processor

@@ -170,7 +170,8 @@ class _seeded:  # noqa: N801  (reads as a statement)
 def _default_replacement(run: Run) -> str:
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
-        if (name != "delete" or run.segments) and (masked or name != "attention_mask"):
+        deletes = run.segments or run.modality.deletes_several
+        if (name != "delete" or deletes) and (masked or name != "attention_mask"):
             return name
     raise NotOffered(
         "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "

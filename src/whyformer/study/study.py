@@ -17,7 +17,7 @@ from whyformer.borrow import known_about, modules_of
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
-from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
@@ -67,6 +67,8 @@ AROUND = (
     "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
     "the layers); attention methods follow the layers, and miss what those tell the head directly."
 )
+
+OPAQUE = "the model is asked from outside (a function, a server): no attention of it can be seen."
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
@@ -162,6 +164,8 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
 
 def study_one(modality: Modality, one: Batch) -> Study:
     """The study of one input; attention that was seen in part is refused."""
+    if modality.opaque:
+        return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
     called = Called()
     study = _followed(modality, one, called)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])

@@ -25,6 +25,8 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
     entries = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
+    if explanation.scalar == "log_probability" and not explanation.prediction.label:
+        del entries[0]  # an answer that was given: what the model would say itself was not asked
     entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         entries.append(Fact("model", explanation.model))

@@ -114,10 +114,13 @@ def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
 def game_of_scores(run: Run, row: int, variants: Variants, parts: int) -> Game:
     """The game in which the one thing said of a variant is the explained value."""
     prefix = Prefix(run, row)
+    batches: Callable[[Array], Sequence[Sequence[int]]] = partial(variants.batches, size=run.batch_size)
+    if run.modality.opaque and run.batch.size == 1:  # a server may be slow; of several inputs each is a step
+        batches = lambda present_MP: run.track(variants.batches(present_MP, run.batch_size), "asking")  # noqa: E731
     return Game(
         parts,
         partial(_score, run, row, variants, prefix),
-        batches=partial(variants.batches, size=run.batch_size),
+        batches=batches,
         draws=variants.draws,
         columns=1,
         whole=[float(run.value_B[row])],

@@ -87,7 +87,7 @@ class Replaced(Filled):
     """
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        if replacement == "delete":
+        if replacement == "delete" and not run.modality.deletes_several:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
         # Padding at the end is cut off, since every variant would pay for it.
@@ -228,7 +228,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
         return known[0]
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known:
+    if isinstance(replace, str) and replace not in known and not modality.takes_texts:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 
@@ -247,7 +247,7 @@ def grouped_variants(
 ) -> Variants:
     """The variants of one input without groups of its units; one_away: one group at a time."""
     modality = run.modality
-    if replacement != "delete":
+    if replacement != "delete" or modality.deletes_several:
         return Replaced(run, row, players, replacement)
     others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
     if modality.multi_input or run.study.extra:
