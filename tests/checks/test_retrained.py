@@ -202,9 +202,7 @@ def texts(tokenizer: Any) -> RetrainedAttention:
     return wf.retrained_attention(folders.bert(), TEXTS, labels, processor=tokenizer, **how)
 
 
-def test_texts_and_every_door(
-    texts: RetrainedAttention, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_and_every_door(texts: RetrainedAttention, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(texts.models) == 3 + 2 + 4
     assert 0 < texts.cost.backwards < texts.cost.forwards
     for ending in ("json", "npz"):

@@ -31,11 +31,18 @@ if TYPE_CHECKING:
 
 STARTS = ("model", "fresh")
 FEWEST = 10  # examples: with less, a split leaves nothing to measure on
-SLACK = 0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy that is no loss
+SLACK = (
+    0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy that is no loss
+)
 FAR = 0.2  # JSD in nats from which two maps tell different stories
 NAN = math.nan
 MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
-GUIDES = ("MLP, uniform weights", "MLP, weights it learns", "MLP, the model's attention", "MLP, the adversary's attention")
+GUIDES = (
+    "MLP, uniform weights",
+    "MLP, weights it learns",
+    "MLP, the model's attention",
+    "MLP, the adversary's attention",
+)
 
 
 @dataclass(frozen=True)
@@ -272,8 +279,15 @@ class _Trial:
         looks = [float(jsd(said.attention[row], self.base.attention[row])) for row in rows if said.attention]
         far = float(np.mean(looks)) if looks else NAN
         return TrainedModel(
-            name, weight, float(hits.mean()), float(low[0]), float(high[0]), _f1(guess, truth), float(np.mean(apart)), far
-        )  # fmt: skip
+            name,
+            weight,
+            float(hits.mean()),
+            float(low[0]),
+            float(high[0]),
+            _f1(guess, truth),
+            float(np.mean(apart)),
+            far,
+        )
 
 
 def _f1(guess: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -> float:

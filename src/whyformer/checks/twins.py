@@ -1,7 +1,8 @@
 """Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere.
 
-The model itself is read and never changed. A twin is a copy of it, trained without dropout (its passes draw the same random
-numbers each time), by Adam, for a number of epochs; the last state counts, so that nothing is chosen on validation examples.
+The model itself is read and never changed. A twin is a copy of it, trained without dropout (its passes draw the same
+random numbers each time), by Adam, for a number of epochs; the last state counts, so that nothing is chosen on the
+validation examples.
 """
 
 from __future__ import annotations
@@ -311,6 +312,4 @@ def guided(
             optimizer.step()
     with torch.no_grad():
         parts = [examples.validation[i : i + step] for i in range(0, len(examples.validation), step)]
-        return {
-            row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)
-        }
+        return {row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)}

@@ -1,7 +1,7 @@
 """Where heads stand: in the encoder, the decoder or the cross-attention, or in a stream of another kind of model.
 
-A model with several streams of tokens has heads over each of them and between them. Here each attention call is told who
-asks and who is asked, so that roles, confidence, profiles and relevance are read from the right positions.
+A model with several streams of tokens has heads over each of them and between them. Here each attention call is told
+who asks and who is asked, so that roles, confidence, profiles and relevance are read from the right positions.
 """
 
 from __future__ import annotations

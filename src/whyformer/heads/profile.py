@@ -96,7 +96,12 @@ class LayerProfile(Result):
     def rows(self) -> list[dict[str, Any]]:
         curves = {name: self.curve(name) for name in CURVES}
         return [
-            {"layer": layer, **place_of(self.parts, layer), **{name: float(curve[layer]) for name, curve in curves.items()}, "path": path}
+            {
+                "layer": layer,
+                **place_of(self.parts, layer),
+                **{name: float(curve[layer]) for name, curve in curves.items()},
+                "path": path,
+            }
             for layer, path in enumerate(self.paths)
         ]
 

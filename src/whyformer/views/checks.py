@@ -178,8 +178,8 @@ def retrained_page(result: Any) -> Page:
         (Panel((Table(columns, rows),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
         (Fact("training", settings), Fact("cost", cost_of(result.cost))),
         result.warnings,
-        "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the more "
-        "so the larger λ. The MLP sees one position at a time.",
+        "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
+        "more so the larger λ. The MLP sees one position at a time.",
     )
     return Page(result.title, (view,), tuple(lead))
 

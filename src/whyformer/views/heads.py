@@ -39,7 +39,7 @@ def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = F
 
 
 def by_part(values_L: Array, parts: Sequence[str] | None) -> list[tuple[str, Array]]:
-    """The layers of each part (encoder, decoder, cross) by its name; all of them, unnamed, where there is one stream."""
+    """The layers of each part (encoder, decoder, cross) by its name; all of them, unnamed, for one stream."""
     if parts is None:
         return [("", values_L)]
     names = dict.fromkeys(parts)

@@ -68,9 +68,7 @@ def generic_relevance(
     self_in_rule_10: bool = True,
 ) -> Maps:
     """Rules 6, 7, 10 and 11 over the schedule; ``maps`` are Ā of eq. 5 by site (sites left out change nothing)."""
-    state, _ = relevance_states(
-        schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10
-    )
+    state, _ = relevance_states(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
     final = {s: state(s, schedule.last(s)) for s in schedule.streams}
     heard = {
         s: schedule.reduced([s], schedule.links).streams for s in schedule.streams
