@@ -178,8 +178,8 @@ def print_heads(model: nn.Module, tokenizer: Any, test: Sequence[Sentence]) -> N
     pairs = [s.pair for s in test]
     found = heads.roles(model, pairs, processor=tokenizer, alignments=[s.alignment for s in test])
     sure = heads.head_importance(model, pairs, processor=tokenizer, kind="confidence")
-    matter = heads.head_importance(model, pairs[:50], processor=tokenizer, kind="ablation")
-    passing = heads.head_importance(model, pairs[:50], processor=tokenizer, kind="relevance", rule="generic")
+    matter = heads.head_importance(model, pairs[:20], processor=tokenizer, kind="ablation")
+    passing = heads.head_importance(model, pairs[:20], processor=tokenizer, kind="relevance", rule="generic")
     print("| part | layer | head | role | offset: share | aligned | rare | confidence | relevance | ablation |")
     print("|---" * 10 + "|")
     for row in found.rows():
@@ -192,7 +192,7 @@ def print_heads(model: nn.Module, tokenizer: Any, test: Sequence[Sentence]) -> N
             f"{row['rare']:.2f} | {numbers} |"
         )
     print(f"\nchance: aligned {found.aligned_chance:.2f}, rare {found.rare_chance:.2f}\n")
-    profile = heads.layer_profile(model, pairs[:50], processor=tokenizer)
+    profile = heads.layer_profile(model, pairs[:20], processor=tokenizer)
     print("| part | layer | relevance added | entropy | distance |\n|---|---|---|---|---|")
     for row in profile.rows():
         curves = " | ".join(f"{row[name]:.2f}" for name in ("relevance added", "entropy", "distance"))
@@ -208,7 +208,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     model, tokenizer = train(arguments.steps, seed=arguments.seed)
-    test = sentences(200, seed=10_000 + arguments.seed)
+    test = sentences(100, seed=10_000 + arguments.seed)
     print(f"{exact(model, tokenizer, test):.1%} of {len(test)} new sentences are translated without a mistake\n")
     if arguments.heads:
         print_heads(model, tokenizer, test)

@@ -158,9 +158,9 @@ def stream_relevance(run: Run) -> list[Tensor]:
         if after == START and link is not None and link.placed_BNM is not None:
             add(link.source, schedule.last(link.source), of, rows_BN @ link.placed_BNM.to(rows_BN))
 
-    for stream, rows_BN in run.by_stream(run.readout_BN.float()).items():
+    for stream, read_BN in run.by_stream(run.readout_BN.float()).items():
         for of in schedule.streams:
-            add(stream, schedule.last(stream), of, rows_BN)
+            add(stream, schedule.last(stream), of, read_BN)
     added = [torch.zeros(site.attention_BHQK.shape[:2], device=run.readout_BN.device) for site in sites]
     for step in reversed([s for s in schedule.steps if s.used]):
         maps_BHQK = heads[step.site]
