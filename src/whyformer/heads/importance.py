@@ -73,6 +73,7 @@ class HeadImportance(Result):
     """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
 
     what: ClassVar[str] = "head importance"
+    later: ClassVar[tuple[str, ...]] = ("parts",)
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
         "parts": "L",

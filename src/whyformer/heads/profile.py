@@ -65,6 +65,7 @@ class LayerProfile(Result):
     """Per layer, the mean over inputs of each curve with its 95 % limits; ``samples`` (S, 4, L) holds every input."""
 
     what: ClassVar[str] = "layer profile"
+    later: ClassVar[tuple[str, ...]] = ("parts",)
     axes: ClassVar[Mapping[str, str]] = {"paths": "L", "parts": "L", "samples": "SCL"}
 
     samples: Float32

@@ -74,6 +74,7 @@ class HeadRoles(Result):
     """Shares (L, H) behind each role; NaN where a layer has fewer heads, or where a role needs text."""
 
     what: ClassVar[str] = "head roles"
+    later: ClassVar[tuple[str, ...]] = ("parts", "aligned")
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
         "parts": "L",
