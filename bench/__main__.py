@@ -14,6 +14,7 @@ BY_NAME = {
     "heads_pruning",
     "known_truth",
     "recommendation",
+    "retrained_attention",
     "tabular_study",
     "tcav_seeds",
 }

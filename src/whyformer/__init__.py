@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from whyformer.capture.intercept import mark_attention as mark_attention
     from whyformer.checks.check import check as check
     from whyformer.checks.result import CheckUp as CheckUp
+    from whyformer.checks.retrained import retrained_attention as retrained_attention
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
     from whyformer.evaluate.compare import Comparison as Comparison
@@ -75,6 +76,7 @@ _HOMES = {
     "load": "whyformer.result",
     "mark_attention": "whyformer.capture.intercept",
     "recommend": "whyformer.evaluate.recommend",
+    "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
     "to_shap": "whyformer.result",
 }
@@ -130,6 +132,7 @@ __all__ = [
     "mark_attention",
     "methods",
     "recommend",
+    "retrained_attention",
     "tables",
     "tcav",
     "to_shap",

@@ -50,6 +50,7 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.evaluate.compare",
     "whyformer.evaluate.recommend",
     "whyformer.checks.result",
+    "whyformer.checks.retrained",
     "whyformer.language.citations",
 )
 Kind = TypeVar("Kind", bound="Result")
@@ -64,6 +65,7 @@ class Result(ABC):
 
     what: ClassVar[str]
     last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
+    later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
     # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
     axes: ClassVar[Mapping[str, str]] = {}
 
@@ -170,7 +172,9 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     hints = _hints(kind)
+    later = kind.later if issubclass(kind, Result) else ()
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    fields = {name: part for name, part in fields.items() if part is not None or name not in later}
     return {name: _free(part) if hints[name] == dict[str, Any] else to_plain(part) for name, part in fields.items()}
 
 

@@ -12,6 +12,7 @@ from tests.views import samples
 from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.result import CheckUp, Finding
+from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
 from whyformer.evaluate.compare import ComparedMethod, Comparison, MetricScore
 from whyformer.evaluate.recommend import Choice, Outcome, Recommendation
@@ -33,7 +34,7 @@ from whyformer.types import Cost, Explanation, Target
 NAN = float("nan")
 COST = Cost(forwards=1, backwards=1, seconds=0.0123)
 PATHS = ("model.layers.0.attention", "model.layers.1.attention", "model.layers.2.attention")
-MODEL = "BertForSequenceClassification"
+BERT = "BertForSequenceClassification"
 LAYERS, HEADS = 3, 4
 
 
@@ -74,7 +75,7 @@ def head_importance() -> HeadImportance:
         direction=table(2, signed=True),
         cost=COST,
         warnings=("5 inputs say little.",),
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -93,7 +94,7 @@ def pruning_curve(seed: int = 0) -> PruningCurve:
         name="gradient, least first" if seed == 0 else f"random, seed {seed}",
         heads=11,
         cost=COST,
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -129,7 +130,7 @@ def head_roles() -> HeadRoles:
 def layer_profile() -> LayerProfile:
     draws = np.random.default_rng(8).random((6, 4, LAYERS)).astype(np.float32)
     draws[:, 3] = np.nan
-    return LayerProfile(draws, PATHS, 6, COST, ("6 inputs say little.",), MODEL)
+    return LayerProfile(draws, PATHS, 6, COST, ("6 inputs say little.",), BERT)
 
 
 def circuits() -> Circuits:
@@ -144,7 +145,7 @@ def direct_shares() -> DirectShares:
     shares = np.stack([table(12, signed=True), table(13, signed=True)])
     value = np.array([1.5, -0.5], np.float32)
     rest = (value - np.nansum(shares, (1, 2))).astype(np.float32)
-    return DirectShares(shares, rest, value, (Target(1, "positive"), Target(0, "negative")), PATHS, COST, MODEL)
+    return DirectShares(shares, rest, value, (Target(1, "positive"), Target(0, "negative")), PATHS, COST, BERT)
 
 
 def syntactic_heads() -> SyntacticHeads:
@@ -192,7 +193,7 @@ def maximized() -> Maximized:
     rows, columns = np.mgrid[0:32, 0:32]
     image = np.stack([rows * 8, columns * 8, 255 - rows * 4 - columns * 4], -1).astype(np.uint8)
     history = tuple(float(x) for x in 5 - 4 * np.exp(-np.arange(40) / 10))
-    return Maximized("class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), MODEL)
+    return Maximized("class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), BERT)
 
 
 def row_attention() -> RowAttention:
@@ -219,7 +220,7 @@ def corpus_explanation() -> CorpusExplanation:
         signed=True,
         warnings=("mind the gap",),
         seconds=1.5,
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -280,7 +281,7 @@ def comparison() -> Comparison:
         inputs=2,
         variants=30,
         warnings=("2 inputs say little.",),
-        model=MODEL,
+        model=BERT,
         options={"aopc": {"value": "logit"}},
     )
 
@@ -302,7 +303,7 @@ def recommendation() -> Recommendation:
         chosen_on=12,
         reported_on=8,
         warnings=("few inputs",),
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -328,7 +329,7 @@ def check_up() -> CheckUp:
         "randomisation": Randomisation("generic_attention", stages, 0.1, 0.2, 3.5, (0.1, 0.2)),
     }
     return CheckUp(
-        model=MODEL,
+        model=BERT,
         method="generic_attention",
         inputs=1,
         findings=(
@@ -339,6 +340,13 @@ def check_up() -> CheckUp:
         seed=3,
         seconds=1.5,
     )
+
+
+def retrained_attention() -> RetrainedAttention:
+    names = [(name, NAN) for name in (MODEL, CONTROL, UNIFORM)] + [("adversary", w) for w in (0.0, 0.1)]
+    twins = [TrainedModel(name, w, 0.9, 0.85, 0.95, 0.89, i / 20, i / 10) for i, (name, w) in enumerate(names)]
+    guides = [TrainedModel(name, NAN, 0.8, 0.7, 0.9, 0.79, 0.1, NAN) for name in GUIDES]
+    return RetrainedAttention((*twins, *guides), 80, 20, BERT, 0.1, {"epochs": 3, "seed": 0}, COST, ("mind the gap",))
 
 
 ALL: dict[type[Result], Callable[[], Any]] = {
@@ -361,4 +369,5 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     Comparison: comparison,
     Recommendation: recommendation,
     CheckUp: check_up,
+    RetrainedAttention: retrained_attention,
 }
