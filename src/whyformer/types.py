@@ -73,6 +73,7 @@ class Target:
     versus_label: str = ""
     position: int | None = None  # output position, for models with one output per token
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
+    end: int | None = None  # the last token of an answer whose first is ``position`` (question answering)
 
     def __str__(self) -> str:
         name = self.label or str(self.index)

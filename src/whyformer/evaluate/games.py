@@ -161,6 +161,7 @@ class Games:
             target.index,
             target.versus,
             target.position,
+            target.end,
             *variants.contents(parts),
         )
         return Store(self.folder / f"{name}.variants", parts, columns)

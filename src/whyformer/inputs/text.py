@@ -17,7 +17,7 @@ from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, Un
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import drawn_inputs
-from whyformer.inputs.language import answered, has_answers, is_causal, without_tokens
+from whyformer.inputs.language import answered, has_answers, is_causal, spans_without, without_tokens
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, words_of
 from whyformer.targets import logits_of
@@ -419,9 +419,10 @@ class TextInput(Modality):
         }
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
-        gone = [[rank] for rank in range(len(positions))] if one.positions else []
-        chosen = without_tokens(one.positions * len(gone), gone)
-        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen)
+        gone = [[rank] for rank in range(len(positions))]
+        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
+        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans)
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:

@@ -260,7 +260,7 @@ def _confirmed(
     """
     site, extra, front = where
     fits = site.queries == site.keys == modality.length(run.one) + extra
-    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions:
+    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout
     other = reordered(run.one, modality.length(run.one))
     each = Readout("rows", rows=tuple(range(site.keys)))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.language import without_tokens
+from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
 from whyformer.types import Units
@@ -152,9 +152,11 @@ class Deleted(Variants):
         }
         keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
         # Counted among the real tokens.
-        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if self.one.positions else []
-        chosen = without_tokens(self.one.positions * len(gone), gone)
-        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen)
+        one = self.one
+        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if one.positions or one.spans else []
+        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
+        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans)
 
 
 def _or_token_id(names: Sequence[str]) -> str:
