@@ -298,6 +298,40 @@ def test_a_token_that_is_deleted_takes_the_answer_along() -> None:
         assert result.scores[gone] == pytest.approx(result.value - without, abs=1e-5)
 
 
+def test_an_answer_inside_words() -> None:
+    """Pieces of words, by their characters: what stands in the context is the label, not the pieces joined."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    context = "Anna Müller lives in New-York."
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=90, special_tokens=["<s>", "<pad>", "</s>"], show_progress=False)
+    made.train_from_iterator([context] * 3, trainer)
+    made.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    names = {"cls_token": "<s>", "pad_token": "<pad>", "sep_token": "</s>"}
+    pieces = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **names
+    )
+    config = transformers.RobertaConfig(**(ENCODER | {"num_labels": 2, "pad_token_id": 1, "vocab_size": 90}))
+    model = seeded(lambda: transformers.RobertaForQuestionAnswering(config))
+    for target, label in {"müller lives": "Müller lives", "York": "York"}.items():
+        result = wf.explain(model, ("lives", context), processor=pieces, target=target)
+        assert result.target.label.endswith(label)
+        tokens = pieces("lives", context)
+        characters = [tokens.token_to_chars(i) for i in (result.target.position, result.target.end)]
+        assert context[characters[0].start : characters[1].end].strip() == result.target.label
+
+
+def test_answers_found_by_beams_are_refused() -> None:
+    import transformers
+
+    config = transformers.XLMConfig(emb_dim=32, n_layers=1, n_heads=2, vocab_size=len(PLACES), pad_index=0)
+    model = seeded(lambda: transformers.XLMForQuestionAnswering(config))
+    with pytest.raises(NotOffered, match="ForQuestionAnsweringSimple"):
+        wf.explain(model, QUESTION, processor=pair_tokenizer(), method="occlusion")
+
+
 def test_every_method_that_applies_explains_an_answer() -> None:
     refused = []
     for method in wf.list_methods():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
 from whyformer.targets import logits_of
 from whyformer.types import Target
 
-LONGEST = 15  # tokens of an answer that the model gives by itself, as in transformers' pipeline
+LONGEST = 15  # tokens of an answer that the model gives by itself, as transformers' pipeline had it
 ABSENT = -1e4  # the logit of a token that is none; finite, so that its gradient is
 ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the same choice among the others
 
@@ -41,6 +41,11 @@ class SpanInput(LocatedInput):
 
     def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
         """(B, 1) the span's logit; beside it, for probabilities, that of all other spans together."""
+        if isinstance(output, Mapping) and "start_top_log_probs" in output:
+            raise NotOffered(
+                f"{type(self.model).__name__} searches for answers by beams, and returns the best it met in place of a "
+                "start and an end for every token. A model of a class …ForQuestionAnsweringSimple gives those."
+            )
         if not batch.spans or scalar == "cosine":
             return None
         rows = torch.arange(len(output), device=output.device)[:, None]
@@ -138,7 +143,7 @@ class SpanInput(LocatedInput):
         if places and set(facts["sequence"][first : last + 1]) == {1}:
             label = facts["context"][places[0].start : places[-1].end].strip()
         elif self.processor is not None:
-            label = self._tokenizer().decode(self.real_ids(batch, row)[first : last + 1])
+            label = str(self._tokenizer().decode(self.real_ids(batch, row)[first : last + 1])).strip()
         else:
             label = f"token {first}" if first == last else f"tokens {first} to {last}"
         of = "end of " if start is None else "start of " if end is None else ""
