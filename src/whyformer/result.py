@@ -170,6 +170,9 @@ def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     hints = _hints(kind)
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    for f in dataclasses.fields(value):
+        if f.metadata.get("seldom") and fields[f.name] == f.default:  # files without it stay what they were
+            del fields[f.name]
     return {name: _free(part) if hints[name] == dict[str, Any] else to_plain(part) for name, part in fields.items()}
 
 

@@ -73,7 +73,8 @@ class Target:
     versus_label: str = ""
     position: int | None = None  # output position, for models with one output per token
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
-    end: int | None = None  # the last token of an answer whose first is ``position`` (question answering)
+    # The last token of an answer whose first is ``position`` (question answering).
+    end: int | None = field(default=None, metadata={"seldom": True})
 
     def __str__(self) -> str:
         name = self.label or str(self.index)

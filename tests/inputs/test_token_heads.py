@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,7 @@ def answer(target: Any = None, inputs: Any = QUESTION, **how: Any) -> Any:
     return wf.explain(qa(), inputs, processor=pair_tokenizer(), target=target, method="occlusion", **how)
 
 
-def test_an_answer_may_be_named() -> None:
+def test_an_answer_may_be_named(tmp_path: Path) -> None:
     tensors = encoded(*QUESTION)
     with torch.no_grad():
         output = qa()(**tensors)
@@ -247,6 +248,7 @@ def test_an_answer_may_be_named() -> None:
         assert named.value == pytest.approx(float(starts[start] + ends[end]), abs=1e-5)
         assert named.prediction == answer().target
         assert answer(named.target).value == named.value  # what was explained once can be asked for again
+        assert wf.load(named.save(tmp_path / "why.json")).target == named.target
     assert answer(wf.Target(0, position=7)).value == pytest.approx(float(starts[7]), abs=1e-5)
     assert answer(wf.Target(1, position=7)).value == pytest.approx(float(ends[7]), abs=1e-5)
     last = answer("end")
