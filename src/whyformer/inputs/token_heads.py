@@ -26,6 +26,8 @@ class LocatedInput(TextInput):
     padding_in_doubt = False  # classes of transformers, which are told by attention_mask
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        if self.decoding:
+            return super().expanded(batch, target)  # which refuses it
         located = self.located(batch, target)
         if not located.targets:
             return located, target
@@ -162,6 +164,8 @@ class MaskedInput(LocatedInput):
         return replace(batch, targets=tuple(wants))
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        if self.decoding:
+            return super().expanded(batch, target)  # which refuses it
         batch, wants = self._at_masks(batch, target)
         return batch, None if target is None else wants
 
