@@ -42,7 +42,8 @@ of a plain forward (to 1e-5) and the scores are those of a formula written witho
 generic_attention on the model's own eager attention, for input_x_gradient by autograd at the embeddings, pixels or
 floats, for occlusion by plain forwards on changed inputs. *works, value*: the value was compared; formulas for several
 streams and for windows are in `tests/study` and `tests/methods`. *works, not compared*: what is explained is no row of
-the output but a detection, a pair or a written token. A refusal comes with its reason. *differs* is an error of ours.
+the output but a detection, a pair, a written token, or a place of a text (compared in
+`tests/inputs/test_token_heads.py`). A refusal comes with its reason. *differs* is an error of ours.
 
 {works} kinds work with all three methods, scores compared; {some} more with at least one.
 """

@@ -347,7 +347,10 @@ def explanations(
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout = run.study.readout
-    each_reads = not run.multi_stream and readout is not None and readout.kind == "rows" and run.modality.lengths_vary
+    chosen = bool(run.batch.positions or run.batch.spans)
+    each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
+    each_reads = each_reads and run.modality.lengths_vary
+    answers = run.batch.predictions
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -384,7 +387,7 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=Target(predictions[row], names[row], position=target.position),
+                prediction=answers[row] if answers else Target(predictions[row], names[row], position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
@@ -423,7 +426,7 @@ def _with_label(run: Run, target: Target) -> Target:
 def _readout(run: Run, row: int, keep_N: Array) -> str:
     assert run.study.readout is not None
     rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])
-    return str(replace(run.study.readout, rows=tuple(int(i) for i in rows)))
+    return str(replace(run.study.readout, kind="rows", rows=tuple(int(i) for i in rows)))
 
 
 def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:

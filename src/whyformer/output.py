@@ -44,7 +44,10 @@ class Output:
             self.causal = is_causal(modality, batch)
             self.setup_forwards = int("causal" in known_about(self.model)) - tried
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
-        self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
+        problem = getattr(config, "problem_type", None)
+        self.independent = problem == "multi_label_classification"
+        if problem == "regression" and scalar == "probability":
+            raise NotOffered("scalar='probability': the model estimates a number, which has none. Leave scalar out.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()
@@ -206,6 +209,8 @@ class Output:
         if self.modality.classes:
             return dict(enumerate(self.modality.classes))
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
+        if dict(names) == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
+            return {0: "score"}
         return {int(k): str(v) for k, v in names.items()}
 
     def name(self, index: int) -> str:

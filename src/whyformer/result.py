@@ -172,7 +172,7 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     hints = _hints(kind)
-    later = kind.later if issubclass(kind, Result) else ()
+    later = getattr(kind, "later", ())  # files without these stay what they were
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     fields = {name: part for name, part in fields.items() if part is not None or name not in later}
     return {name: _free(part) if hints[name] == dict[str, Any] else to_plain(part) for name, part in fields.items()}

@@ -122,6 +122,8 @@ class Run:
             output = self.output
             if self.batch.answers:
                 self._targets = [Target(0, answer.text, position=answer.start) for answer in self.batch.answers]
+            elif self.batch.spans and isinstance(self._wanted, list):  # answers are no classes, and known already
+                self._targets = self._wanted
             else:
                 self._targets = resolve_targets(
                     self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
@@ -238,10 +240,14 @@ class Run:
             for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
                 said_BN[row, places] = 1 / len(places)
             return said_BN
-        if self.batch.positions and not self.modality.objects:  # which row is read is the target's choice
+        chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
+        chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.objects]
+        if chosen:  # which rows are read is the target's choice
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
-            wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
-            return ((own_BN == wanted_B1) & self.keep_BN).float()
+            rows = zip(own_BN, chosen, strict=True)
+            read_BN = torch.stack([torch.isin(own_N, own_N.new_tensor(places)) for own_N, places in rows])
+            read_BN = (read_BN & self.keep_BN).float()
+            return read_BN / read_BN.sum(1, keepdim=True)
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)

@@ -201,6 +201,7 @@ class Session:
         """Some of the inputs."""
         if not self.at_once:
             batch = hidden_padding(self.modality, self.source.batch(rows))
+            batch = self.modality.located(batch, self._targets(rows))
             return at_positions(self.modality, batch, self._targets(rows))
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
@@ -233,6 +234,7 @@ class Session:
         """
         batch = self.alone(rows[0]) if alone else self.part(rows)
         target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+        target = list(batch.targets) or target
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target

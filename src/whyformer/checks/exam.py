@@ -75,7 +75,11 @@ class Exam:
                 "tensors of one prefix (decoder_input_ids)."
             )
         positions: Sequence[int | None] = batch.positions or [None] * batch.size
-        targets = [Target(int(t), position=p) for t, p in zip(self.target, positions, strict=True)]
+        wants = self.target if isinstance(self.target, list) else [self.target] * batch.size
+        targets = [
+            Target(t, position=p) if isinstance(t, int) else self.session.run([row]).targets[0]
+            for row, (t, p) in enumerate(zip(wants, positions, strict=True))
+        ]
         self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
 
@@ -84,7 +88,7 @@ class Exam:
         yield weights_digest(self.explainer.model)
         yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.modality.classes))
         yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
-        yield repr(self.batch.positions)
+        yield repr((self.batch.positions, self.batch.spans))
         for name, tensor in self.batch.tensors.items():
             yield name
             yield tensor

@@ -138,7 +138,7 @@ def _path(entry: Contender, games: Games, scalar: str) -> Path | None:
     if games.folder is None:
         return None
     tensors = [x for pair in games.batch.tensors.items() for x in pair]
-    targets = repr([(t.index, t.versus, t.position) for t in games.targets])
+    targets = repr([(t.index, t.versus, t.position, t.end) for t in games.targets])
     targets += repr(([(a.tokens, a.start) for a in games.batch.answers], games.asked["units"]))
     options = repr(sorted(entry.options.items()))
     name = digest(games.weights, entry.method, options, games.seed, scalar, targets, *tensors)

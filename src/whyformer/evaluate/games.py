@@ -184,6 +184,7 @@ class Games:
             target.index,
             target.versus,
             target.position,
+            target.end,
             repr([(a.tokens, a.start) for a in self.batch.answers[number : number + 1]]),
             repr(self.asked["units"]),
             *variants.contents(parts),

@@ -351,6 +351,10 @@ class Modality(ABC):
         """One row (and target) per explanation, for inputs that give several: detections, generated tokens."""
         return batch, target
 
+    def located(self, batch: Batch, target: Any) -> Batch:
+        """The same of inputs that give one each: the token, span or choice that is explained, where there is one."""
+        return batch
+
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
         """The user's own tensors → a batch, with names checked against the model."""
         named = named_tensors(tensors, self.parameters)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput
+from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality, named_tensors, signature_of
 from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
@@ -25,6 +26,7 @@ from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput
 from whyformer.inputs.text import TextInput
+from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 
 __all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "register_modality", "unpacked"]
 
@@ -37,6 +39,15 @@ KINDS: list[tuple[Recognises, Makes]] = [
     (lambda model, processor, inputs: isinstance(processor, Table), TableInput),
     (lambda model, processor, inputs: compares_texts(model, inputs), SimilarityInput),
 ]
+
+# Texts that are explained at a place of them, by how transformers ends the name of the model's class.
+TASKS: dict[str, type[TextInput]] = {
+    "QuestionAnswering": SpanInput,
+    "QuestionAnsweringSimple": SpanInput,
+    "TokenClassification": TokenLabelInput,
+    "MaskedLM": MaskedInput,
+    "MultipleChoice": ChoiceInput,
+}
 
 
 def register_modality(recognises: Recognises, make: Makes) -> None:
@@ -72,7 +83,7 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
-        return TextInput(model, processor)
+        return TASKS.get(task_of(model).rpartition("For")[2], TextInput)(model, processor)
     if _looks_like_image(inputs):
         return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
@@ -98,7 +109,8 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     # Token ids: the first two-axis integer tensor, unless floats beside it make it a table.
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):
-        return TextInput(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+        kind = TASKS.get(task_of(model).rpartition("For")[2], TextInput)
+        return kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
     # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
     images = [
         k for k, v in tensors.items() if (k in floats and v.ndim == 4) or (k == "pixel_values" and v.ndim in (3, 4))

@@ -275,7 +275,7 @@ def _confirmed(
     if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
         _require_fixed(modality, run, names, readout, last)
     fits = site.queries == site.keys == modality.length(run.one) + extra
-    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions:
+    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout
     other = reordered(run.one, modality.length(run.one))
     each = Readout("rows", rows=tuple(range(site.keys)))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.language import without_tokens
+from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
 from whyformer.types import Units
@@ -170,11 +170,13 @@ class Deleted(Variants):
         }
         keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
         # Counted among the real tokens.
-        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if self.one.positions else []
-        chosen = without_tokens(self.one.positions * len(gone), gone)
+        one = self.one
+        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if one.positions or one.spans else []
+        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
+        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
         lost = int(self.real.sum()) - index.shape[1]  # all before the answer, which stays
-        answers = tuple(answer.moved(-lost) for answer in self.one.answers * len(index))
-        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen, answers=answers)
+        answers = tuple(answer.moved(-lost) for answer in one.answers * len(index))
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
 def _or_token_id(names: Sequence[str]) -> str:
