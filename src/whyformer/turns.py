@@ -1,0 +1,137 @@
+"""Whose turn it is: locks of what several models may share, and work that Ctrl-C does not cut in two.
+
+A lock belongs to the modules, parameters and configs that are changed, not to the model that was asked for: two
+wrappers of one backbone take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from whyformer.errors import NotOffered
+
+POLL = 0.2  # seconds
+PATIENCE = 5.0  # seconds for which a holder has to stand still before it is taken to wait for the one who asks
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Inside ``with``: Ctrl-C is noted, and comes when the block is done. Other threads never get it."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    noted: list[tuple[int, Any]] = []
+    try:
+        signal.signal(signal.SIGINT, lambda number, frame: noted.append((number, frame)))
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if noted:
+            before(*noted[-1])
+
+
+class Turn:
+    """The lock of what was first borrowed together; whoever shares a part of it has to take it, too."""
+
+    count = itertools.count()
+
+    def __init__(self) -> None:
+        self.lock: Any = threading.RLock()
+        self.number = next(Turn.count)  # several are taken in this order
+        self.holder = 0  # the thread that had it last
+
+
+# By identity: equality and hashes of others' classes are not asked. Without a lock of its own, which a fork or an
+# interrupt could leave locked: each step of a dict is whole.
+_TURNS: dict[int, tuple[weakref.ref[Any], Turn]] = {}
+_WAITING: dict[int, Turn] = {}  # thread -> what it waits for
+
+
+def take(taken: list[Turn], members: Iterable[Any]) -> None:
+    """Wait for the locks of these modules, parameters and configs, and list them in ``taken`` as they are had."""
+    turns: dict[int, Turn] = {}
+    new: Turn | None = None
+    for member in members:
+        entry = _TURNS.get(id(member))
+        if entry is None or entry[0]() is not member:
+            new = Turn() if new is None else new
+            entry = _enrolled(member, new)
+        if entry is not None:
+            turns[entry[1].number] = entry[1]
+    for number in sorted(turns):
+        turn = turns[number]
+        with uninterrupted():  # or it could be held by nobody who knows
+            taken += [turn] * turn.lock.acquire(timeout=POLL)
+        if turn not in taken:
+            _wait(taken, turn)
+        turn.holder = threading.get_ident()
+
+
+def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:
+    """The entry of a new member; those that are new together share a turn."""
+    key = id(member)
+
+    def gone(ref: weakref.ref[Any]) -> None:
+        entry = _TURNS.get(key)
+        if entry is not None and entry[0] is ref:
+            del _TURNS[key]
+
+    try:
+        ref = weakref.ref(member, gone)
+    except TypeError:  # a config that is a plain dict: nothing is changed there
+        return None
+    entry = _TURNS.get(key)
+    if entry is not None and entry[0]() is None:
+        _TURNS.pop(key, None)
+    return _TURNS.setdefault(key, (ref, turn))
+
+
+def _wait(taken: list[Turn], turn: Turn) -> None:
+    """Until the turn is had; whoever has it and waits for this thread in turn is found out."""
+    me, place, since = threading.get_ident(), None, 0.0
+    _WAITING[me] = turn
+    try:
+        while True:
+            other = turn.holder
+            while other in _WAITING and other != me:
+                other = _WAITING[other].holder
+            before, place = place, _standing(other)
+            since = since + POLL if place is not None and place == before else 0.0
+            if other == me or since >= PATIENCE:
+                raise NotOffered(
+                    "the model is being explained by a thread that waits for this one, so both would wait forever: a "
+                    "forward that explains its own model in another thread, or two threads that each explain the "
+                    "other's model inside an explanation. Call whyformer outside of forward, one model at a time."
+                )
+            with uninterrupted():
+                taken += [turn] * turn.lock.acquire(timeout=POLL)
+            if turn in taken:
+                return
+    finally:
+        _WAITING.pop(me, None)
+
+
+def _standing(thread: int) -> tuple[int, int] | None:
+    """Where a thread waits for another one (join, result, queue); None if it does not."""
+    frame = sys._current_frames().get(thread)
+    names = ("threading", "queue", "concurrent.futures._base", "concurrent.futures.thread", "selectors")
+    files = {getattr(sys.modules[name], "__file__", None) for name in names if name in sys.modules}
+    if frame is None or frame.f_code.co_filename not in files:
+        return None
+    return id(frame), frame.f_lasti
+
+
+def free_in_child() -> None:
+    """After a fork there is one thread: what others held is free."""
+    _WAITING.clear()
+    for _, turn in list(_TURNS.values()):
+        if not turn.lock._is_owned():
+            turn.lock = threading.RLock()
