@@ -1,9 +1,9 @@
 """Borrow a model and hand it back exactly as it came.
 
-Explaining from several threads is safe, also where two models share a part (turns.py). Inside, the model is in eval mode
-with frozen weights (so that no gradient is kept for them) and with an attention implementation that can be seen;
-afterwards, also after an exception or Ctrl-C, every flag is what it was. What was found out about a model is kept while
-it is what it was, its weights aside (fingerprint.py).
+Explaining from several threads is safe, also where two models share a part (turns.py). Inside, the model is in eval
+mode with frozen weights (so that no gradient is kept for them) and with an attention implementation that can be seen;
+afterwards, also after an exception or Ctrl-C, every flag is what it was. What was found out about a model is kept
+while it is what it was, its weights aside (fingerprint.py).
 """
 
 from __future__ import annotations

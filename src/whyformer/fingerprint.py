@@ -38,23 +38,27 @@ class Traits(NamedTuple):
     alive: dict[Place, list[weakref.ref[Any]]]  # an id may be given again when its object is gone
 
 
-def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset()) -> Traits:
-    """Classes, hooks, buffers, attributes and config values of a model; ``states`` are those that a pass changes."""
+def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset()) -> Traits:  # noqa: PLR0915
+    """Classes, hooks, buffers, attributes and config values of a model; ``states`` are those that a pass changes.
+
+    One function with a list of what is left to look at: every call of every explanation goes this way.
+    """
     values: dict[Place, Any] = {}
     alive: dict[Place, list[weakref.ref[Any]]] = {}
     owners: list[dict[str, Any]] = [module.__dict__ for module in modules]
     configs: set[int] = set()
-    for number, attributes in enumerate(owners):  # configs are added as they are met
+    for number, owner in enumerate(owners):  # configs are added as they are met
+        attributes = owner
         if number < len(modules):
             kind = modules[number].__class__
-            values[number, ""] = kind, kind.forward, *attributes["_modules"], *attributes["_parameters"]
+            values[number, ""] = kind, kind.forward, *owner["_modules"], *owner["_parameters"]
             values[number, "id"] = id(modules[number])
             alive[number, "id"] = [weakref.ref(modules[number])]
             for name in HOOKS:
-                if attributes[name]:
-                    values[number, name] = tuple(attributes[name])  # their unique numbers
-            if attributes["_buffers"]:
-                attributes = attributes | attributes["_buffers"]
+                if owner[name]:
+                    values[number, name] = tuple(owner[name])  # their unique numbers
+            if owner["_buffers"]:
+                attributes = owner | owner["_buffers"]
         for name in attributes.keys() - OF_TORCH:
             value = attributes[name]
             if (number, name) in states:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import RUNNING, known_about
-from whyformer.draws import Draws
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.language import has_answers, is_causal, places, says_tokens
 from whyformer.targets import logits_of, part_of, wrapper
+from whyformer.turns import Draws
 
 
 class Output:
