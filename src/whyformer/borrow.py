@@ -154,6 +154,7 @@ class Handed:
     before: Changes = field(default_factory=list)
     hooks: list[Any] = field(default_factory=list)
     offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
+    drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
     thread: int = field(default_factory=threading.get_ident)
 
 
@@ -176,13 +177,14 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
     try:
         try:
             take(handed.turns, (*modules, *parameters, *configs))
+            on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+            handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
             lent: Traits | None = None
             if loan.modules is None:
                 traits = traits_of(modules, loan.states)
                 gone = any(ref() is None for refs in loan.traits.alive.values() for ref in refs)
                 if gone or traits.values != loan.traits.values:
-                    lent = traits_of(modules)
-                    loan.forget(lent)
+                    loan.forget(lent := traits_of(modules))
             if any(p.is_meta for p in parameters):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
@@ -204,8 +206,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
             _OUT.append(handed)
             for owner, name, value in changes:
                 setattr(owner, name, value)
-            if lent is not None:
-                lent = traits_of(modules)  # as it is for this loan
+            lent = None if lent is None else traits_of(modules)  # as it is for this loan
             with contextlib.ExitStack() as stack:
                 if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
                     # compiled parts would run without the function mode being asked
@@ -227,6 +228,11 @@ def _hand_back(handed: Handed) -> None:
         for owner, name, value in handed.before:
             setattr(owner, name, value)
         handed.before = []
+        # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
+        # been another thread that drew.
+        for generator, state in handed.drawn if threading.active_count() == 1 else ():
+            generator.set_state(state)
+        handed.drawn = []
         while handed.hooks:
             handed.hooks.pop().remove()
         for module, name, requires_grad in handed.offloaded:
@@ -245,7 +251,7 @@ def _after_fork_in_child() -> None:
     free_in_child()
     for handed in reversed(list(_OUT)):
         if handed.thread != threading.get_ident():
-            handed.turns = []
+            handed.turns, handed.drawn = [], []
             _hand_back(handed)
 
 

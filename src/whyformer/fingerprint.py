@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
@@ -202,7 +203,8 @@ def _said_of(value: Any, depth: int) -> Iterator[Part]:
         yield code_of(type(value))
         backend = getattr(value, "backend_tokenizer", None)
         if backend is not None:
-            yield backend.to_str()
+            state = json.loads(backend.to_str())
+            yield json.dumps({k: v for k, v in state.items() if k not in {"padding", "truncation"}})  # of the last call
             yield repr(getattr(value, "special_tokens_map", None))
         elif depth and hasattr(value, "__dict__"):
             yield from _said_of(vars(value), depth - 1)
@@ -215,15 +217,15 @@ def _inside(cell: Any) -> Any:
         return None
 
 
-_CODES: dict[tuple[type, Any], str] = {}
+_CODES: weakref.WeakKeyDictionary[type, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 def code_of(kind: type) -> str:
     """A name for a class: where it is, and what its methods do, up to torch's own base."""
-    key = (kind, vars(kind).get("forward"))  # which may be replaced
-    if key not in _CODES:
-        _CODES[key] = _named_code(kind)
-    return _CODES[key]
+    forward = getattr(kind, "forward", None)  # which may be replaced
+    if kind not in _CODES or _CODES[kind][0] is not forward:
+        _CODES[kind] = forward, _named_code(kind)
+    return _CODES[kind][1]
 
 
 def _named_code(kind: type) -> str:

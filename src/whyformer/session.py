@@ -59,7 +59,7 @@ class LoadedModel:
             if not matches:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
             letters_of(layout)
-            self.marks += tuple((m, layout, lambda m, args, out, at=layout: mark_attention(out, at)) for m in matches)
+            self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
 
     def borrowed(self) -> AbstractContextManager[None]:
         """The model ready to be explained, under its lock, and afterwards exactly as it was."""
@@ -81,6 +81,11 @@ class LoadedModel:
         """Borrow the model for a :class:`Session` on these inputs."""
         with self.borrowed():
             yield Session(self, inputs, **how)
+
+
+def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    """A hook: what comes out of the module is an attention map."""
+    return mark_attention(out, layout)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from whyformer.errors import NotOffered
 
 POLL = 0.2  # seconds
-PATIENCE = 5.0  # seconds for which a holder has to stand still before it is taken to wait for the one who asks
+PATIENCE = 20.0  # seconds for which a holder has to stand still before it is taken to wait for the one who asks
 
 
 @contextlib.contextmanager
