@@ -365,11 +365,12 @@ def test_the_generator_of_other_threads_is_left_alone() -> None:
 
 
 class Drawing(Reader):
-    """A model that draws random numbers whatever its mode."""
+    """Draws random numbers whatever its mode: by operators that take a generator, and by one that does not."""
 
     def forward(self, input_ids: Tensor) -> Tensor:
         out = super().forward(input_ids)
-        return out + torch.rand(3)
+        out = out + torch.rand(3) + torch.randint(1, 3, (3,)) + torch.empty(3).uniform_()
+        return out + torch.native_dropout(torch.ones(3), 0.5, True)[0] + torch.randperm(3)
 
 
 def test_a_model_that_draws_draws_the_same_and_leaves_no_trace() -> None:

@@ -146,10 +146,10 @@ def free_in_child() -> None:
 
 
 class Draws(TorchDispatchMode):
-    """Inside ``with``, a pass: whatever this thread draws comes from numbers of its own, which begin at seed 0.
+    """Inside ``with``, a pass: whatever this thread draws comes from generators of its own, which begin at seed 0.
 
-    There is one generator per device for all threads. It holds the numbers of the pass during a draw and no longer, so
-    that others go on with theirs. Whether the model draws at all is noted in ``facts``.
+    torch has one generator per device for all threads. Kernels that can be given no other (fused dropout) have theirs
+    in it for the moment. Whether the model draws at all is noted in ``facts``.
     """
 
     supports_higher_order_operators = True
@@ -157,7 +157,7 @@ class Draws(TorchDispatchMode):
     def __init__(self, facts: MutableMapping[Any, Any]) -> None:
         super().__init__()
         self.facts, self.drew = facts, False
-        self._states: dict[torch.device, Tensor] = {}
+        self._generators: dict[torch.device, torch.Generator] = {}
 
     def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
         super().__exit__(kind, *exc)
@@ -170,25 +170,42 @@ class Draws(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
+        named = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs
+        dropout = next((a for a in func._schema.arguments if a.name == "dropout_p"), None)
+        if dropout is not None and not named.get("dropout_p", dropout.default_value):  # attention in eval mode
+            return func(*args, **kwargs)
         first = next((leaf.device for leaf in tree_leaves(args) if isinstance(leaf, Tensor)), torch.device("cpu"))
         device = torch.device(kwargs.get("device") or first)
-        if device.type == "cuda":
-            device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-            generator = torch.cuda.default_generators[device.index]
-        elif device.type == "cpu":
-            generator = torch.default_generator
-        else:
+        if device.type not in {"cpu", "cuda"}:
             self.drew = True
             return func(*args, **kwargs)
-        start = self._states.get(device)
-        if start is None:
-            start = torch.Generator(device).manual_seed(0).get_state()
-        with uninterrupted():
-            others = generator.get_state()
-            generator.set_state(start)
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self._states[device] = generator.get_state()
-                generator.set_state(others)
-                self.drew = self.drew or not torch.equal(start, self._states[device])
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device).manual_seed(0)
+        draw, numbers = _with_generator(func), self._generators[device]
+        before = numbers.get_state()
+        try:
+            if draw is not None:
+                return draw(*args, **{**kwargs, "generator": numbers})
+            everybodys = (
+                torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
+            )
+            with uninterrupted():
+                theirs = everybodys.get_state()
+                everybodys.set_state(before)
+                try:
+                    return func(*args, **kwargs)
+                finally:
+                    numbers.set_state(everybodys.get_state())
+                    everybodys.set_state(theirs)
+        finally:
+            self.drew = self.drew or not torch.equal(before, numbers.get_state())
+
+
+def _with_generator(func: Any) -> Any:
+    """The same operator with a generator as an argument, where torch has it."""
+    if any(argument.name == "generator" for argument in func._schema.arguments):
+        return func
+    name = "generator" if func._overloadname == "default" else f"{func._overloadname}_generator"
+    return getattr(func.overloadpacket, name, None)
