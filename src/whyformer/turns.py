@@ -13,6 +13,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, MutableMapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -140,6 +141,13 @@ def free_in_child() -> None:
     for _, turn in list(_TURNS.values()):
         if not turn.lock._is_owned():
             turn.lock = threading.RLock()
+    # Up to Python 3.11 a cached property has a lock, the same one for all objects of its class.
+    for module in [m for name, m in list(sys.modules.items()) if name.startswith("whyformer.")]:
+        for kind in [thing for thing in vars(module).values() if isinstance(thing, type)]:
+            for member in vars(kind).values():
+                lock: Any = getattr(member, "lock", None) if isinstance(member, cached_property) else None
+                if lock is not None and not lock._is_owned():
+                    member.lock = threading.RLock()
 
 
 # Random numbers of a model: the same ones in every pass, and not from the generators that everybody uses.
