@@ -14,6 +14,7 @@ BY_NAME = {
     "heads_pruning",
     "known_truth",
     "recommendation",
+    "soak",
     "tabular_study",
     "tcav_seeds",
 }
