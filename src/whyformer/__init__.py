@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from whyformer import evaluate as evaluate
     from whyformer import extend as extend
     from whyformer import heads as heads
+    from whyformer import language as language
     from whyformer import methods as methods
     from whyformer import tables as tables
     from whyformer import views as views
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
     from whyformer.heads.importance import head_importance as head_importance
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
+    from whyformer.language.citations import Citations as Citations
+    from whyformer.language.citations import cite as cite
     from whyformer.result import load as load
     from whyformer.result import to_shap as to_shap
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
     from whyformer.types import Explanation as Explanation
+    from whyformer.types import Generation as Generation
     from whyformer.types import Record as Record
     from whyformer.types import Target as Target
     from whyformer.types import Units as Units
@@ -47,9 +51,11 @@ if TYPE_CHECKING:
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
     "CheckUp": "whyformer.checks.result",
+    "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.compare",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
+    "Generation": "whyformer.types",
     "Recommendation": "whyformer.evaluate.recommend",
     "Record": "whyformer.types",
     "Standardize": "whyformer.inputs.table_schema",
@@ -58,6 +64,7 @@ _HOMES = {
     "Units": "whyformer.types",
     "activation_maximization": "whyformer.concepts.activation_maximization",
     "check": "whyformer.checks.check",
+    "cite": "whyformer.language.citations",
     "compare": "whyformer.evaluate.compare",
     "explain": "whyformer.explainer",
     "explain_global": "whyformer.tables.global_explanation",
@@ -70,13 +77,27 @@ _HOMES = {
     "to_shap": "whyformer.result",
 }
 
-_ROOMS = ("checks", "concepts", "demo", "errors", "evaluate", "extend", "heads", "methods", "tables", "views")
+_ROOMS = (
+    "checks",
+    "concepts",
+    "demo",
+    "errors",
+    "evaluate",
+    "extend",
+    "heads",
+    "language",
+    "methods",
+    "tables",
+    "views",
+)
 
 __all__ = [
     "CheckUp",
+    "Citations",
     "Comparison",
     "Explainer",
     "Explanation",
+    "Generation",
     "Recommendation",
     "Record",
     "Standardize",
@@ -87,6 +108,7 @@ __all__ = [
     "activation_maximization",
     "check",
     "checks",
+    "cite",
     "compare",
     "concepts",
     "demo",
@@ -98,6 +120,7 @@ __all__ = [
     "feature_permutation",
     "head_importance",
     "heads",
+    "language",
     "list_methods",
     "list_metrics",
     "load",

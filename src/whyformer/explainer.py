@@ -19,9 +19,12 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.inputs.base import Source
+from whyformer.inputs.batch import Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
+from whyformer.inputs.segments import SIZES
 from whyformer.memory import Peak
-from whyformer.parameters import BatchSize, OneOf, Seed, checked, refuse_misspelled
+from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
@@ -30,11 +33,14 @@ from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
-from whyformer.types import Cost, Explanation, Record, Target
+from whyformer.types import Cost, Explanation, Generation, Record, Target, Units
 from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
 Settings = dict[str, dict[str, Any]]  # options by method
+CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
+Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], Filled()]
+Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
 
 
 class Explainer(LoadedModel):
@@ -58,20 +64,42 @@ class Explainer(LoadedModel):
         batch_size: BatchSize | None = None,
         memory: Annotated[str, OneOf("auto")] = "auto",
         keep_layers: bool = False,
+        units: Segments = "token",
+        generate: Generate = None,
+        span: bool | CharacterRange = False,
+        choices: Annotated[Sequence[str], Filled()] | None = None,
+        one_pass: bool = False,
         seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
     ) -> Any:
-        """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods."""
+        """Explain inputs: one Explanation for one raw input, a list for several, a dict for several methods.
+
+        Of language models: ``generate`` explains what the model writes, token by token; ``span`` the log-probability
+        of the answer as a whole; ``choices`` which of some tokens comes next; ``one_pass`` takes one gradient for all
+        tokens of the answer. ``units``: what is scored, "token", "word", "sentence" or ranges of characters.
+        """
         if options:
             _refuse_misspelled(Explainer.explain, options)
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
+        if type(target) is tuple and self._is_contrast(source, target):
+            from whyformer.language.contrast import contrast
+
+            wishes = {"units": units, "generate": generate, "choices": choices, "scalar": scalar, "seed": seed}
+            how_run = {"batch_size": batch_size, "progress": progress, "keep_layers": keep_layers}
+            return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
+        if units != "token":
+            how["units"] = units
+        if generate is not None or span or choices is not None:
+            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass)
+        elif one_pass:
+            how["decoding"] = Decoding(one_pass=True)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None
@@ -98,9 +126,18 @@ class Explainer(LoadedModel):
         shaped: dict[str, Any] = dict(results)
         if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
             shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
+        if session.batch.trunks and session.batch.groups:
+            facts = dict(zip(session.batch.groups, session.batch.encodings, strict=True))
+            said = [facts[row].get("said", "") for row in sorted(facts)]
+            shaped = {name: list(map(_generation, lists, said)) for name, lists in shaped.items()}
         if session.single:
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+
+    def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
+        from whyformer.language.contrast import is_of_answers
+
+        return is_of_answers(source, target)
 
     @checked
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
@@ -193,6 +230,10 @@ def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[l
     return [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
 
 
+def _generation(explanations: list[Explanation], said: str) -> Generation:
+    return Generation(tuple(explanations), said or "".join(e.target.label for e in explanations))
+
+
 def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Options of several methods: each goes to those that have it, and one must."""
     for name, value in options.items():
@@ -209,7 +250,7 @@ def _of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
-    if any("attention_gradients" in m.needs for m in chosen):
+    if any("attention_gradients" in m.needs for m in chosen) and not run.modality.decoding.one_pass:
         run.record(grad=True, multi_stream=True)  # one record serves every method that follows
     elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
         run.anatomy()  # likewise, for those that need the blocks around attention as well
@@ -218,7 +259,10 @@ def _of_run(
     for m in chosen:
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked = {}
-        attribution = m.run(run, **settings[m.name])
+        if run.batch.trunks and run.batch.size > 1 and _reads_rows(run, m, settings[m.name]):
+            attribution = _by_rows(session, run, m, settings[m.name])
+        else:
+            attribution = m.run(run, **settings[m.name])
         _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
@@ -233,6 +277,40 @@ def _of_run(
         ]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
+
+
+def _reads_rows(run: Run, m: Method, options: dict[str, Any]) -> bool:
+    """One map serves every token of an answer: it does not depend on what is explained, or one gradient is asked for"""
+    if m.rowwise is not None and m.rowwise(**options):
+        return True
+    return run.modality.decoding.one_pass and "attention_gradients" in m.needs
+
+
+def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
+    """Tokens of one answer explained by the rows of one map, in which they are said."""
+    whole, keep_BN = run.together.shared, run.batch.keep_BN
+    assert whole is not None and keep_BN is not None
+    rows = keep_BN.sum(1) - 1
+    shared = bool(m.needs & {"attention_gradients"})
+    if shared:
+        tokens = tuple(target.index for target in run.targets)
+        whole = replace(whole, answers=(Continuation(tokens, int(rows[0])),))
+    one = session.run_of(whole, "log_probability" if shared else None)
+    attribution = m.run(one, **options)
+    run.forwards_B += one.forwards_B[0] / run.batch.size
+    run.backwards_B += one.backwards_B[0] / run.batch.size
+    run.setup_forwards += one.setup_forwards
+    matrix = attribution.matrix_BQK
+    if not isinstance(matrix, Tensor) or matrix.shape[1] != matrix.shape[2]:
+        raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
+    scores_BN = matrix[0, rows.to(matrix.device)] * run.keep_BN
+    doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
+    return Attribution(scores_BN, checks={}, warnings=doubts, signed=attribution.signed, used=attribution.used)
+
+
+ONE_GRADIENT = (
+    "one_pass: the gradient is that of the whole answer's log-probability, and each token reads its row of the map."
+)
 
 
 def explanations(
@@ -257,6 +335,7 @@ def explanations(
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
     share_B: list[float] = run.padding_share_B.tolist()
     notes += [PROBABILITIES] if run.gives_probabilities else []
+    notes += run.output.remarks
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout = run.study.readout
@@ -288,6 +367,9 @@ def explanations(
         target = run.targets[row]
         warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
         warnings += attribution.warnings[row] if attribution.warnings else []
+        known = {name: numbers[row] for name, numbers in checks.items()}
+        if output.causal:  # many language models park attention there
+            known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
         result.append(
             Explanation(
                 scores=scores,
@@ -301,12 +383,24 @@ def explanations(
                 detail=None if attribution.detail is None else attribution.detail[row],
                 cost=costs[row],
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
-                checks={name: numbers[row] for name, numbers in checks.items()},
+                checks=known,
                 warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),
                 **same,
             )
         )
+    if run.modality.segments != "token":
+        result = [by_segments(e, *segments) for e, segments in zip(result, run.segments, strict=True)]
     return result
+
+
+def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:
+    """The explanation over stretches of the text: each has the sum of what stands in it."""
+    scores = np.array([explanation.scores[list(group)].sum() for group in groups], dtype=np.float32)
+    outside = sorted(set(range(len(explanation.units))) - {i for group in groups for i in group})
+    checks = explanation.checks
+    if outside:
+        checks = checks | {"outside_units": float(explanation.scores[outside].sum())}
+    return explanation.replace(scores=scores, units=units, checks=checks, matrix=None, layers=None, detail=None)
 
 
 def _with_label(run: Run, target: Target) -> Target:

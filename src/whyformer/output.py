@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,9 @@ from torch import Tensor
 from whyformer.borrow import RUNNING, known_about
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.language import has_answers, is_causal, places, says_tokens
-from whyformer.targets import logits_of, part_of, wrapper
+from whyformer.inputs.batch import Continuation
+from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
+from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
 from whyformer.turns import Draws
 
 
@@ -47,9 +48,13 @@ class Output:
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
         self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
         self.positions: list[int] | None = list(batch.positions) or None
+        self.choices: list[int] = []  # tokens that are chosen among, where someone named them
+        self.remarks: tuple[str, ...] = ()
         if self.causal:
             self._require_text(batch)
             assert batch.keep_BN is not None
+            if modality.decoding.choices:
+                self.choices, self.remarks = choice_tokens(modality, modality.decoding.choices)
             self.positions = self.positions or [count - 1 for count in batch.keep_BN.sum(1).tolist()]
 
     @staticmethod
@@ -175,15 +180,22 @@ class Output:
         return NotOffered(f"{said}{expected}Wrap the model in a module of yours whose forward returns them so.")
 
     def _language_model(self, batch: Batch) -> Tensor:
-        positions = torch.tensor(places(batch))
+        """(B, C) at one position of each row, or (B, 1) the log-probability of each row's answer."""
+        spoken = spoken_at(batch) if batch.answers else [[place] for place in places(batch)]
+        positions = torch.tensor([place for row in spoken for place in row])
         extra, which = dict(self.extra), positions
         if "logits_to_keep" in self.modality.parameters:
             wanted, which = positions.unique(return_inverse=True)
             extra["logits_to_keep"] = wanted.to(next(iter(batch.tensors.values())).device)
-        logits = logits_of(self.modality.call(batch, **extra), self.sizes)
-        if logits.ndim == 2:  # a subclass that chose the position itself
+        logits = logits_of(self.modality.call(batch.shared or batch, **extra), self.sizes)
+        if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
             return logits
-        return logits[torch.arange(len(logits)), which.to(logits.device)]
+        which = which.to(logits.device)
+        if batch.answers:
+            return answer_scalar(_log_probabilities(logits, batch.answers, which), self.scalar)
+        rows = torch.arange(batch.size) if batch.shared is None else torch.zeros(batch.size, dtype=torch.long)
+        chosen = logits[rows.to(logits.device), which]
+        return chosen[:, self.choices] if self.choices else chosen
 
     @property
     def tokenizer(self) -> Any:
@@ -194,6 +206,8 @@ class Output:
         """Names of the classes."""
         if self.modality.compares:
             return {0: "similarity"}
+        if self.choices:
+            return dict(enumerate(self.modality.decoding.choices))
         if self.speaks:
             return {}
         if self.modality.classes:
@@ -203,13 +217,13 @@ class Output:
 
     def name(self, index: int) -> str:
         """The label of one class, or the token of one id."""
-        if self.speaks and self.modality.processor is not None:
+        if self.speaks and not self.choices and self.modality.processor is not None:
             return str(self.tokenizer.decode([index]))
         return self.labels.get(index, "")
 
     def token_id(self, text: str) -> int | None:
         """The id of a token given as text, on language models."""
-        if not self.speaks or self.modality.processor is None:
+        if not self.speaks or self.choices or self.modality.processor is None:
             return None
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         unknown = ids == [getattr(self.tokenizer, "unk_token_id", None)] and text != self.tokenizer.unk_token
@@ -220,6 +234,37 @@ class Output:
                 "the space in front that many of them have (' mat'), or a token id."
             )
         return int(ids[0])
+
+
+def _log_probabilities(logits_BPV: Tensor, answers: Sequence[Continuation], which: Tensor) -> Tensor:
+    """(B, 1) of each row's answer: Σ_t log p(token t | what stands before it), of logits at the positions asked for."""
+    totals, first = [], 0
+    for logits_PV, answer in zip(logits_BPV, answers, strict=True):
+        count = len(answer.tokens)
+        rows_TV = logits_PV[which[first : first + count]].float()
+        tokens_T1 = torch.tensor(answer.tokens, device=rows_TV.device)[:, None]
+        totals.append((rows_TV.gather(1, tokens_T1)[:, 0] - rows_TV.logsumexp(1)).sum())
+        first += count
+    return torch.stack(totals)[:, None]
+
+
+def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
+    """The token by which each choice begins, and what that leaves unsaid."""
+    tokenizer = modality._tokenizer()
+    spelled = [tokenizer(choice, add_special_tokens=False)["input_ids"] for choice in choices]
+    if not all(spelled):
+        raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")
+    first = [int(ids[0]) for ids in spelled]
+    if len(set(first)) < len(first):
+        raise BadInput(
+            f"choices={tuple(choices)!r} begin with the same token, so the next token does not decide between them. "
+            "Name them by letters in the prompt, and give those; or compare answers, target=(one, other)."
+        )
+    longer = [choice for choice, ids in zip(choices, spelled, strict=True) if len(ids) > 1]
+    if not longer:
+        return first, ()
+    names = ", ".join(map(repr, longer))
+    return first, (f"of {names} the first token counts: the next token is what the model decides on.",)
 
 
 WRAPPER = """

@@ -55,6 +55,8 @@ class Method:
     specificity: str  # "attention", "gradient" or "black box"
     idea: str  # first sentence of the docstring
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
+    # (**options) -> each row of the map is what the method says of the token that is said there, whatever comes after
+    rowwise: Callable[..., bool] | None = None
 
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -113,6 +115,7 @@ def method(
     class_specific: bool,
     specificity: str,
     at_most: bool = False,
+    rowwise: Callable[..., bool] | None = None,
 ) -> Callable[[Formula], Formula]:
     """Register a method under its function's name."""
 
@@ -130,6 +133,7 @@ def method(
             specificity=specificity,
             idea=" ".join(doc.split("\n\n")[0].split()),
             at_most=at_most,
+            rowwise=rowwise,
         )
         return function
 

@@ -55,6 +55,7 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.evaluate.compare",
     "whyformer.evaluate.recommend",
     "whyformer.checks.result",
+    "whyformer.language.citations",
 )
 Kind = TypeVar("Kind", bound="Result")
 

@@ -21,6 +21,7 @@ from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
 from whyformer.errors import CaptureError, NotOffered
 from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.language import spoken_at
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.interference import require_same
@@ -48,6 +49,15 @@ class Attribution:
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
 
 
+def _together(batch: Batch) -> tuple[Batch, int]:
+    """Rows of one text, with the longest of them to be run for all; and how many rows that are."""
+    if batch.size == 1 or len(set(batch.trunks)) > 1:
+        return batch, batch.size
+    assert batch.keep_BN is not None
+    longest = int(batch.keep_BN.sum(1).argmax())
+    return replace(batch, shared=batch.select([longest])), 1
+
+
 class Run:
     """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
 
@@ -70,6 +80,10 @@ class Run:
         self.front = study.front  # how many positions that the model adds come before the input's; None: all of them
         self.windowed = study.windows is not None  # attention inside windows (Swin), whose places are known
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
+        # Of whole answers the output is what is explained; of classes the logits.
+        self._scalar = "logit" if batch.answers else scalar
+        # As the model is run: once, where all rows are beginnings of one text. Variants have rows of their own.
+        self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
         self.track = track or (lambda steps, label: steps)
         self.output = Output(modality, batch, scalar)
         self.forwards_B = np.zeros(batch.size)
@@ -78,7 +92,7 @@ class Run:
         self.setup_forwards = 0  # spent on checks that are made once for each form of a batch
         # Passes that serve several methods, by what they are asked for: what the method at work owes for them. Its own
         # passes are counted as they run, and owe nothing.
-        self.asked: dict[str, tuple[int, int]] = {}
+        self.asked: dict[str, tuple[float, int]] = {}
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
@@ -94,9 +108,9 @@ class Run:
     @property
     def logits(self) -> Tensor:
         if self._logits is None:
-            self._see(self.forward(self.batch, range(self.batch.size)))
+            self._see(self.forward(self.together, range(self.batch.size)))
         elif "logits" not in self.asked:  # another method's pass, and this one needs it, too
-            self.asked["logits"] = (1, 0)
+            self.asked["logits"] = (self.rows_run / self.batch.size, 0)
         assert self._logits is not None
         return self._logits
 
@@ -105,16 +119,19 @@ class Run:
         logits = self.logits
         if self._targets is None:
             output = self.output
-            self._targets = resolve_targets(
-                self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
-            )
+            if self.batch.answers:
+                self._targets = [Target(0, answer.text, position=answer.start) for answer in self.batch.answers]
+            else:
+                self._targets = resolve_targets(
+                    self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
+                )
         return self._targets
 
     @property
     def value_B(self) -> Tensor:
         logits = self.logits
         if self._value_B is None:
-            self._value_B = scalar_of(logits, self.targets, self.scalar)
+            self._value_B = scalar_of(logits, self.targets, self._scalar)
         return self._value_B
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
@@ -122,7 +139,7 @@ class Run:
         self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
             self._see(logits_BC)
-        values_B = scalar_of(logits_BC, self.targets, self.scalar)
+        values_B = scalar_of(logits_BC, self.targets, self._scalar)
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
@@ -135,7 +152,8 @@ class Run:
         if not bool(torch.isfinite(self._logits).all()):
             require_finite(self._logits)
         # Classes that do not exclude each other need not add up to anything.
-        self.gives_probabilities = not self.output.independent and are_probabilities(self._logits)
+        summed = self.output.independent or bool(self.batch.answers)
+        self.gives_probabilities = not summed and are_probabilities(self._logits)
         if self.gives_probabilities:
             refuse_twice(self.scalar)
 
@@ -201,6 +219,12 @@ class Run:
         return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
     @cached_property
+    def segments(self) -> list[tuple[list[list[int]], Units]]:
+        """Per input, units that are scored as one, and what they are then; empty where each stands for itself."""
+        divided = [self.modality.divided(units) for units in self.units]
+        return [segments for segments in divided if segments is not None]
+
+    @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
         if self.multi_stream:
@@ -208,6 +232,11 @@ class Run:
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
         if self.study.readout is None:
             raise NotOffered("which output position feeds the prediction is not known for this model.")
+        if self.batch.answers:  # every row that says a part of the answer, alike
+            said_BN = torch.zeros(self.keep_BN.shape, device=self.keep_BN.device)
+            for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
+                said_BN[row, places] = 1 / len(places)
+            return said_BN
         if self.batch.positions and not self.modality.objects:  # which row is read is the target's choice
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
             wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
@@ -255,19 +284,26 @@ class Run:
 
     # Passes
 
+    def count(self, owners: Sequence[int], passes: float = 1) -> None:
+        """Forwards that were made for these inputs."""
+        np.add.at(self.forwards_B, list(owners), passes)
+
     @torch.no_grad()
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
         """Logits of a batch; ``owners`` are the inputs it is charged to."""
-        np.add.at(self.forwards_B, list(owners), 1)
+        self.count(owners, 1 if batch.shared is None else 1 / batch.size)
         return self.output.logits(batch)
 
-    def score(self, batch: Batch, owner: int) -> Tensor:
-        """(n,) explained value of n variants of input ``owner``, in batches."""
+    def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
+        """(n,) explained value of n variants of input ``owner``, in batches.
+
+        logits_of: a shorter way to their logits, where there is one.
+        """
         parts = []
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
-            logits = self.forward(chunk, [owner] * chunk.size)
-            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.scalar))
+            logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
+            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self._scalar))
         return torch.cat(parts)
 
     def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
@@ -287,7 +323,7 @@ class Run:
         form = (graph, self.batch.size > 1, length, *gaps)
         if form in self.study.undisturbed:
             return
-        alone = partial(self.output.logits, self.batch)
+        alone = partial(self.output.logits, self.together)
         self.setup_forwards += require_same(self.modality.model, logits, alone)
         self.study.undisturbed.add(form)
 
@@ -305,10 +341,10 @@ class Run:
         output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
         def changed(rewrite: Rewrite) -> Tensor:
-            impose = Impose(self.batch.size, self._names, self.study.batch_axes, rewrite=rewrite)
+            impose = Impose(self.rows_run, self._names, self.study.batch_axes, rewrite=rewrite)
             impose.rows_attend = self.batch.reference_rows > 0
             with torch.no_grad(), impose:
-                return score(output.logits(self.batch)).detach()
+                return score(output.logits(self.together)).detach()
 
         with torch.no_grad():
             score_B = score(maps.logits).detach()
@@ -316,7 +352,7 @@ class Run:
             if check[0] == "lost":
                 self.setup_forwards += require_reached(maps, score_B, changed, role.lost)
             else:
-                passes, doubt = require_slopes(maps, score_B, changed)
+                passes, doubt = require_slopes(maps, score_B, changed, self.rows_run < self.batch.size)
                 self.setup_forwards += passes
                 self.study.doubts.extend([doubt] * bool(doubt))
             self.study.undisturbed.add(check)
@@ -330,21 +366,21 @@ class Run:
         if not self.study.plain:
             require_readable(self.study, multi_stream)
         known = self._records.get(True) or (None if grad else self._records.get(False))
-        kind = "gradients" if grad else "maps"
+        kind, rows = ("gradients", self.rows_run) if grad else ("maps", self.batch.size)
         if known is not None and not (values and known.sites[0].value_BHKD is None):
             if grad or not self.asked.keys() & {"gradients", "blocks"}:  # those have the maps, too
-                self.asked.setdefault(kind, (1, int(grad)))
+                self.asked.setdefault(kind, (rows / self.batch.size, int(grad)))
             self.asked.setdefault("logits", (0, 0))
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
-        forward, maps = partial(self.output.logits, self.batch), None
+        forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
         while maps is None:
-            role = (Recorder if grad else Observe)(self.batch.size, self._names, self.study.batch_axes)
+            role = (Recorder if grad else Observe)(rows, self._names, self.study.batch_axes)
             role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
-            self.forwards_B += 1
+            self.forwards_B += rows / self.batch.size
             try:
                 if isinstance(role, Recorder):
-                    maps = record(forward, role, self.scalars, values)
+                    maps = record(forward, role, self.scalars, values, rows < self.batch.size)
                     self.backwards_B += 1
                 else:
                     maps = observe(forward, role, values)
@@ -430,7 +466,7 @@ class Run:
         changed_rules = type(rules) is not BaseTorchFunctionMode
         if changed_rules and self.study.hidden and self.study.trouble is not None:
             raise NotOffered(f"changed gradient rules do not hold where nothing is seen: {self.study.trouble}")
-        self.forwards_B += 1
+        self.forwards_B += self.rows_run / self.batch.size
         leaves: list[Tensor] = []
 
         def leaf(tensor: Tensor) -> Tensor:
@@ -439,18 +475,19 @@ class Run:
 
         named = self.batch.tensors.items()
         floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
-        seen = BeforeAttention(self.batch.size, self.length)
+        seen = BeforeAttention(self.rows_run, self.length)
         seen.add(*leaves)
+        batch = self.batch.with_tensors(**floats) if floats else self.together
         with torch.enable_grad():
-            with rules, self.modality.looked_up(self.batch, leaf) as lookups, seen:
-                logits = self.output.logits(self.batch.with_tensors(**floats))
+            with rules, self.modality.looked_up(batch.shared or self.batch, leaf) as lookups, seen:
+                logits = self.output.logits(batch)
             self._require_lookups(lookups)
             if not leaves:
                 raise NotOffered(
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
             self.require_undisturbed(logits, graph=True)
-            trace = Traced(self.scalars(logits), leaves, seen)
+            trace = Traced(self.scalars(logits), leaves, seen, batch.shared is not None)
         if changed_rules:
             trace.require_followed()
         return trace

@@ -6,8 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
+from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,8 +22,9 @@ from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, not_allowed
 from whyformer.inputs.base import Batch, Modality, Source
+from whyformer.inputs.batch import PLAIN, Decoding
 from whyformer.inputs.choose import choose_modality, listed, unpacked
-from whyformer.inputs.language import at_positions
+from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
 from whyformer.parameters import checked
@@ -119,8 +122,12 @@ class Session:
         progress: bool | None = None,
         keep_layers: bool = False,
         at_once: bool = True,
+        units: Any = "token",
+        decoding: Decoding = PLAIN,
     ) -> None:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
+        if decoding is not PLAIN or units != "token":
+            source.modality.ask(decoding, units)
         if isinstance(target, list) and len(target) != source.size:
             raise BadInput(f"{len(target)} targets for {source.size} inputs: give one target, or one per input.")
         aims = target if isinstance(target, list) else [target]
@@ -129,6 +136,8 @@ class Session:
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         self.target, self.seed = target, seed
         self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
+        if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
+            self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
         self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()
@@ -152,7 +161,8 @@ class Session:
         """What is known about the model for these inputs; of inputs that differ in form, for the first."""
         whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
-        study, new = study_of(self.modality, self.batch if whole else self.part(rows))
+        batch = self.batch if whole else self.part(rows)
+        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         self.setup_forwards = study.forwards if new else 0
         return study
 
@@ -183,6 +193,8 @@ class Session:
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
         batch = self.batch.select(rows)
+        if batch.trunks:
+            return shortened(batch)
         return self.modality.alone(batch) if self.one_by_one else batch
 
     def _targets(self, rows: Sequence[int]) -> Any:
@@ -224,6 +236,19 @@ class Session:
             track=self.track,
         )
 
+    def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
+        """Rows that were put together from the session's, with nothing asked of them."""
+        return Run(
+            self.modality,
+            batch,
+            self.study,
+            scalar=scalar or self.scalar,
+            seed=self.seed,
+            batch_size=self.step,
+            keep_layers=self.keep_layers,
+            track=self.track,
+        )
+
     # The loop
 
     def parts(self, sort: bool | None = None) -> list[list[int]]:
@@ -233,6 +258,9 @@ class Session:
         if (not self.at_once if sort is None else sort) and raw and all(isinstance(text, str) for text in raw):
             order.sort(key=lambda i: len(raw[i]))
         stride = 1 if self.one_by_one else self.step
+        if self.at_once and self.batch.trunks:  # rows of one text are run as one
+            texts = [list(rows) for _, rows in groupby(order, self.batch.trunks.__getitem__)]
+            return [rows[i : i + stride] for rows in texts for i in range(0, len(rows), stride)]
         return [order[i : i + stride] for i in range(0, self.size, stride)]
 
     def each(

@@ -18,7 +18,7 @@ PROBABILITIES = (
     "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
     "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
 )
-SCALARS = ("logit", "log_odds", "probability", "cosine")
+SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine")
 AIMS = (
     "a class index or label, (a, b) for a rather than b, None for the prediction, or a list with one per input (of a "
     "detector also a probability, above which detections count)"
@@ -132,7 +132,7 @@ def are_probabilities(logits_BC: Tensor) -> bool:
 
 def refuse_twice(scalar: str) -> None:
     """Of probabilities no softmax is taken."""
-    if scalar in {"probability", "log_odds"}:
+    if scalar in {"probability", "log_probability", "log_odds"}:
         raise NotOffered(
             f"scalar={scalar!r} is made of logits, and this model returns probabilities already (every row is within "
             "[0, 1] and adds up to 1). Leave scalar out: the probability itself is then explained; or pass a model "
@@ -153,11 +153,22 @@ def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
     if alone:
-        return chosen.sigmoid()
+        return torch.nn.functional.logsigmoid(chosen) if scalar == "log_probability" else chosen.sigmoid()
     if scalar == "probability":
         return logits_BC.softmax(1).gather(1, index_B1)[:, 0]
+    if scalar == "log_probability":
+        return chosen - logits_BC.logsumexp(1)
     rest = logits_BC.scatter(1, index_B1, -torch.inf)
     return chosen - rest.logsumexp(1)
+
+
+def answer_scalar(log_probability_B1: Tensor, scalar: str) -> Tensor:
+    """(B, 1) what is explained of whole answers, from their log-probability."""
+    if scalar == "probability":
+        return log_probability_B1.exp()
+    if scalar == "log_odds":
+        return log_probability_B1 - torch.log(-torch.expm1(log_probability_B1.clamp(max=-1e-7)))
+    return log_probability_B1
 
 
 def resolve_targets(

@@ -39,9 +39,11 @@ class Units:
     values: tuple[str, ...] | None = None  # what stood in each column, for tables
     unseen: tuple[str, ...] = ()  # columns that no unit stands for: the model does not attend to them
     picture_size: tuple[int, int] | None = None  # height, width of the picture, where the model saw all of it squeezed
+    # Whose words they are, in what a language model reads: "prompt", "answer", "system", "user", "template", …
+    role: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("special", "stream", "word", "spans", "boxes", "values"):
+        for name in ("special", "stream", "word", "spans", "boxes", "values", "role"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.labels):
                 raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
@@ -204,3 +206,43 @@ class Explanation(Result):
         data |= {} if units.word is None else {"word": units.word}
         data |= {} if units.values is None else {"value": units.values}
         return dataframe(data)
+
+
+@dataclass(frozen=True, eq=False)
+class Generation(list[Explanation], Result):
+    """What a language model said, and why: a list with one Explanation per token of the answer, in order."""
+
+    what: ClassVar[str] = "generation"
+
+    tokens: tuple[Explanation, ...]
+    text: str  # the answer
+
+    def __post_init__(self) -> None:
+        list.__init__(self, self.tokens)
+
+    @property
+    def units(self) -> Units:
+        """All that was read by the end: the prompt, and the answer but its last token."""
+        return self.tokens[-1].units
+
+    @property
+    def matrix(self) -> Array:
+        """(T, U) the scores of each token of the answer; NaN for what was not yet there."""
+        matrix = np.full((len(self.tokens), len(self.units)), np.nan, dtype=np.float32)
+        for row, explanation in enumerate(self.tokens):
+            matrix[row, : len(explanation.scores)] = explanation.scores
+        return matrix
+
+    @property
+    def method(self) -> str:
+        return self.tokens[0].method
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per token of the answer and unit: token, label, unit, score."""
+        rows = [
+            (number, e.target.label, index, label, float(score))
+            for number, e in enumerate(self.tokens)
+            for index, (label, score) in enumerate(zip(e.units.labels, e.scores, strict=True))
+        ]
+        names = ("step", "token", "position", "unit", "score")
+        return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))

@@ -52,9 +52,9 @@ class DirectPath(Recorder):
         site.attention = site.attention.detach().requires_grad_()
         site.value = site.value.detach()
 
-    def gradients(self, scalar: Tensor) -> list[Tensor]:
+    def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         maps = [site.attention for site in self.sites]
-        grads = torch.autograd.grad(scalar, maps, allow_unused=True)
+        grads = torch.autograd.grad(scalar, maps, retain_graph=again, allow_unused=True)
         return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
 
     def __torch_function__(

@@ -133,10 +133,14 @@ class Traced:
     value_B: Tensor
     leaves: list[Tensor]
     seen: BeforeAttention
+    shared: bool = False  # the values are of one row, which was run once for all of them
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         require_dependent(self.value_B)
-        return slopes(self.value_B.sum(), tensors)
+        if not self.shared:
+            return slopes(self.value_B.sum(), tensors)
+        rows = [slopes(value, tensors, again=True) for value in self.value_B]
+        return [torch.cat(each) for each in zip(*rows, strict=True)]
 
     def require_followed(self) -> None:
         """Refuse a pass of which changed rules saw only a part."""
@@ -176,10 +180,10 @@ class Traced:
         return tokens if tuple(tokens.shape[:2]) == self.seen.shapes[0] else tokens.transpose(0, 1)
 
 
-def slopes(total: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of one number by tensors; zeros where it does not depend on them."""
+def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> list[Tensor]:
+    """The gradient of one number by tensors; zeros where it does not depend on them. again: another number follows."""
     try:
-        gradients = torch.autograd.grad(total, list(tensors), allow_unused=True)
+        gradients = torch.autograd.grad(total, list(tensors), retain_graph=again, allow_unused=True)
     except torch.utils.checkpoint.CheckpointError as error:
         raise NotOffered(
             "the model recomputes its layers in backward (gradient checkpointing), where changed rules cannot "

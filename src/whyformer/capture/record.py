@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,21 +25,33 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     return Record(tuple(sites_of(intercept, values)), logits, intercept.unclaimed)
 
 
-def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Tensor], values: bool = False) -> Record:
-    """Attention maps and their gradients; ``scalar`` turns the logits into the one number per input explained."""
+def record(
+    forward: Forward,
+    intercept: Recorder,
+    scalar: Callable[[Tensor], Tensor],
+    values: bool = False,
+    shared: bool = False,
+) -> Record:
+    """Attention maps and their gradients; ``scalar`` turns the logits into the one number per input explained.
+
+    shared: all inputs are beginnings of the one row that is run: the maps are the same, each has its own gradients.
+    """
     with torch.enable_grad():
         with intercept:
             logits = forward()
         if not intercept.sites and not intercept.planned:
             return Record((), logits.detach(), intercept.unclaimed)
-        total = scalar(logits).sum()
-        if not total.requires_grad:
+        values_B = scalar(logits)
+        if not values_B.requires_grad:
             raise NotOffered(
                 "the explained output does not depend on any captured attention with gradients. If the model computes "
                 "under torch.no_grad() or detaches its features, remove that."
             )
         try:
-            gradients = intercept.gradients(total)
+            if shared:
+                each = [intercept.gradients(value, again=True) for value in values_B]
+            else:
+                each = [intercept.gradients(values_B.sum())]
         except torch.utils.checkpoint.CheckpointError as error:
             raise NotOffered(
                 "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be "
@@ -50,7 +62,24 @@ def record(forward: Forward, intercept: Recorder, scalar: Callable[[Tensor], Ten
             if "use_reentrant" in str(error):
                 raise NotOffered(REENTRANT) from error
             raise
-    return Record(tuple(sites_of(intercept, values, gradients)), logits.detach(), intercept.unclaimed)
+    if shared:
+        rows = [sites_of(intercept, values, gradients) for gradients in each]
+        sites = [_side_by_side(site) for site in zip(*rows, strict=True)]
+    else:
+        sites = sites_of(intercept, values, each[0])
+    return Record(tuple(sites), logits.detach(), intercept.unclaimed)
+
+
+def _side_by_side(sites: Sequence[Site]) -> Site:
+    """One attention call with the gradients of several scores; its map is held once."""
+    first, count = sites[0], len(sites)
+    gradients = [site.attention_grad_BHQK for site in sites if site.attention_grad_BHQK is not None]
+    return replace(
+        first,
+        attention_BHQK=first.attention_BHQK.expand(count, -1, -1, -1),
+        value_BHKD=None if first.value_BHKD is None else first.value_BHKD.expand(count, -1, -1, -1),
+        attention_grad_BHQK=torch.cat(gradients),
+    )
 
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:

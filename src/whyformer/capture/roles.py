@@ -39,17 +39,18 @@ class Recorder(Intercept):
         if not site.attention.requires_grad:
             site.attention = site.attention.detach().requires_grad_()
 
-    def gradients(self, scalar: Tensor) -> list[Tensor]:
+    def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
 
-        The mode stays on during backward, for models that recompute their forward there (checkpointing).
+        again: another scalar of the same pass follows. The mode stays on during backward, for models that recompute
+        their forward there (checkpointing).
         """
         maps = [site.attention for site in self.sites]
         replay = type(self)(self.batch, self.names, self.batch_axes)
         replay.planned = self.planned
         with replay:
             # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(torch.autograd.grad)(scalar, maps, allow_unused=True)
+            grads = open_body(torch.autograd.grad)(scalar, maps, retain_graph=again, allow_unused=True)
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)

@@ -17,7 +17,7 @@ from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
-from whyformer.explainer import Explainer
+from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
@@ -91,6 +91,7 @@ class Comparison(Result):
     warnings: tuple[str, ...] = ()
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    value: str = "probability of the target"  # what curves are of
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
@@ -150,6 +151,7 @@ def compare(
     reference: Any = None,
     target: Aims = None,
     scalar: Scalar = "logit",
+    units: Segments = "token",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -164,7 +166,9 @@ def compare(
     image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
     "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
     "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
-    cache: a folder in which everything that was computed is kept; a stopped job goes on from there.
+    units: what counts as a part, as for ``explain``. Answers of language models, (prompt, answer), are judged as a
+    whole, by their log-probability. cache: a folder in which everything that was computed is kept; a stopped job goes
+    on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -175,6 +179,7 @@ def compare(
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)
     how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how["units"] = units
     opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
     with opened as games:
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
@@ -242,6 +247,7 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
+        value="log-probability of the answer" if games.batch.answers else "probability of the target",
     )
 
 

@@ -20,7 +20,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
 from whyformer.evaluate.trial import Trial
-from whyformer.explainer import Explainer
+from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
@@ -266,6 +266,7 @@ def recommend(
     reference: Any = None,
     target: Aims = None,
     scalar: Scalar = "logit",
+    units: Segments = "token",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -292,6 +293,7 @@ def recommend(
     explainer = Explainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how["units"] = units
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
@@ -321,7 +323,7 @@ def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Fi
             if "gradient" in spaces:
                 refuse_without_gradients(games.explainer.model, "spaces='gradient'")
             candidates, units = scores_of_each(games.runs, spaces, _alone)
-            scores = [all_U[:, parts] for all_U, parts in zip(units, games.parts, strict=True)]
+            scores = [games.per_part(number, all_U) for number, all_U in enumerate(units)]
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
     aside: dict[str, list[Array]] = {}

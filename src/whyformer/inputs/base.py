@@ -20,7 +20,7 @@ from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.intercept import OffPlan
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
-from whyformer.inputs.batch import Batch, Placed, Raw, are_tensors, encoded, is_single
+from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
@@ -76,6 +76,8 @@ class Modality(ABC):
     generates = False  # the classes are tokens of a vocabulary
     objects = False  # a detector's: one explanation per object that it found
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
+    decoding: Decoding = PLAIN  # what a language model is asked for
+    segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
@@ -95,11 +97,32 @@ class Modality(ABC):
             return Source(self, batch, batch.size)
         if isinstance(inputs, (Mapping, Set)):
             raise BadInput(_no_list(inputs))
+        if isinstance(inputs, list) and inputs and isinstance(inputs[0], (Mapping, list)):
+            inputs = self.from_messages(inputs)
         single = is_single(inputs)
         raw = (inputs,) if single else tuple(inputs)
         if not raw:
             raise BadInput("there is nothing to explain: the list of inputs is empty.")
         return Source(self, None, len(raw), raw, single)
+
+    def from_messages(self, inputs: list[Any]) -> Any:
+        """What a chat (messages: dicts with role and content), or a list of chats, makes one input each."""
+        return inputs
+
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        """Take what a language model is asked for, and what is scored as one."""
+        if decoding:
+            raise NotOffered(
+                f"generate, span and choices are for language models that read text, and {type(self.model).__name__} "
+                "was taken for none. Leave them out."
+            )
+        self.segments = segments
+
+    def divided(self, units: Units) -> tuple[list[list[int]], Units] | None:
+        """Units that are scored as one, and what they are then; None where each stands for itself."""
+        if self.segments == "token":
+            return None
+        raise NotOffered(f"units={self.segments!r} divides a text, and this input is none. Leave units out.")
 
     @abstractmethod
     def encode(self, raw: Sequence[Raw]) -> Batch:

@@ -17,6 +17,40 @@ Raw = Any
 
 
 @dataclass(frozen=True)
+class Decoding:
+    """How an answer comes about, and as what it is explained.
+
+    generate: tokens that the model writes, or what ``model.generate`` is told. span: the answer as a whole, or a range
+    of its characters, in place of one explanation per token. choices: what the next token is chosen among. one_pass:
+    tokens share one gradient.
+    """
+
+    generate: int | Mapping[str, Any] | None = None
+    span: bool | tuple[int, int] = False
+    choices: tuple[str, ...] = ()
+    one_pass: bool = False
+
+    def __bool__(self) -> bool:
+        return self.generate is not None or bool(self.span) or bool(self.choices)
+
+
+PLAIN = Decoding()
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Tokens that a language model says one after the other, from a position of its text on."""
+
+    tokens: tuple[int, ...]
+    start: int  # the position, among the real ones, after which the first of them is said
+    text: str = ""
+
+    def moved(self, by: int) -> Continuation:
+        """The same after ``by`` more tokens."""
+        return replace(self, start=self.start + by)
+
+
+@dataclass(frozen=True)
 class Batch:
     """Tensors of some inputs, by the model's argument names, and what is known about each input."""
 
@@ -27,6 +61,9 @@ class Batch:
     encodings: tuple[Any, ...] = ()  # per input: what the tokenizer knows (offsets, words)
     constants: dict[str, Any] = field(default_factory=dict)  # arguments without a batch axis
     positions: tuple[int, ...] = ()  # per input: the output position explained, where the modality chose it
+    answers: tuple[Continuation, ...] = ()  # per input: what a language model is to say, explained as a whole
+    trunks: tuple[int, ...] = ()  # per row: the text that it is the beginning of, for models that do not look ahead
+    shared: Batch | None = None  # the one row that all others are beginnings of: the model is run on it alone
     groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
     reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
     alone: bool = False  # rows that would look at others are run without them
@@ -49,12 +86,15 @@ class Batch:
             warnings=pick(self.warnings),
             encodings=pick(self.encodings),
             positions=pick(self.positions),
+            answers=pick(self.answers),
+            trunks=pick(self.trunks),
+            shared=None,
             groups=pick(self.groups),
             reference_rows=0,
         )
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
-        return replace(self, tensors=self.tensors | tensors)
+        return replace(self, tensors=self.tensors | tensors, trunks=(), shared=None)
 
 
 class Placed(Protocol):

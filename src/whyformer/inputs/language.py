@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about
-from whyformer.errors import BadInput, TooLong
+from whyformer.errors import BadInput, NotOffered, TooLong
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch
+from whyformer.inputs.batch import Batch, Continuation
 from whyformer.inputs.families import task_of
+from whyformer.inputs.segments import spans_of
 from whyformer.targets import logits_of
 from whyformer.types import Target
 
@@ -100,12 +102,63 @@ def places(batch: Batch) -> list[int]:
     return [int(row.nonzero()[position, 0]) for row, position in zip(keep, batch.positions, strict=True)]
 
 
+def spoken_at(batch: Batch) -> list[list[int]]:
+    """Per row, where among all positions (padding included) the tokens of its answer are said."""
+    keep = batch.keep_BN
+    assert keep is not None
+    spoken = []
+    for row, answer in zip(keep, batch.answers, strict=True):
+        real = row.nonzero()[:, 0].tolist()
+        spoken.append(real[answer.start : answer.start + len(answer.tokens)])
+    return spoken
+
+
+def shortened(batch: Batch) -> Batch:
+    """Rows without the columns that are padding in all of them; they begin where the texts do."""
+    assert batch.keep_BN is not None
+    width, used = batch.keep_BN.shape[1], int(batch.keep_BN.sum(1).max())
+    if used == width:
+        return batch
+    tensors = {k: v[:, :used] if v.ndim > 1 and v.shape[1] == width else v for k, v in batch.tensors.items()}
+    return replace(batch, tensors=tensors, keep_BN=batch.keep_BN[:, :used])
+
+
 def without_tokens(positions: Sequence[int], gone: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Positions once some tokens before them, or they themselves, were left out."""
     return tuple(max(0, p - sum(token <= p for token in tokens)) for p, tokens in zip(positions, gone, strict=True))
 
 
-# Answers that were given
+# Answers
+
+ANSWER = "answer"  # the role of what was said
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A prompt with its answer, as tokens: what the model reads, and what is known about each of them."""
+
+    prompt: list[int]
+    answer: list[int]
+    text: str | None = None
+    spans: list[Chars] | None = None
+    role: list[str] | None = None
+
+    def facts(self, length: int) -> dict[str, Any]:
+        """What is known about the first tokens."""
+        facts: dict[str, Any] = {"ids": (self.prompt + self.answer)[:length]}
+        if self.text is not None and self.spans is not None:
+            facts |= {"spans": self.spans[:length], "text": self.text[: max(s.end for s in self.spans[:length])]}
+            facts["said"] = self.text[self.spans[len(self.prompt)].start :]
+        if self.role is not None:
+            facts["role"] = self.role[:length]
+        return facts
+
+
+class Chars(NamedTuple):
+    """The characters of one token."""
+
+    start: int
+    end: int
 
 
 def has_answers(batch: Batch) -> bool:
@@ -113,51 +166,180 @@ def has_answers(batch: Batch) -> bool:
 
 
 def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
-    """One row per token of each answer (or for the token asked for): the prompt, and the answer so far."""
-    if not all(isinstance(text, tuple) for text in batch.raw):
+    """One row per token of each answer (or for the token asked for): the prompt, and the answer so far.
+
+    Where the answer is explained as a whole, one row with all of it.
+    """
+    decoding = modality.decoding
+    if has_answers(batch) and not all(isinstance(text, tuple) for text in batch.raw):
         raise BadInput("give an answer with every prompt, or with none of them.")
-    tokenizer = modality._tokenizer()
-    ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
-    rows, texts, tokens = [], [], []
-    for row, (prompt, answer) in enumerate(batch.raw):
-        prompt_ids, answer_ids = _ids(tokenizer, prompt), _ids(tokenizer, answer, add_special_tokens=False)
-        while prompt_ids and prompt_ids[-1] in ends:  # the answer goes on where the prompt stops
-            prompt_ids.pop()
-        if not answer_ids or not prompt_ids:
-            raise BadInput(f"({prompt!r}, {answer!r}): a prompt and an answer of at least one token each are needed.")
-        limit = modality.max_length()
-        if limit is not None and len(prompt_ids) + len(answer_ids) - 1 > limit:
-            raise TooLong(
-                f"prompt and answer have {len(prompt_ids)} + {len(answer_ids)} tokens, and the model takes {limit}: "
-                "shorten one of them."
-            )
+    exchanges = _given_exchanges(modality, batch) if has_answers(batch) else _generated_exchanges(modality, batch)
+    rows, lengths, tokens = [], [], []
+    spoken: list[Continuation] = []
+    for row, exchange in enumerate(exchanges):
         wanted = target[row] if isinstance(target, list) else target
-        for step in wanted_steps(modality, answer_ids, wanted):
+        if decoding.span:
+            if wanted is not None:
+                raise BadInput("span= explains the answer itself: leave target out.")
+            spoken.append(_continuation(modality, exchange, decoding.span))
+            steps = [spoken[-1].start + len(spoken[-1].tokens) - len(exchange.prompt)]
+        else:
+            steps = wanted_steps(modality, exchange.answer, wanted)
+        for step in steps:
             rows.append(row)
-            texts.append(prompt_ids + answer_ids[:step])
-            tokens.append(answer_ids[step])
-    width = max(map(len, texts))
-    filler = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
-    ids = torch.tensor([text + [filler] * (width - len(text)) for text in texts])
-    keep = torch.tensor([[True] * len(text) + [False] * (width - len(text)) for text in texts])
+            lengths.append(len(exchange.prompt) + step)
+            tokens.append(exchange.answer[step])
+    width, pad = max(lengths), modality.filler_id()
+    written = [exchanges[row].prompt + exchanges[row].answer for row in rows]
+    ids = torch.tensor([text[:n] + [pad] * (width - n) for text, n in zip(written, lengths, strict=True)])
+    keep = torch.arange(width) < torch.tensor(lengths)[:, None]
     tensors = {
         name: modality.move(ids if name == modality.main else keep.long() if "mask" in name else torch.zeros_like(ids))
         for name in batch.tensors
     }
-    steps = replace(
+    steps_batch = replace(
         batch.select(rows),
         tensors=tensors,
         keep_BN=modality.move(keep),
-        raw=tuple(batch.raw[row][0] for row in rows),
+        raw=tuple(_prompt_text(batch.raw[row]) for row in rows) if batch.raw else (),
         warnings=((),) * len(rows),
-        encodings=tuple({"ids": text} for text in texts),
-        groups=tuple(rows) if target is None else (),
+        encodings=tuple(exchanges[row].facts(n) for row, n in zip(rows, lengths, strict=True)),
+        groups=tuple(rows) if target is None and not decoding.span else (),
+        trunks=() if decoding.span else tuple(rows),
+        answers=tuple(spoken),
     )
-    return steps, tokens
+    return steps_batch, None if decoding.span else tokens
 
 
-def _ids(tokenizer: Any, text: str, **how: Any) -> list[int]:
-    return [int(i) for i in tokenizer(text, **how)["input_ids"]]
+def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int]) -> Continuation:
+    """The whole answer, or the tokens of a range of its characters."""
+    prompt, answer = len(exchange.prompt), exchange.answer
+    if exchange.text is None or exchange.spans is None:
+        if span is not True:
+            raise NotOffered("span=(start, end) counts characters, and which token has which is not known here.")
+        return Continuation(tuple(answer), prompt - 1, " ".join(modality.labels(answer)))
+    begin = exchange.spans[prompt].start
+    said = exchange.text[begin:]
+    start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
+    inside = [
+        t for t, chars in enumerate(exchange.spans[prompt:]) if chars.start - begin < end and chars.end - begin > start
+    ]
+    if span is True:  # a token may have no characters of its own
+        inside = list(range(len(answer)))
+    if not inside:
+        raise BadInput(f"span=({start}, {end}): no token of the answer {said!r} stands there.")
+    return Continuation(tuple(answer[inside[0] : inside[-1] + 1]), prompt - 1 + inside[0], said[start:end])
+
+
+def _prompt_text(raw: Any) -> Any:
+    return raw[0] if isinstance(raw, tuple) else raw
+
+
+def _require_room(modality: Any, prompt: list[int], answer: int) -> None:
+    limit = modality.max_length()
+    if limit is not None and len(prompt) + answer - 1 > limit:
+        raise TooLong(
+            f"prompt and answer have {len(prompt)} + {answer} tokens, and the model takes {limit}: shorten one of them."
+        )
+
+
+def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
+    """Prompts with the answers that came with them."""
+    exchanges = []
+    for prompt, answer in batch.raw:
+        asked, said = modality.encoding_of(prompt), modality.encoding_of(answer, add_special_tokens=False)
+        prompt_ids = without_end(modality, asked["input_ids"])
+        answer_ids = [int(i) for i in said["input_ids"]]
+        if not answer_ids or not prompt_ids:
+            raise BadInput(
+                f"({str(prompt)!r}, {answer!r}): a prompt and an answer of at least one token each are needed."
+            )
+        _require_room(modality, prompt_ids, len(answer_ids))
+        before, after = modality._facts((prompt,), asked), modality._facts((answer,), said)
+        spans = None
+        if before["spans"] is not None and after["spans"] is not None:
+            spans = [_chars(span) for span in before["spans"][: len(prompt_ids)]]
+            spans += [_chars(span, len(prompt)) for span in after["spans"]]
+        exchanges.append(
+            Exchange(prompt_ids, answer_ids, str(prompt) + answer, spans, _roles(before, prompt_ids, answer_ids))
+        )
+    return exchanges
+
+
+def _chars(span: Any, offset: int = 0) -> Chars:
+    return Chars(offset, offset) if span is None else Chars(span.start + offset, span.end + offset)
+
+
+def _roles(facts: Mapping[str, Any], prompt: list[int], answer: list[int]) -> list[str]:
+    roles: Sequence[str] = facts.get("role") or ["prompt"] * len(prompt)
+    return [*roles[: len(prompt)], *[ANSWER] * len(answer)]
+
+
+def without_end(modality: Any, ids: Sequence[int]) -> list[int]:
+    """A prompt without the end that some tokenizers put behind every text: the answer goes on where it stops."""
+    tokenizer = modality._tokenizer()
+    ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
+    prompt = [int(i) for i in ids]
+    while prompt and prompt[-1] in ends:
+        prompt.pop()
+    return prompt
+
+
+def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
+    """Prompts with what the model writes after them, one by one: beside others they would be padded."""
+    if not hasattr(modality.model, "generate"):
+        raise NotOffered(
+            f"{type(modality.model).__name__} has no generate(): write the answer yourself, and give (prompt, answer)."
+        )
+    exchanges, keep_BN = [], batch.keep_BN
+    assert keep_BN is not None
+    for row in range(batch.size):
+        ids = batch.tensors[modality.main][row][keep_BN[row]].tolist()
+        prompt = without_end(modality, ids) if batch.raw else ids
+        answer = _generated(modality, prompt)
+        facts = batch.encodings[row] if batch.encodings else {}
+        text, spans = None, None
+        if facts.get("spans") is not None and facts.get("text") is not None:
+            text, ends = _decoded(modality, facts["text"], answer)
+            spans = [_chars(span) for span in facts["spans"][: len(prompt)]]
+            spans += [Chars(*pair) for pair in zip([len(facts["text"]), *ends], ends, strict=False)]
+        exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer)))
+    return exchanges
+
+
+def _generated(modality: Any, prompt: list[int]) -> list[int]:
+    """What the model writes: its own choice at every step, unless ``generate`` tells it otherwise."""
+    wish = modality.decoding.generate
+    told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
+    if "max_new_tokens" in told:
+        _require_room(modality, prompt, int(told["max_new_tokens"]))
+    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
+    ids = modality.move(torch.tensor([prompt]))
+    with torch.no_grad():
+        written = modality.model.generate(
+            **{modality.main: ids}, attention_mask=torch.ones_like(ids), return_dict_in_generate=False, **told
+        )
+    answer = [int(i) for i in written[0, len(prompt) :]]
+    if not answer:
+        raise BadInput("the model wrote nothing: generate= asks for at least one new token.")
+    return answer
+
+
+def written_answer(modality: Any, batch: Batch) -> str:
+    """What the model writes after the first prompt of a batch, without special tokens."""
+    exchange = _generated_exchanges(modality, batch.select([0]))[0]
+    return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
+
+
+def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[int]]:
+    """Prompt and answer as one text, and where in it each token of the answer ends.
+
+    A character may be spread over several tokens: it belongs to the one that completes it.
+    """
+    tokenizer = modality._tokenizer()
+    so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
+    ends = accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max)
+    return prompt + so_far[-1], list(ends)
 
 
 def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality, signature_of
-from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.batch import Batch, Decoding, Raw
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import wanted_steps
@@ -45,6 +45,17 @@ class Seq2SeqInput(TextInput):
         self._answer = Answer(model, processor, target)
 
     # Inputs
+
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        """Of what a language model is asked for, how much it writes."""
+        if decoding != Decoding(generate=decoding.generate) or not isinstance(decoding.generate, int | None):
+            raise NotOffered(
+                "span, choices and other wishes are for models without an encoder: give generate=<tokens>."
+            )
+        if segments != "token":
+            super().ask(decoding, segments)
+        if decoding.generate is not None:
+            self._answer.steps = decoding.generate
 
     def encode(self, raw: Sequence[Raw]) -> Batch:
         if not self.generates:
@@ -117,6 +128,8 @@ class Answer:
     main: the argument that holds what was written so far.
     """
 
+    steps = STEPS
+
     def __init__(self, model: nn.Module, processor: Any, main: str = "decoder_input_ids") -> None:
         self.model, self.main = model, main
         self.text = TextInput(model, processor, main=main)
@@ -187,7 +200,7 @@ class Answer:
     def _generated(self, batch: Batch, apart: bool) -> list[list[int]]:
         """The model's greedy answers, end of text included."""
         room = self._named_id("max_target_positions")  # Whisper refuses to be asked for more
-        steps = STEPS if room is None else min(STEPS, int(room) - 2)
+        steps = self.steps if room is None else min(self.steps, int(room) - 2)
         parts = [bare(batch.select([i])) for i in range(batch.size)] if apart else [batch]
         ids: list[list[int]] = []
         for part in parts:

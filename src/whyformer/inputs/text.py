@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from whyformer.borrow import NO_TOKEN, borrowed, known_about, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, require_shown
-from whyformer.inputs.batch import Batch, Placed, Raw
+from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
+from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.fillings import drawn_inputs
-from whyformer.inputs.language import answered, has_answers, is_causal, without_tokens
+from whyformer.inputs.language import ANSWER, answered, has_answers, is_causal, without_tokens
 from whyformer.inputs.stream_inputs import StreamInput, Words
-from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, words_of
+from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
@@ -43,12 +44,16 @@ class TextInput(Modality):
         tokenizer = self._tokenizer()
         texts = [_text(r) for r in raw]
         limit = self.max_length()
-        encodings = [tokenizer(*t, truncation=False, add_special_tokens=True, verbose=False) for t in texts]
+        # A prompt that a template wrote has its special tokens already.
+        encodings = [
+            tokenizer(*t, truncation=False, add_special_tokens=type(t[0]) is not PromptText, verbose=False)
+            for t in texts
+        ]
         warnings: list[tuple[str, ...]] = []
         for i, encoding in enumerate(encodings):
             length = len(encoding["input_ids"])
             if limit is not None and length > limit:
-                encodings[i] = tokenizer(*texts[i], truncation=True, max_length=limit)
+                encodings[i] = self.encoding_of(*texts[i], truncation=True, max_length=limit)
                 warnings.append((f"the text has {length} tokens and the model takes {limit}: the end was cut off.",))
             else:
                 warnings.append(())
@@ -66,6 +71,30 @@ class TextInput(Modality):
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
+    def encoding_of(self, *text: str, **how: Any) -> Any:
+        """What the tokenizer makes of a text; a prompt that a template wrote has its special tokens already."""
+        how = {"truncation": False, "add_special_tokens": not isinstance(text[0], PromptText), "verbose": False} | how
+        return self._tokenizer()(*text, **how)
+
+    def filler_id(self) -> int:
+        """What padding is filled with: it is masked out, so any id will do."""
+        names = ("pad_token_id", "eos_token_id")
+        known = (getattr(holder, name, None) for holder in (self.processor, self.config) for name in names)
+        return next((i for i in known if isinstance(i, int) and i >= 0), 0)
+
+    def from_messages(self, inputs: list[Any]) -> Any:
+        if is_chat(inputs):
+            return prompt_of(inputs, self._tokenizer())
+        chats = all(is_chat(chat) for chat in inputs)
+        return [prompt_of(chat, self._tokenizer()) for chat in inputs] if chats else inputs
+
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        if self.multi_input or self.compares:
+            if segments != "token":
+                raise NotOffered("units= divides one text, and this model reads more than that. Leave units out.")
+            super().ask(decoding, segments)
+        self.decoding, self.segments = decoding, segments
+
     def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
         """A note, where most of a text are words that the tokenizer does not know: they all look the same."""
         tokenizer, specials = self._tokenizer(), self.special_ids()
@@ -80,9 +109,17 @@ class TextInput(Modality):
         )
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
-        if not batch.raw:
+        if self.decoding is PLAIN and not (batch.raw and has_answers(batch) and not self.compares):
             return batch, target
-        prompted = has_answers(batch) and not self.compares and is_causal(self, batch)
+        causal = is_causal(self, batch)
+        if self.decoding and not causal:
+            raise NotOffered(
+                f"generate, span and choices are for models that write the next token, and {type(self.model).__name__} "
+                "does not. Leave them out."
+            )
+        if self.decoding.span and self.decoding.generate is None and not has_answers(batch):
+            raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
+        prompted = causal and (has_answers(batch) or self.decoding.generate is not None)
         return answered(self, batch, target) if prompted else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
@@ -206,6 +243,8 @@ class TextInput(Modality):
             facts["spans"] = [encoding.token_to_chars(i) for i in range(len(ids))] if words else None
         except (ValueError, AttributeError):  # slow tokenizers know neither
             facts["word"] = facts["spans"] = None
+        if text is not None and isinstance(text[0], PromptText) and facts["spans"] is not None:
+            facts["role"] = roles_of(facts["spans"], text[0].parts)
         facts["pair"] = text is not None and len(text) > 1
         facts["text"] = text[0] if text is not None and len(text) == 1 else None
         if facts["pair"] and facts["word"] is not None:
@@ -257,9 +296,13 @@ class TextInput(Modality):
                     word=tuple(word) if word else words_of(labels, special) if self.processor else None,
                     spans=_spans(labels, spans, facts["text"]) if spans else None,
                     text=facts.get("text") if known else None,
+                    role=tuple(facts["role"]) if known and facts.get("role") else None,
                 )
             )
         return result
+
+    def divided(self, units: Units) -> tuple[list[list[int]], Units] | None:
+        return None if self.segments == "token" else segmented(units, self.segments)
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         keep_BN = batch.keep_BN
@@ -308,13 +351,18 @@ class TextInput(Modality):
     # Taking units away
 
     def removable(self, units: Units) -> list[bool]:
-        return [True] * len(units)  # [CLS] and [SEP] are ids like any other
+        # [CLS] and [SEP] are ids like any other. An answer that is explained as a whole stays: what it says is asked.
+        if self.decoding.span and units.role is not None:
+            return [role != ANSWER for role in units.role]
+        return [True] * len(units)
 
     @property
     def replacements(self) -> tuple[str, ...]:
         known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
         has_mask = any("mask" in p for p in self.parameters)
-        return (*known, "delete", *(("attention_mask",) if has_mask else ()))
+        hidden = ("attention_mask",) if has_mask else ()
+        # A sentence of mask tokens is none: stretches of text are left out.
+        return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)
 
     def _id_of(self, name: str) -> int | None:
         if self.processor is not None:
@@ -421,7 +469,8 @@ class TextInput(Modality):
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
         gone = [[rank] for rank in range(len(positions))] if one.positions else []
         chosen = without_tokens(one.positions * len(gone), gone)
-        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen)
+        answers = tuple(answer.moved(-1) for answer in one.answers * len(positions))
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, answers=answers)
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.chat import TEMPLATE
+from whyformer.inputs.segments import members, spans_of
 from whyformer.types import Units
 
 WORD_STARTS = "▁Ġ"  # how SentencePiece and byte-level tokenizers write that a space stood before a piece
@@ -24,7 +27,7 @@ def assemble(
     added = [names[i] if i < len(names) else f"[EXTRA{i}]" for i in range(extra)]
     before = extra if before is None else before
     front, back = added[:before], added[before:]
-    for name, filler in (("word", -1), ("spans", (0, 0))):
+    for name, filler in (("word", -1), ("spans", (0, 0)), ("role", "")):
         if rest.get(name) is not None:
             rest[name] = (*[filler] * len(front), *rest[name], *[filler] * len(back))
     return Units(
@@ -73,7 +76,7 @@ def pick(units: Units, index: list[int]) -> Units:
 
     return Units(
         of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
-        units.image_size, of(units.boxes),
+        units.image_size, of(units.boxes), role=of(units.role),
     )  # fmt: skip
 
 
@@ -96,3 +99,68 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
             word += 1
         result.append(word)
     return tuple(result)
+
+
+def segmented(units: Units, by: str | Sequence[Any]) -> tuple[list[list[int]], Units]:
+    """The units of each word, sentence or chosen range of the text, and these as units.
+
+    Special tokens and what a template put in stand for themselves; a space or line break goes with what is before it.
+    Of ranges that someone chose there are just these.
+    """
+    if units.text is None or units.spans is None:
+        raise NotOffered(
+            "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
+            "give a text (not tensors) with a fast tokenizer."
+        )
+    ranges = spans_of(units.text, by)
+    chosen = members(units.spans, ranges)
+    if not isinstance(by, str):
+        empty = [span for span, tokens in zip(ranges, chosen, strict=True) if not tokens]
+        if empty:
+            raise BadInput(f"units: {empty[0]} holds no token of its own. Let it begin and end with words.")
+        groups = chosen
+    else:
+        groups = _completed(units, chosen)
+    apart = [_alone(units, group) for group in groups]
+    texts = [units.labels[g[0]] if alone else units.text_of(g) for g, alone in zip(groups, apart, strict=True)]
+    spans = tuple((units.spans[g[0]][0], max(units.spans[i][1] for i in g)) for g in groups)
+    return groups, Units(
+        labels=tuple(texts),
+        special=tuple(all(units.special[i] for i in g) or _role(units, g[0]) == TEMPLATE for g in groups),
+        stream=tuple(units.stream[g[0]] for g in groups),
+        word=tuple(-1 if alone else number for number, alone in enumerate(apart)),
+        spans=spans,
+        text=units.text,
+        role=None if units.role is None else tuple(_role(units, g[0]) for g in groups),
+    )
+
+
+def _role(units: Units, index: int) -> str:
+    return "" if units.role is None else units.role[index]
+
+
+def _alone(units: Units, group: Sequence[int]) -> bool:
+    return len(group) == 1 and units.special[group[0]]
+
+
+def _completed(units: Units, chosen: list[list[int]]) -> list[list[int]]:
+    """All units in order, in groups: those of a stretch, as long as special tokens and roles do not cut it in two."""
+    of = {token: number for number, group in enumerate(chosen) for token in group}
+    groups: list[list[int]] = []
+    last: tuple[Any, ...] | None = None
+    for token in range(len(units)):
+        role = _role(units, token)
+        if units.special[token]:
+            key: tuple[Any, ...] | None = ("special", token)
+        elif role == TEMPLATE:
+            key = ("template",)
+        elif token in of:
+            key = (of[token], role)
+        else:  # a space or line break
+            key = last if last is not None and last[0] not in {"special", "template"} else ("space", role)
+        if key == last:
+            groups[-1].append(token)
+        else:
+            groups.append([token])
+        last = key
+    return groups

@@ -25,6 +25,7 @@ ORDERS = {"l1": 1, "l2": 2}
     signed=False,
     class_specific=False,
     specificity="attention",
+    rowwise=lambda **options: True,
 )
 def alti(run: Run, *, norm: Annotated[str, OneOf(*ORDERS)] = "l1") -> Attribution:
     """How near each token's contribution alone comes to the attention block's output: rows of shares, multiplied.

@@ -37,6 +37,7 @@ from whyformer.run import Attribution, Run
     signed=False,
     class_specific=False,
     specificity="attention",
+    rowwise=lambda *, discard, **options: not discard,
 )
 def attention_rollout(
     run: Run,

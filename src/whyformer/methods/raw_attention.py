@@ -28,6 +28,7 @@ READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagona
     signed=False,
     class_specific=False,
     specificity="attention",
+    rowwise=lambda *, read, **options: read == "row",
 )
 def raw_attention(
     run: Run,

@@ -36,6 +36,7 @@ def _cost(units: int, *, weight: str | None = None, **options: object) -> Passes
     signed=False,
     class_specific=False,
     specificity="attention",
+    rowwise=lambda *, weight, **options: weight is None,
 )
 def value_norms(
     run: Run,

@@ -28,6 +28,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
     signed=False,
     class_specific=False,
     specificity="attention",
+    rowwise=lambda **options: True,
 )
 def value_zeroing(
     run: Run,

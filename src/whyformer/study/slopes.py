@@ -35,9 +35,13 @@ REMEDY = (
 )
 
 
-def require_slopes(maps: Record, score_B: Tensor, changed: Changed) -> tuple[int, str]:
-    """Refuse gradients that are not the slope of ``score_B``; how many passes that took, and what is left to say."""
-    directions = [_direction(site.attention_BHQK, number) for number, site in enumerate(maps.sites)]
+def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
+    """Refuse gradients that are not the slope of ``score_B``; how many passes that took, and what is left to say.
+
+    shared: the scores are of one row, run once.
+    """
+    rows = slice(0, 1 if shared else None)
+    directions = [_direction(site.attention_BHQK[rows], number) for number, site in enumerate(maps.sites)]
     said = [
         float((site.attention_grad_BHQK.double() * site.attention_BHQK.double() * direction).sum())
         for site, direction in zip(maps.sites, directions, strict=True)

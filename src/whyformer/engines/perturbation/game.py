@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
 from whyformer.errors import one_of
@@ -30,7 +33,7 @@ class Game:
     say: (M, P) present parts → (M, columns): probability and logit of the target, and whether it is the prediction;
     more where ``columns`` says so, or one number alone (:func:`game_of_scores`).
     batches: which rows of (M, P) go through the model together.
-    whole: what is said of the input with all of its parts, where that is known.
+    whole: what is said of the input with all of its parts, where that is known. prefix: what their beginning saved.
     """
 
     def __init__(
@@ -43,8 +46,9 @@ class Game:
         draws: int = 1,
         columns: int = COLUMNS,
         whole: Sequence[float] | None = None,
+        prefix: Prefix | None = None,
     ) -> None:
-        self.parts, self.draws, self.columns = parts, draws, columns
+        self.parts, self.draws, self.columns, self.prefix = parts, draws, columns, prefix
         self.forwards = 0  # variants that were run now, not read from the store
         self._say = say
         self._batches = batches or (lambda present_MP: [range(len(present_MP))])
@@ -100,21 +104,31 @@ class Game:
         return values[0] - values[1:]
 
 
+def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
+    """Checks of a perturbation method: the share of all tokens of variants that was not read again, where any was."""
+    shares = [0.0 if g is None or g.prefix is None else g.prefix.share for g in games]
+    return {"prefix_reused": torch.tensor(shares)} if any(shares) else {}
+
+
 def game_of_scores(run: Run, row: int, variants: Variants, parts: int) -> Game:
     """The game in which the one thing said of a variant is the explained value."""
+    prefix = Prefix(run, row)
     return Game(
         parts,
-        partial(_score, run, row, variants),
+        partial(_score, run, row, variants, prefix),
         batches=partial(variants.batches, size=run.batch_size),
         draws=variants.draws,
         columns=1,
         whole=[float(run.value_B[row])],
+        prefix=prefix,
     )
 
 
-def _score(run: Run, row: int, variants: Variants, present_MP: Array) -> Array:
+def _score(run: Run, row: int, variants: Variants, prefix: Prefix, present_MP: Array) -> Array:
     """(M, 1) the mean over draws."""
-    drawn = [run.score(variants.batch(present_MP, draw), row).double().cpu().numpy() for draw in range(variants.draws)]
+    batches = [variants.batch(present_MP, draw) for draw in range(variants.draws)]
+    shorter = prefix.logits if prefix.offered else None
+    drawn = [run.score(batch, row, shorter).double().cpu().numpy() for batch in batches]
     mean_M1: Array = np.mean(drawn, axis=0)[:, None]
     return mean_M1
 

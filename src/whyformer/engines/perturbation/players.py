@@ -63,7 +63,10 @@ def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence
     units = run.units[row]
     free = np.array(run.modality.removable(units)) & ~_always_there(run, row, keep_special)
     members: list[tuple[int, ...]]
-    if by == "word":
+    if run.segments:
+        groups = [tuple(int(i) for i in group if free[i]) for group in run.segments[row][0]]
+        members = [group for group in groups if group]
+    elif by == "word":
         members = _words(run, row, free)
     elif by == "superpixel":
         members = _superpixels(run, row, free, superpixels)

@@ -120,21 +120,37 @@ def _owners_seen(variants: Tensor, original: Tensor, changed: Tensor, part_U: Te
 
 
 class Deleted(Variants):
-    """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded."""
+    """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded.
 
-    def __init__(self, one: Batch, main: str, parts: Sequence[int], others: Sequence[str] = ()) -> None:
+    players: the tokens of each part. one_away: no more than one part is left out at a time.
+    """
+
+    def __init__(
+        self,
+        one: Batch,
+        main: str,
+        players: Sequence[Sequence[int]],
+        others: Sequence[str] = (),
+        one_away: bool = False,
+    ) -> None:
         assert one.keep_BN is not None
         self.one, self.main = one, main
-        self.positions = one.keep_BN[0].nonzero()[:, 0].cpu().numpy()[list(parts)]
+        tokens = [token for members in players for token in members]
+        self.positions = one.keep_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
+        self.sizes = np.array([len(members) for members in players], dtype=int)
+        self.owners = np.repeat(np.arange(len(players)), self.sizes)
         self.real = one.keep_BN[0].cpu().numpy()
-        if len(parts) == int(self.real.sum()):
+        most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
+        # An answer follows something: of a prompt that goes as a whole, the last token stays.
+        self.last = int(one.keep_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
+        if most == int(self.real.sum()):
             raise NotOffered(
                 "deleting every token leaves the model nothing to read, since this input has no special tokens that "
                 f"stay: use {_or_token_id(others)}."
             )
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
-        left = present_MP.sum(1)
+        left = present_MP @ self.sizes
         together: list[list[int]] = []
         for count in np.unique(left):
             rows = np.flatnonzero(left == count).tolist()
@@ -144,7 +160,9 @@ class Deleted(Variants):
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         width = len(self.real)
         there = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
-        there[:, self.positions] = present_MP
+        there[:, self.positions] = np.asarray(present_MP)[:, self.owners]
+        if self.last is not None:
+            there[~there[:, : self.last + 1].any(1), self.last] = True
         index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in there]))
         tensors = {
             k: v[0][index.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(index)]
@@ -154,7 +172,9 @@ class Deleted(Variants):
         # Counted among the real tokens.
         gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if self.one.positions else []
         chosen = without_tokens(self.one.positions * len(gone), gone)
-        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen)
+        lost = int(self.real.sum()) - index.shape[1]  # all before the answer, which stays
+        answers = tuple(answer.moved(-lost) for answer in self.one.answers * len(index))
+        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen, answers=answers)
 
 
 def _or_token_id(names: Sequence[str]) -> str:
@@ -213,17 +233,38 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
     return replace
 
 
+def players_of_parts(run: Run, row: int, parts: Sequence[int]) -> list[tuple[int, ...]]:
+    """The units of each part: one, or those of a segment that can be taken away."""
+    if not run.segments:
+        return [(part,) for part in parts]
+    removable = run.modality.removable(run.units[row])
+    groups = run.segments[row][0]
+    return [tuple(unit for unit in groups[part] if removable[unit]) for part in parts]
+
+
+def grouped_variants(
+    run: Run, row: int, players: Sequence[Sequence[int]], replacement: str | int, one_away: bool = False
+) -> Variants:
+    """The variants of one input without groups of its units; one_away: one group at a time."""
+    modality = run.modality
+    if replacement != "delete":
+        return Replaced(run, row, players, replacement)
+    others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
+    if modality.multi_input or run.study.extra:
+        raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
+    return Deleted(run.batch.select([row]), modality.main, players, others, one_away)
+
+
 def variants_of(
     run: Run, row: int, parts: Sequence[int], replacement: str | int, pool: Batch, seed: Sequence[int]
 ) -> Variants:
-    """The variants of one input of a run; each part is one unit. pool: what means and resampling are taken from."""
-    modality = run.modality
+    """The variants of one input of a run; each part is one unit, or one segment of the text.
+
+    pool: what means and resampling are taken from.
+    """
+    modality, players = run.modality, players_of_parts(run, row, parts)
     if replacement == "delete":
-        others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
-        if modality.multi_input or run.study.extra:
-            raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
-        return Deleted(run.batch.select([row]), modality.main, parts, others)
-    players = [(part,) for part in parts]
+        return grouped_variants(run, row, players, replacement)
     if isinstance(replacement, str) and replacement in modality.fillers:
         return _filled(run, row, players, replacement, pool, seed)
     return Replaced(run, row, players, replacement)

@@ -1,0 +1,83 @@
+"""Chats: messages with roles, written out by the tokenizer's template as the one text that a language model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.segments import Span
+
+TEMPLATE = "template"  # what stands around the messages: it has a role of its own, so that nothing is hidden
+Part = tuple[int, int, str]  # first character, the one after the last, and whose they are
+
+
+class PromptText(str):
+    """A prompt as the model reads it, special tokens written out, and whose words its parts are."""
+
+    parts: tuple[Part, ...]
+
+    def __new__(cls, text: str, parts: Sequence[Part]) -> PromptText:
+        prompt = super().__new__(cls, text)
+        prompt.parts = tuple(parts)
+        return prompt
+
+    def __getnewargs__(self) -> tuple[str, tuple[Part, ...]]:  # type: ignore[override]
+        return str(self), self.parts
+
+
+def is_chat(inputs: Any) -> bool:
+    """Messages: dicts that say who says what."""
+    return isinstance(inputs, (list, tuple)) and bool(inputs) and all(_is_message(m) for m in inputs)
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, Mapping) and "role" in message and "content" in message
+
+
+def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptText | tuple[PromptText, str]:
+    """The prompt that a chat makes; with the answer, where the assistant has the last word: that is explained."""
+    for number, message in enumerate(messages):
+        if not isinstance(message["content"], str) or not isinstance(message["role"], str):
+            kind = type(message["content"]).__name__
+            raise BadInput(
+                f"messages[{number}] holds a content of type {kind}: role and content of a message are strings."
+            )
+    if not getattr(tokenizer, "chat_template", None):
+        raise NotOffered(
+            f"{type(tokenizer).__name__} has no chat template, so it cannot write messages out as a text. Set "
+            "tokenizer.chat_template as the model's card says, or give the prompt as one string."
+        )
+    answered = len(messages) > 1 and messages[-1]["role"] == "assistant"
+    asked = [dict(m) for m in (messages[:-1] if answered else messages)]
+    try:
+        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # templates are programs: they refuse orders of roles that they do not know
+        raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
+    prompt = PromptText(text, _parts(text, asked))
+    return (prompt, str(messages[-1]["content"])) if answered else prompt
+
+
+def _parts(text: str, messages: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Where in the text each message stands. A template may strip them, and put something before the first."""
+    parts, start = [], 0
+    for message in messages:
+        content = str(message["content"]).strip()
+        place = text.find(content, start)
+        if not content or place < 0:  # left out or rewritten by the template
+            continue
+        parts.append((place, place + len(content), str(message["role"])))
+        start = place + len(content)
+    return parts
+
+
+def roles_of(tokens: Sequence[Span | None], parts: Sequence[Part]) -> list[str]:
+    """Whose each token is: of the part in which most of it stands, else the template's."""
+    roles, here = [], 0
+    for span in tokens:
+        start, end = (0, 0) if span is None else (span[0], span[1])
+        while here < len(parts) and parts[here][1] <= start:
+            here += 1
+        inside = here < len(parts) and min(parts[here][1], end) - max(parts[here][0], start) > 0
+        roles.append(parts[here][2] if inside else TEMPLATE)
+    return roles

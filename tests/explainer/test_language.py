@@ -1,0 +1,346 @@
+"""Language models: what is explained (next token, answer, generation, span, choice), by what, and at what cost."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.support.language import FAMILIES, model, tokenizer
+from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.batch import Decoding
+
+PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
+SHORT = "paris and the"
+GRADIENTS = ("generic_attention", "attn_lrp", "input_x_gradient", "grad_sam")
+ONE_MAP = ("attention_rollout", "raw_attention", "value_norms", "alti", "value_zeroing")
+
+
+def ids(text: str) -> list[int]:
+    return list(tokenizer()(text)["input_ids"])
+
+
+def close(one: wf.Explanation, other: wf.Explanation, tolerance: float = 1e-5) -> None:
+    assert one.value == pytest.approx(other.value, abs=tolerance * max(1, abs(other.value)))
+    assert np.abs(one.scores - other.scores).max() <= tolerance * np.abs(other.scores).max()
+
+
+def answer_log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) -> torch.Tensor:
+    """Σ_t log p(y_t | x, y_<t), token by token, each from a text of its own."""
+    lm.eval()
+    total = torch.zeros(())
+    for step, token in enumerate(answer):
+        logits = lm(input_ids=torch.tensor([prompt + answer[:step]])).logits[0, -1]
+        total = total + logits.log_softmax(0)[token]
+    return total
+
+
+@pytest.mark.parametrize(
+    "family, method",
+    # The blocks of a mixture of experts cannot be run again on other numbers.
+    [(f, m) for f in FAMILIES for m in (*GRADIENTS, *ONE_MAP) if (f, m) != ("gpt_oss", "value_zeroing")],
+)
+def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str) -> None:
+    lm, answer = model(family), ids(SHORT)
+    together = wf.explain(lm, (PROMPT, SHORT), processor=tokenizer(), method=method)
+    assert isinstance(together, wf.Generation) and [e.target.index for e in together] == answer
+    for step, explanation in enumerate(together):
+        text = {"input_ids": torch.tensor([ids(PROMPT) + answer[:step]])}
+        close(explanation, wf.explain(lm, text, method=method, target=answer[step])[0])
+    rows = 2 if method in ONE_MAP else 1  # the map, and what is said
+    assert sum(e.cost.forwards for e in together) <= rows * (10 if method == "value_zeroing" else 1) + 1e-9
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_span_is_the_sum_of_its_tokens(family: str) -> None:
+    """Its value, and its gradient at the word embeddings, from texts that end before each token."""
+    lm = model(family)
+    span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="input_x_gradient", span=True)
+    assert (span.scalar, span.target.label) == ("log_probability", ANSWER)
+    table = lm.get_input_embeddings()  # type: ignore[operator]
+    prompt, answer = ids(PROMPT), ids(ANSWER)
+    expected, total = np.zeros(len(prompt) + len(answer) - 1), 0.0
+    for step, token in enumerate(answer):
+        leaf = table(torch.tensor([prompt + answer[:step]])).detach().requires_grad_()
+        value = lm(inputs_embeds=leaf).logits[0, -1].log_softmax(0)[token]
+        total += value.item()
+        (gradient,) = torch.autograd.grad(value, leaf)
+        expected[: leaf.shape[1]] += (leaf * gradient).sum(2)[0].detach().numpy()
+    assert span.value == pytest.approx(total, rel=1e-5)
+    assert span.value == pytest.approx(answer_log_probability(lm, prompt, answer).item(), rel=1e-5)
+    assert np.abs(span.scores - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert (span.cost.forwards, span.cost.backwards) == (1, 1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generic_attention_of_a_span(family: str) -> None:
+    """R = Π (I + mean_h relu(A ∘ ∂s/∂A)) with s the answer's log-probability, read at the rows that say it."""
+    lm, prompt, answer = model(family), ids(PROMPT), ids(ANSWER)
+    span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
+    x = wf.Explainer(lm, tokenizer())
+    maps = x.record({"input_ids": torch.tensor([prompt + answer[:-1]])})
+    with x.session((PROMPT, ANSWER), decoding=Decoding(span=True)) as session:
+        with_grad = session.run([0]).record(grad=True)
+    relevance = torch.eye(len(prompt) + len(answer) - 1)
+    for plain, site in zip(maps.sites, with_grad.sites, strict=True):
+        torch.testing.assert_close(plain.attention_BHQK, site.attention_BHQK, rtol=1e-4, atol=1e-5)
+        assert site.attention_grad_BHQK is not None
+        relevance = relevance + (site.attention_BHQK * site.attention_grad_BHQK).clamp(min=0).mean(1)[0] @ relevance
+    rows = relevance[len(prompt) - 1 :].mean(0).numpy()
+    assert np.abs(span.scores - rows).max() <= 1e-5 * np.abs(rows).max()
+
+
+def test_a_part_of_the_answer() -> None:
+    lm, prompt, answer = model("llama"), ids(PROMPT), ids(ANSWER)
+    start = ANSWER.index("the")
+    part = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), span=(start, start + 7))
+    expected = answer_log_probability(lm, prompt + answer[:2], answer[2:4])
+    assert part.target.label == "the dog" and part.value == pytest.approx(expected.item(), rel=1e-5)
+    assert len(part.scores) == len(prompt) + 3
+
+
+def test_occlusion_of_a_span_leaves_the_answer_alone() -> None:
+    lm, prompt, answer = model("llama"), ids(PROMPT), ids(ANSWER)
+    span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="occlusion", span=True, replace="delete")
+    whole = answer_log_probability(lm, prompt, answer).item()
+    drops = [whole - answer_log_probability(lm, prompt[:i] + prompt[i + 1 :], answer).item() for i in range(5)]
+    np.testing.assert_allclose(span.scores[:5], drops, atol=2e-4)
+    assert not span.scores[5:].any()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_what_the_model_writes(family: str) -> None:
+    lm = model(family)
+    said = wf.explain(lm, PROMPT, processor=tokenizer(), generate=4)
+    text, expected = ids(PROMPT), []
+    for _ in range(4):
+        expected.append(int(lm(input_ids=torch.tensor([text])).logits[0, -1].argmax()))
+        text = [*text, expected[-1]]
+        if expected[-1] == 2:
+            break
+    assert [e.target.index for e in said] == expected
+    assert said.text == tokenizer().decode(expected)
+    assert said.matrix.shape == (len(expected), 5 + len(expected) - 1)
+    assert np.isnan(said.matrix[0, 5:]).all() and not np.isnan(said.matrix[-1]).any()
+    assert set(said.units.role or ()) == ({"prompt", "answer"} if len(expected) > 1 else {"prompt"})
+
+
+def test_prompts_beside_each_other_are_as_alone() -> None:
+    prompts = ["the cat", "he said the big red dog ran home ."]
+    for how in ({"generate": 3}, {"generate": 3, "span": True}):
+        both = wf.explain(model("qwen3"), prompts, processor=tokenizer(), **how)  # type: ignore[arg-type]
+        for prompt, together in zip(prompts, both, strict=True):
+            alone = wf.explain(model("qwen3"), prompt, processor=tokenizer(), **how)  # type: ignore[arg-type]
+            for a, b in zip(
+                [together] if "span" in how else together, [alone] if "span" in how else alone, strict=True
+            ):
+                close(a, b)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "attention_rollout", "occlusion"])
+def test_padding_on_either_side(side: str, method: str) -> None:
+    lm, tok = model("llama"), tokenizer()
+    texts = ["the cat sat", "he said the big red dog ran home"]
+    before = tok.padding_side
+    try:
+        tok.padding_side = side
+        both = wf.explain(lm, texts, processor=tok, method=method)
+    finally:
+        tok.padding_side = before
+    for text, together in zip(texts, both, strict=True):
+        close(together, wf.explain(lm, text, processor=tok, method=method), 2e-5)
+
+
+def test_one_gradient_for_all_tokens_is_said() -> None:
+    lm = model("llama")
+    shared = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", one_pass=True)
+    span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
+    rows = np.nan_to_num(shared.matrix).mean(0)
+    np.testing.assert_allclose(rows, span.scores, rtol=1e-4, atol=1e-6)
+    assert "one_pass" in " ".join(shared[0].warnings)
+    assert sum(e.cost.backwards for e in shared) == pytest.approx(1)
+
+
+def test_a_choice_is_made_among_its_tokens() -> None:
+    lm = model("llama")
+    logits = lm(input_ids=torch.tensor([ids(PROMPT)])).logits[0, -1]
+    yes, no = ids("yes no")
+    chosen = wf.explain(lm, PROMPT, processor=tokenizer(), choices=["yes", "no"], scalar="probability")
+    expected = logits[[yes, no]].softmax(0)
+    assert chosen.value == pytest.approx(float(expected.max()), rel=1e-5)
+    assert chosen.target.label == ("yes", "no")[int(expected.argmax())]
+    rather = wf.explain(lm, PROMPT, processor=tokenizer(), choices=["yes", "no"], target=("no", "yes"))
+    assert rather.value == pytest.approx(float(logits[no] - logits[yes]), rel=1e-4)
+
+
+def test_choices_that_begin_alike_are_refused() -> None:
+    with pytest.raises(BadInput, match="same token"):
+        wf.explain(model("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "the dog"])
+    longer = wf.explain(model("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "no"])
+    assert any("first token counts" in warning for warning in longer.warnings)
+
+
+CHAT = [
+    {"role": "system", "content": "he said yes ."},
+    {"role": "user", "content": "The cat sat on the mat . Where is paris ?"},
+]
+
+
+def test_messages_are_written_out_by_the_template() -> None:
+    lm, tok = model("llama"), tokenizer()
+    text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    plain = tok(text, add_special_tokens=False)["input_ids"]
+    chat = wf.explain(lm, CHAT, processor=tok)
+    close(chat, wf.explain(lm, {"input_ids": torch.tensor([plain])}, target=chat.target.index)[0])
+    roles = dict.fromkeys(chat.units.role or ())
+    assert list(roles) == ["template", "system", "user"]
+    of = {
+        role: [u for u, r in zip(chat.units.labels, chat.units.role or (), strict=True) if r == role] for role in roles
+    }
+    assert of["system"] == "he said yes .".split() and "assistant" in of["template"]
+    both = wf.explain(lm, [CHAT, CHAT[1:]], processor=tok)
+    close(both[0], chat)
+
+
+def test_the_assistants_last_word_is_the_answer() -> None:
+    said = wf.explain(
+        model("llama"), [*CHAT, {"role": "assistant", "content": "paris is red ."}], processor=tokenizer()
+    )
+    assert [e.target.label for e in said] == "paris is red .".split()
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "occlusion", "shap"])
+def test_sentences_are_scored_as_one(method: str) -> None:
+    lm, tok = model("llama"), tokenizer()
+    by_sentence = wf.explain(lm, CHAT, processor=tok, units="sentence", method=method)
+    shown = [u for u, special in zip(by_sentence.units.labels, by_sentence.units.special, strict=True) if not special]
+    assert shown == ["he said yes .", "The cat sat on the mat .", "Where is paris ?"]
+    if method in {"generic_attention", "attn_lrp"}:
+        tokens = wf.explain(lm, CHAT, processor=tok, method=method)
+        assert by_sentence.scores.sum() == pytest.approx(tokens.scores.sum(), rel=1e-4)
+    if method == "occlusion":
+        text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+        without = text.replace("The cat sat on the mat . ", "")
+        numbers = tok(without, add_special_tokens=False, return_tensors="pt")
+        drop = by_sentence.value - float(lm(**numbers).logits[0, -1, by_sentence.target.index])
+        place = by_sentence.units.labels.index("The cat sat on the mat .")
+        assert by_sentence.scores[place] == pytest.approx(drop, abs=1e-4)
+
+
+def test_ranges_that_someone_chose() -> None:
+    tokens = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer())
+    ranges = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer(), units=[(8, 11), (0, 7)])
+    assert ranges.units.labels == ("sat", "the cat")
+    np.testing.assert_allclose(ranges.scores, [tokens.scores[2], tokens.scores[:2].sum()], rtol=1e-5)
+    assert ranges.checks["outside_units"] == pytest.approx(float(tokens.scores[3:].sum()), rel=1e-5)
+
+
+def test_the_share_of_the_first_token_is_in_every_result() -> None:
+    explanation = wf.explain(model("gpt_oss"), "the cat sat on the mat", processor=tokenizer())
+    share = np.abs(explanation.scores)[0] / np.abs(explanation.scores).sum()
+    assert explanation.checks["first_token_share"] == pytest.approx(share, rel=1e-6)
+
+
+def test_a_generation_is_saved_and_listed(tmp_path: Path) -> None:
+    said = wf.explain(model("llama"), (PROMPT, ANSWER), processor=tokenizer())
+    for other in (wf.load(said.save(tmp_path / "said.json")), pickle.loads(pickle.dumps(said))):
+        assert isinstance(other, wf.Generation) and other.text == ANSWER and len(other) == len(said)
+        np.testing.assert_array_equal(np.nan_to_num(other.matrix), np.nan_to_num(said.matrix))
+    frame = said.to_frame()
+    assert len(frame) == sum(len(e.scores) for e in said) and list(frame.columns)[:2] == ["step", "token"]
+
+
+@pytest.mark.parametrize(
+    "inputs, how, message",
+    [
+        ("the cat", {"span": True}, "give \\(prompt, answer\\)"),
+        ("the cat", {"generate": 0}, "generate=0"),
+        ("the cat", {"choices": []}, "choices"),
+        ("the cat", {"units": [(0, 99)]}, "7 characters"),
+        ("the cat", {"units": "line"}, "'sentence'"),
+        ("the cat", {"generate": 9999}, "the model takes 256"),
+        ((PROMPT, ANSWER), {"span": True, "target": "paris"}, "leave target out"),
+        ((PROMPT, ANSWER), {"span": (90, 99)}, "characters"),
+        ([{"role": "user", "content": 3}], {}, "strings"),
+    ],
+)
+def test_what_cannot_be_asked(inputs: Any, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(wf.errors.WhyformerError, match=message):
+        wf.explain(model("llama"), inputs, processor=tokenizer(), **how)
+
+
+def test_wishes_for_language_models_are_refused_elsewhere(tmp_path: Path) -> None:
+    from tests.support import folders
+
+    tok = folders.tokenizer(tmp_path)
+    for how in ({"generate": 3}, {"span": True}, {"choices": ["good"]}):
+        with pytest.raises(NotOffered, match="next token"):
+            wf.explain(folders.bert(), "the movie was good", processor=tok, **how)
+    by_word = wf.explain(folders.bert(), "the movie was boring", processor=tok, units="word")
+    assert by_word.units.labels == ("[CLS]", "the", "movie", "was", "boring", "[SEP]")
+
+
+def test_a_tokenizer_without_a_template_says_so() -> None:
+    import copy
+
+    bare = copy.deepcopy(tokenizer())
+    bare.chat_template = None
+    with pytest.raises(NotOffered, match="chat template"):
+        wf.explain(model("llama"), CHAT, processor=bare)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("how", [{"replace": 9}, {"replace": "delete", "units": "sentence", "span": True}])
+def test_variants_go_on_from_a_shared_beginning(
+    family: str, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is remembered of it changes no score, and the saving is said."""
+    from whyformer.engines.perturbation import prefix
+
+    prompt = "The cat sat on the mat . The big red dog ran home . He said yes . " + PROMPT.capitalize()
+    inputs: Any = (prompt, ANSWER) if "span" in how else prompt
+    read: list[int] = []
+    lm = model(family)
+    lm.get_input_embeddings().register_forward_hook(  # type: ignore[operator]
+        lambda module, args, out: read.append(args[0].numel())
+    )
+    quick = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, **how)
+    tokens, _ = sum(read), read.clear()
+    monkeypatch.setattr(prefix, "SHORTEST", 10**6)
+    whole = wf.explain(lm, inputs, processor=tokenizer(), method="occlusion", batch_size=4, target=None, **how)
+    np.testing.assert_allclose(quick.scores, whole.scores, atol=1e-4 * max(1, np.abs(whole.scores).max()))
+    assert quick.checks["prefix_reused"] > (0.05 if "units" in how else 0.3) and "prefix_reused" not in whole.checks
+    assert quick.cost.forwards == whole.cost.forwards
+    assert tokens < sum(read) or "units" in how  # of few long variants the beginning itself is read once more
+
+
+def test_of_a_prompt_that_goes_as_a_whole_the_last_token_stays() -> None:
+    lm, how = model("llama"), {"method": "occlusion", "units": "sentence", "span": True}
+    only = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), **how)  # type: ignore[arg-type]
+    whole, rest = (answer_log_probability(lm, prompt, ids(ANSWER)).item() for prompt in (ids(PROMPT), ids(PROMPT)[-1:]))
+    assert only.scores[0] == pytest.approx(whole - rest, abs=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_one_answer_rather_than_another(family: str) -> None:
+    lm, prompt = model(family), ids(PROMPT)
+    one, other = "paris and the dog", "rome is big"
+    why = wf.explain(lm, PROMPT, processor=tokenizer(), target=(one, other), method="occlusion", replace="delete")
+    values = [answer_log_probability(lm, prompt, ids(text)).item() for text in (one, other)]
+    assert why.value == pytest.approx(values[0] - values[1], rel=1e-5)
+    assert str(why.target) == f"{one} rather than {other}" and len(why.scores) == len(prompt)
+    for place in range(len(prompt)):
+        left = prompt[:place] + prompt[place + 1 :]
+        after = [answer_log_probability(lm, left, ids(text)).item() for text in (one, other)]
+        assert why.scores[place] == pytest.approx(why.value - (after[0] - after[1]), abs=3e-4)
+    by_method = wf.explain(lm, [PROMPT], processor=tokenizer(), target=(one, other), method=["attn_lrp", "occlusion"])
+    assert set(by_method) == {"attn_lrp", "occlusion"} and by_method["attn_lrp"][0].signed
+    token = wf.explain(lm, PROMPT, processor=tokenizer(), target=("paris", "rome"))  # tokens: one pass, their logits
+    assert token.scalar == "logit" and token.cost.forwards == 1
