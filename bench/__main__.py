@@ -15,6 +15,7 @@ BY_NAME = {
     "known_truth",
     "recommendation",
     "retrained_attention",
+    "soak",
     "tabular_study",
     "tcav_seeds",
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whyformer.advice import advise
-from whyformer.borrow import refuse_without_gradients
+from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
@@ -102,7 +102,7 @@ class Explainer(LoadedModel):
         elif one_pass:
             how["decoding"] = Decoding(one_pass=True)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with self.borrowed():
+        with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
                 session = Session(self, source, target=target, scalar=scalar, **how)
@@ -327,13 +327,14 @@ def explanations(
 ) -> list[Explanation]:
     """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
     keep_BN = run.keep_BN.cpu().numpy()
-    scores_BN = _fetched(attribution.scores_BN)
-    matrix, layers_BLQK = attribution.matrix_BQK, attribution.layers_BLQK
+    matrix = attribution.matrix_BQK
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
-    layers = None if layers_BLQK is None else _fetched(layers_BLQK)
-    maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
-    whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
+    tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
+    tensors |= matrix if isinstance(matrix, dict) else {"matrix": matrix}
+    arrays: dict[Any, Array] = {k: t.detach().float().cpu().numpy() for k, t in tensors.items() if t is not None}
+    scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
+    maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
     predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
     output = run.output
@@ -412,10 +413,6 @@ def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units
     if outside:
         checks = checks | {"outside_units": float(explanation.scores[outside].sum())}
     return explanation.replace(scores=scores, units=units, checks=checks, matrix=None, layers=None, detail=None)
-
-
-def _fetched(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
 
 
 def _with_label(run: Run, target: Target) -> Target:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, known_about, unwrapped
+from whyformer.borrow import Marks, borrowed, known_about, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
@@ -57,28 +57,17 @@ class LoadedModel:
         self.model: nn.Module = unwrapped(model)
         self.processor = processor
         self.attention_at = dict(attention_at or {})
-        self._maps: list[tuple[nn.Module, str]] = []  # modules whose output is an attention map, and its layout
+        self.marks: Marks = ()  # modules whose output is an attention map
         for pattern, layout in self.attention_at.items():
             matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
             if not matches:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
             letters_of(layout)
-            self._maps += [(m, layout) for m in matches]
+            self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
 
-    @contextmanager
-    def borrowed(self) -> Iterator[None]:
+    def borrowed(self) -> AbstractContextManager[None]:
         """The model ready to be explained, under its lock, and afterwards exactly as it was."""
-        handles: list[Any] = []
-        with borrowed(self.model):
-            try:
-                for module, layout in self._maps:
-                    handles.append(
-                        module.register_forward_hook(lambda m, args, out, layout=layout: mark_attention(out, layout))
-                    )
-                yield
-            finally:
-                for handle in handles:
-                    handle.remove()
+        return borrowed(self.model, self.marks)
 
     def source(self, inputs: Any) -> Source:
         """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
@@ -98,6 +87,11 @@ class LoadedModel:
         """Borrow the model for a :class:`Session` on these inputs."""
         with self.borrowed():
             yield Session(self, inputs, **how)
+
+
+def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    """A hook: what comes out of the module is an attention map."""
+    return mark_attention(out, layout)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from whyformer.checks.cache import Cache
-from whyformer.engines.perturbation.game import Part, folder_of, weights_digest
+from whyformer.engines.perturbation.game import folder_of
 from whyformer.errors import NotOffered
 from whyformer.explainer import Explainer
+from whyformer.fingerprint import Part, processor_digest, weights_digest
 from whyformer.inputs.base import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, get_method
@@ -86,7 +87,8 @@ class Exam:
     def _about(self) -> Iterator[Part]:
         """All that findings depend on, besides the options of the checks."""
         yield weights_digest(self.explainer.model)
-        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.modality.classes))
+        yield processor_digest(self.explainer.processor)
+        yield repr((self.explainer.attention_at, self.modality.classes))
         yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
         yield repr((self.batch.positions, self.batch.spans))
         for name, tensor in self.batch.tensors.items():

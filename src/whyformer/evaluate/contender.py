@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import digest
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
+from whyformer.fingerprint import digest
 from whyformer.inputs.choose import are_tensors
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
-from whyformer.result import Float32, read_piece, write_piece
+from whyformer.result import Float32, is_whole, read_piece, write_piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> 
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
     how |= games.asked
     explain: Any = partial(games.explainer.explain, **how, **entry.options)
-    if path is not None and path.is_file():
+    if path is not None and is_whole(path):
         known = dataclasses.replace(read_piece(Contender, path), options=entry.options)
         if memory and known.peak_bytes is None:
             known = dataclasses.replace(known, peak_bytes=_peak(explain, games))

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from whyformer.engines.perturbation.game import COLUMNS, Game, Store, digest, folder_of, weights_digest
+from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
 from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import Explainer
+from whyformer.fingerprint import digest, processor_digest, weights_digest
 from whyformer.inputs.base import Batch, Source
 from whyformer.inputs.batch import Decoding
 from whyformer.inputs.language import says_tokens
@@ -67,7 +68,8 @@ class Games:
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(u) for u in self.units]
-        self.weights = weights_digest(explainer.model) if cache is not None else ""
+        # Everything that an answer depends on besides the input, what is explained of it, and the variant.
+        self.weights = "" if cache is None else _explained_by(explainer)
         self.folder = folder_of(cache)
         self._games: dict[int, Game] = {}
 
@@ -190,6 +192,11 @@ class Games:
             *variants.contents(parts),
         )
         return Store(self.folder / f"{name}.variants", parts, columns)
+
+
+def _explained_by(explainer: Explainer) -> str:
+    marks = repr(sorted(explainer.attention_at.items()))
+    return digest(weights_digest(explainer.model), processor_digest(explainer.processor), marks)
 
 
 def gives_answers(source: Source) -> bool:

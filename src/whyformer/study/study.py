@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about, modules_of
+from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
@@ -427,9 +427,10 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
-    depth = len(modules_of(modality.model))
-    key = (type(modality).__name__, modality.main, shapes, modality.form(batch), depth)
+    # What the model itself is like is not part of the key: when it changes, all that is known of it goes (borrow.py).
+    key = (type(modality).__name__, modality.main, shapes, modality.form(batch))
     if key in facts:
+        facts.move_to_end(key)
         study = facts[key]
         if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
             study = facts[key] = replace(study, notes=(*study.notes, SINGLY))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.ranking import leave_one_out
@@ -20,7 +20,6 @@ from whyformer.files.paths import made_folder
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
-Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
 
 # The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
 # query taken the object over.
@@ -139,26 +138,31 @@ def _score(run: Run, row: int, variants: Variants, prefix: Prefix, present_MP: A
 
 # On disk: what was said is appended as it comes, so that a stopped job goes on.
 
-FORMAT = b"whyformer variants 1"
-
 
 class Store:
-    """One file per input, of records of one size: which parts were present (bits), and a few numbers."""
+    """One file per input, of records of one size: which parts were present (bits), a few numbers, and a checksum."""
 
     def __init__(self, path: Path, parts: int, columns: int = COLUMNS) -> None:
         self.path, self.parts = path, parts
-        self.record = np.dtype([("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (columns,))])
+        self.record = np.dtype(
+            [("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (columns,)), ("checksum", "<u4")]
+        )
 
     def load(self) -> dict[bytes, Array]:
-        """What is there; half a record at the end (a job killed while writing) is cut off."""
+        """What is there and whole; half a record (a job killed while writing) and changed bytes are left out."""
         if not self.path.is_file():
             return {}
         data = self.path.read_bytes()
-        whole = len(data) // self.record.itemsize * self.record.itemsize
-        if whole < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
-        records = np.frombuffer(data[:whole], self.record)
+        size = self.record.itemsize
+        starts, at = [], 0
+        while at + size <= len(data):
+            if self._checksum(data[at : at + size - 4]) == int.from_bytes(data[at + size - 4 : at + size], "little"):
+                starts.append(at)
+                at += size
+            else:  # whole records may follow damaged ones
+                at += 1
+        # The file stays as it is: another process may be adding to it.
+        records = np.frombuffer(b"".join(data[at : at + size] for at in starts), self.record)
         present = np.unpackbits(records["present"], axis=1, count=self.parts).astype(bool)
         return {row.tobytes(): np.array(said) for row, said in zip(present, records["said"], strict=True)}
 
@@ -166,45 +170,15 @@ class Store:
         records = np.zeros(len(present_MP), self.record)
         records["present"] = np.packbits(present_MP, axis=1)
         records["said"] = said_MX
+        for number, record in enumerate(records):
+            records["checksum"][number] = self._checksum(record.tobytes()[:-4])
         with self.path.open("ab") as file:
             file.write(records.tobytes())
+
+    def _checksum(self, record: bytes) -> int:
+        return zlib.crc32(record, len(record))
 
 
 def folder_of(cache: str | Path | None) -> Path | None:
     """The folder of a cache, made if it is not there."""
     return None if cache is None else made_folder(cache, "cache")
-
-
-def digest(*parts: Part) -> str:
-    """A name for these contents."""
-    name = hashlib.blake2b(FORMAT, digest_size=16)
-    for part in parts:
-        data = _bytes(part)
-        name.update(len(data).to_bytes(8, "little"))
-        name.update(data)
-    return name.hexdigest()
-
-
-def _bytes(part: Part) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    if isinstance(part, Tensor):
-        flat = part.detach().cpu().contiguous().flatten()
-        # Viewed as bytes: numpy has no bfloat16.
-        return f"{part.dtype}{tuple(part.shape)}".encode() + flat.view(torch.uint8).numpy().tobytes()
-    if isinstance(part, np.ndarray):
-        return f"{part.dtype}{part.shape}".encode() + part.tobytes()
-    return repr(part).encode()
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A name for the model as it is now: every weight and buffer counts."""
-    return digest(*_named(model))
-
-
-def _named(model: nn.Module) -> Iterable[str | Tensor]:
-    yield type(model).__name__
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            yield name
-            yield tensor
