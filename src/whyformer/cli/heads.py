@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import DATA, PICTURES, check_out, inputs_from
-from whyformer.cli._options import BatchSize, File, Inputs, Json, Model, Seed, Target, Trusted
+from whyformer.cli._options import AnyOut, BatchSize, File, Inputs, Json, Model, Seed, Target, Trusted
 from whyformer.cli._output import print_json, say_written
 from whyformer.files.paths import writing
 
@@ -34,10 +34,7 @@ def heads(
     ] = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
-    ] = None,
+    out: AnyOut = None,
     json: Json = False,
 ) -> None:
     """Show which attention heads matter, and what they do.

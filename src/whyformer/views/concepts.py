@@ -109,7 +109,7 @@ def maximized_view(result: Any) -> View:
     """The picture (or the tokens) that was found, beside the course of the objective."""
     liked: Mark
     if result.image is not None:
-        title = f"reaches {result.value:.3g}, checkerboard {result.checkerboard:.2f}"
+        title = f"reaches {result.value:.3g}"
         liked = Picture(result.image, interpolation="nearest")
     else:
         title = f"these tokens reach {result.value:.3g}"
@@ -117,10 +117,18 @@ def maximized_view(result: Any) -> View:
     steps = np.arange(len(result.history))
     course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
     facts = [Fact("model", result.model), Fact("activation", _course(result))]
+    if result.image is not None:
+        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {_grid(result)}"))
+    if result.penalties:
+        facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
     if result.options:
         facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
     panels = (Panel((liked,), title), Panel((course,), "step by step"))
     return View(f"{result.model}: what raises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
+
+
+def _grid(result: Any) -> str:
+    return f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
 
 
 def _course(result: Any) -> str:
