@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,9 @@ from tests.views import samples
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.types import Record, Site
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
-from whyformer.views.view import HeadColours, Matrix, View
+from whyformer.views.facts import short
+from whyformer.views.terminal.page import text
+from whyformer.views.view import HeadColours, Matrix, Page, View
 
 
 def matrices(view: View) -> list[Matrix]:
@@ -80,6 +85,63 @@ def test_more_positions_than_cells_keep_their_largest_weight_and_say_so() -> Non
     assert view.legend is not None and view.legend.high == 1
     assert "100 positions share 64 cells" in view.caption
     assert "share" not in heads_grid(samples.encoder_record()).caption
+
+
+def test_numbers_are_written_into_cells_of_every_backend(tmp_path: Path) -> None:
+    record = samples.encoder_record()
+    names = ["[CLS]", "so", "extraordinarily", "[SEP]"]
+    view = attention_map(record, 0, 1, names, values=True)
+    weights = record.sites[0].attention_BHQK[0, 1].numpy()
+    shown, html, drawn = text(Page("", (view,))), view.to_html(), [t.get_text() for t in view.plot().axes[0].texts]
+    for weight in map(short, weights.ravel().tolist()):
+        assert weight in shown and f">{weight}</text>" in html and weight in drawn
+    assert "extraordinarily" in html and "extraordinarily" in drawn and "extraordinaril" in shown
+    lines = [line for line in shown.splitlines() if short(float(weights[2, 0])) in line and "extraordinaril" in line]
+    assert len(lines) == 1 and "2" in lines[0].split()  # a number in place of a column's name that has no room
+    assert "a number is the share" in view.caption
+    assert not any(m.numbers for m in matrices(attention_map(record)))
+
+
+def test_numbers_are_drawn_however_many_maps_there_are() -> None:
+    wide = Record(
+        tuple(Site("a", "self", ("", ""), samples.attention(queries=20, keys=20)) for _ in range(2)), torch.zeros(1, 2)
+    )
+    view = heads_grid(wide, values=True)
+    numbers = [t for t in view.plot().axes[0].texts if re.fullmatch(r"\d\.\d\d|\de-\d+", t.get_text())]
+    assert len(numbers) == 4 * 400
+    assert "Numbers are left out" not in view.caption
+    crowded = Record((Site("a", "self", ("", ""), samples.attention(queries=21, keys=20)),), torch.zeros(1, 2))
+    view = attention_map(crowded, values=True)
+    assert not matrices(view)[0].numbers and "420 cells" in view.caption
+
+
+def test_scales_are_free_shared_full_or_named() -> None:
+    maps = torch.zeros(1, 2, 3, 3)
+    maps[0, 0], maps[0, 1] = torch.eye(3) * 0.2, torch.eye(3) * 0.8
+    record = Record((Site("a", "self", ("", ""), maps),), torch.zeros(1, 2))
+
+    def highs(scale: object) -> list[float]:
+        return [round(m.scale.high, 3) for m in matrices(heads_grid(record, scale=scale))]
+
+    assert highs("shared") == [0.8, 0.8] and highs("full") == [1, 1] and highs("free") == [0.2, 0.8]
+    assert highs((0.1, 0.5)) == [0.5, 0.5]
+    free = heads_grid(record, scale="free")
+    assert free.legend is None and "its own scale" in free.caption
+    assert [p.title for p in free.panels] == ["0.0, 0 to 0.2", "0.1, 0 to 0.8"]
+    shown = text(Page("", (attention_map(record, head=1, scale="full"),)))
+    assert "0 … 1  attention" in shown  # the terminal has a legend, too
+    assert "0 … 0.8  attention" in text(Page("", (attention_map(record, head=1),)))
+    assert relevance_map(samples.text(matrix=np.full((12, 12), 0.25)), scale=(0, 2.0), values=True).legend.high == 2  # type: ignore[union-attr]
+    for bad in ("wide", (1, 0), (0, float("inf")), (0,), 3):
+        with pytest.raises(BadInput, match="scale"):
+            heads_grid(record, scale=bad)
+
+
+def test_a_grid_with_labels_is_large() -> None:
+    view = heads_grid(samples.encoder_record(), labels=list("abcd"))
+    assert all(not m.small and m.column_labels == ("a", "b", "c", "d") for m in matrices(view))
+    assert view.columns == 2
+    assert "more columns" not in text(Page("", (view,)))
 
 
 def test_layers_with_fewer_heads_leave_room() -> None:

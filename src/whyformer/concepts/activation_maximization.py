@@ -115,10 +115,10 @@ class Maximized(Result):
     tokens: tuple[str, ...] = ()
     checkerboard: float = float("nan")  # difference across patch borders ÷ inside patches; 1: no grid to be seen
     start: float = float("nan")  # the unit's value before the first step
-    penalties: dict[str, float] = field(default_factory=dict)  # of the result, in units of the activation
     options: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     model: str = ""
+    penalties: dict[str, float] = field(default_factory=dict)  # of the result, in units of the activation
 
     def to_frame(self) -> pd.DataFrame:
         """One row per step."""
