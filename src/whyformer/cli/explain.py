@@ -233,6 +233,9 @@ def image(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     own_scale: OwnScale = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Scores of single pixels, too, of methods that have them.")
+    ] = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -242,6 +245,7 @@ def image(
     Examples:
       whyformer explain image cat.jpg
       whyformer explain image --out faces.html
+      whyformer explain image cat.jpg -m saliency --detail --out cat.png
       whyformer explain image cat.jpg --model my-vit/ --out cat.png
       whyformer explain image a.png b.png --model my-vit/ \\
           -m grad_sam -m attention_rollout --out both.html
@@ -266,7 +270,7 @@ def image(
     names = [*faces] if faces else [path.name for path in images or []]
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
     titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
-    deliver(results, out, json, images=seen, titles=titles, shared=not own_scale)
+    deliver(results, out, json, images=seen, titles=titles, shared=not own_scale, detail=detail)
 
 
 def table(

@@ -177,7 +177,8 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Picture):
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
     if isinstance(mark, Heat):
-        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
+        size = canvas_size(mark, PIXELS)
+        return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
     if isinstance(mark, Matrix):
         return draw_matrix(sheet, x, y, width, mark)
     if isinstance(mark, Table):
@@ -259,12 +260,11 @@ def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
 
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
     length = scale.length(bar.colour)
-    reach = max(abs(scale.low), abs(scale.high))
     fill = bar_colour(bar, scale)
     full = width / 2 if scale.signed else width
     start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
-    beyond = abs(bar.colour) > reach * 1.0001
-    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
+    striped = scale.exceeded(bar.colour)
+    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if striped else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
     if bar.low is not None and bar.high is not None:
         left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
@@ -288,10 +288,11 @@ def _image(
     size: tuple[int, int],
     paint: Callable[[tuple[int, int]], Any],
     frames: Sequence[Frame] = (),
+    smooth: bool = False,
 ) -> float:
     drawn = min(width, 3.2 * size[1] / max(size))
     height = drawn * size[0] / size[1]
-    sheet.pixels(x, y, drawn, height, paint(size))
+    sheet.pixels(x, y, drawn, height, paint(size), smooth)
     for frame in frames:
         _frame(sheet, x, y, drawn, height, frame)
     return y + height

@@ -177,8 +177,7 @@ def _bars(mark: Bars) -> str:
 
 def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
     length = scale.length(bar.colour)
-    reach = max(abs(scale.low), abs(scale.high))
-    beyond = abs(bar.colour) > reach * 1.0001
+    beyond = scale.exceeded(bar.colour)
     fill = bar_colour(bar, scale)
     size = abs(length) * (50 if scale.signed else 100)
     start = (50 - size if length < 0 else 50) if scale.signed else 0

@@ -32,7 +32,7 @@ def picture_svg(mark: Picture) -> str:
 
 def heat_svg(mark: Heat) -> str:
     size = canvas_size(mark, LONGEST)
-    tips = _tips(mark, size) if mark.interpolation == "nearest" else ""
+    tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
     return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
 
 

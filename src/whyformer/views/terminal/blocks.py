@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
 
 
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
+    if mark.fine:  # pixels that are picked from many would make a pattern of their own
+        mark = replace(mark, values_RC=shrunk(mark.values_RC, min(TALLEST, max(2, width // 2))))
     if coloured:
         return _half_blocks(framed(painted(mark, _fitting(canvas_size(mark), width)), mark.frames))
     values = mark.values_RC

@@ -30,6 +30,7 @@ from whyformer.views.terminal.blocks import (
 from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
 from whyformer.views.terminal.runs import run_lines
 from whyformer.views.view import (
+    STRIPED,
     Bar,
     Bars,
     Fact,
@@ -60,6 +61,7 @@ NARROWEST = 36  # a panel that would be narrower goes below instead of beside
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
 PAIR = " = "
 LONGEST_LABEL = 20
+ARROWED = ("The bar (» or «)", "The bars (» or «)")
 RAMP = 16  # cells of a legend
 BLOCK_WORDS = {
     "The stronger the colour": "The taller the block",
@@ -172,6 +174,8 @@ class _Draw:
         ]
         parts += [*legends, ""] if legends else []
         if caption:
+            for striped, arrowed in zip(STRIPED[::-1], ARROWED[::-1], strict=True):
+                caption = caption.replace(striped, arrowed)
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
         if view.doubts:
@@ -195,7 +199,9 @@ class _Draw:
             return list(panels)
 
         def repeats(mark: Mark) -> bool:
-            return isinstance(mark, Picture) or (isinstance(mark, Heat) and mark.interpolation == "nearest")
+            return isinstance(mark, Picture) or (
+                isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
+            )
 
         return [p for p in panels if not p.marks or not all(repeats(m) for m in p.marks)]
 
@@ -303,7 +309,6 @@ class _Draw:
 
     def _bar(self, bar: Bar, scale: Scale, room: int) -> Text:
         length = scale.length(bar.colour)
-        beyond = abs(bar.colour) > max(abs(scale.low), abs(scale.high)) * 1.0001
         if scale.signed:
             half = (room - 1) // 2
             cells = round(abs(length) * half)
@@ -312,7 +317,7 @@ class _Draw:
             drawn = f"{left}│{right}"
         else:
             drawn = _eighths(length * room)
-        if beyond:  # longer than the scale of the ordinary units
+        if scale.exceeded(bar.colour):  # longer than the scale of the ordinary units
             drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
         plain = not self.coloured or bar.special or bar.quiet
         return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.colour))))
