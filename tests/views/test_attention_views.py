@@ -137,6 +137,19 @@ def test_scales_are_free_shared_full_or_named() -> None:
             heads_grid(record, scale=bad)
 
 
+def test_very_large_numbers_share_their_power_of_ten() -> None:
+    """Norms multiplied through many layers reach 8e14."""
+    cells = np.full((12, 12), 3.1e13)
+    cells[0, 1] = 8.1234e14
+    view = relevance_map(samples.text(matrix=cells), values=True)
+    assert "Numbers in the cells are times 1e14." in view.caption
+    shown, html = text(Page("", (view,))), view.to_html()
+    assert "8.12" in shown and "0.31" in shown and ">8.12</text>" in html and ": 8.1234e14</title>" in html
+    assert "8.123e14" in html and "e+" not in html.split("</style>")[1]  # the legend
+    drawn = [t.get_text() for t in view.plot().axes[0].texts]
+    assert drawn.count("8.12") == 1 and drawn.count("0.31") == 143
+
+
 def test_a_grid_with_labels_is_large() -> None:
     view = heads_grid(samples.encoder_record(), labels=list("abcd"))
     assert all(not m.small and m.column_labels == ("a", "b", "c", "d") for m in matrices(view))

@@ -28,7 +28,13 @@ def tcav(
     ] = None,
     random: Annotated[
         list[Path] | None,
-        typer.Option("--random", "-r", exists=True, metavar="PATH", help="A random set, or a folder of such sets."),
+        typer.Option(
+            "--random",
+            "-r",
+            exists=True,
+            metavar="PATH",
+            help="A random set, or a folder of such sets; not needed with --relative.",
+        ),
     ] = None,
     inputs: Annotated[
         Path | None,
@@ -64,13 +70,17 @@ def tcav(
       whyformer tcav --relative --out concepts.png
       whyformer tcav --model my-vit/ -c striped=stripes/ -c dotted=dots/ \\
           --random random/ --inputs zebras/ --target zebra --layer 8
+      whyformer tcav --relative --model my-vit/ -c striped=stripes/ \\
+          -c dotted=dots/ --inputs zebras/ --target zebra --layer 8
       whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
           --inputs reviews.txt --target positive --layer 3
     """
     check_out(out, OUTPUTS)
-    together = (model, concept, random, inputs)
-    if any(together) and not all(together):
+    together = (model, concept, inputs)
+    if any((*together, random)) and not all(together):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
+    if model is not None and not random and not relative:
+        raise typer.BadParameter("concepts are compared with --random sets; with --relative, with each other")
     if model is not None and (target is None or layer is None):
         raise typer.BadParameter("your own model needs --target and --layer")
     from whyformer.cli._input import layer_from, target_from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
 ScaleOf = Annotated[str, OneOf("shared", "free", "full")] | tuple[float, float]
 SMALL = 64  # rows and columns of a map among many
+LARGE = 1000  # from here on numbers are told in the power of ten of the largest
 FEW = 400  # cells that have room for their numbers
 LABELLED, NUMBERED = 3, 2  # maps beside each other, with labels or with numbers
 CAPTION = "Each row is a position that looks; the colour says how much of its attention each column gets."
@@ -79,13 +81,21 @@ def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption
         caption = caption.replace(CAPTION, IN_NUMBERS)
     if len(scales) > 1:
         caption += " Each map has its own scale: strengths cannot be compared between maps."
+    largest = max(
+        (float(np.nanmax(np.abs(m.values))) for p in panels for m in p.marks if isinstance(m, Matrix)), default=0.0
+    )
+    power = math.floor(math.log10(largest)) if np.isfinite(largest) and largest >= LARGE else 0
+    if power and 0 < crowded <= FEW:
+        caption += f" Numbers in the cells are times 1e{power}."
     legend = scales.pop() if len(scales) == 1 else None
-    fitting = [_fitting(panel, numbers=crowded <= FEW, own_scale=legend is None) for panel in panels]
+    fitting = [_fitting(panel, crowded <= FEW, legend is None, power) for panel in panels]
     return View(title, tuple(fitting), facts, caption=caption, columns=columns, legend=legend)
 
 
-def _fitting(panel: Panel, numbers: bool, own_scale: bool) -> Panel:
-    marks = tuple(replace(m, numbers=m.numbers and numbers) if isinstance(m, Matrix) else m for m in panel.marks)
+def _fitting(panel: Panel, numbers: bool, own_scale: bool, power: int) -> Panel:
+    marks = tuple(
+        replace(m, numbers=m.numbers and numbers, power=power) if isinstance(m, Matrix) else m for m in panel.marks
+    )
     ends = [f"{number(m.scale.low)} to {number(m.scale.high)}" for m in marks if isinstance(m, Matrix) and own_scale]
     return replace(panel, marks=marks, title=", ".join([panel.title, *ends] if panel.title else ends))
 

@@ -52,8 +52,13 @@ def _bars(result: Any) -> Bars:
         for row in result.rows
     ]
     if result.random:
-        bars.append(Bar("random | random", float(np.mean(result.random)), special=True, dots=tuple(result.random)))
+        bars.append(Bar(_null(result), float(np.mean(result.random)), special=True, dots=tuple(result.random)))
     return Bars(tuple(bars), SHARES, reference=0.5)
+
+
+def _null(result: Any) -> str:
+    """What scores are tested against."""
+    return "shuffled" if result.options.get("tested_against") == "shuffled concepts" else "random | random"
 
 
 def _alpha(result: Any) -> float:
@@ -99,7 +104,7 @@ def _table(result: Any) -> Table:
     if result.random:
         size = result.random_magnitude
         spread = "" if np.isnan(size) else f"±{size:.3g}"
-        rows.append(("random | random", f"{np.mean(result.random):.2f}", "", "", "", "", spread))
+        rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
     columns = ("concept", "score", "95 % limits", "p", "", "accuracy", "magnitude")
     return Table(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
 

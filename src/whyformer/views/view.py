@@ -168,7 +168,8 @@ class Heat:
 class Matrix:
     """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other.
 
-    ``numbers`` are written into the cells where there is room. Cells that are NaN are not there, and grey.
+    ``numbers`` are written into the cells where there is room, in units of 10 to the ``power``. Cells that are NaN are
+    not there, and grey.
     """
 
     values: Array
@@ -179,6 +180,11 @@ class Matrix:
     column_axis: str = ""
     small: bool = False
     numbers: bool = False
+    power: int = 0
+
+    def told(self) -> Array:
+        """What is written into the cells."""
+        return np.asarray(self.values, float) / 10.0**self.power
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     sheet.pixels(left, top, cell * columns, cell * rows, pixels)
     sheet.box(left, top, cell * columns, cell * rows, "none", LINE)
     if mark.numbers and cell >= READABLE:
-        for (r, c), value in np.ndenumerate(mark.values):
+        for (r, c), value in np.ndenumerate(mark.told()):
             ink = ink_on((int(pixels[r, c, 0]), int(pixels[r, c, 1]), int(pixels[r, c, 2])))
             middle: dict[str, Any] = {"ha": "center", "va": "center", "size": cell * 15, "color": ink}
             sheet.text(left + (c + 0.5) * cell, top + (r + 0.5) * cell, short(float(value)), **middle)

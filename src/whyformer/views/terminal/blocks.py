@@ -132,13 +132,13 @@ def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
             _to_the_right(mark.column_labels[c] if by_name and mark.column_labels else str(c)) for c in shown
         )
         lines.append(Text(" " * (label_width + 1) + heads, style="dim", no_wrap=True))
-        for r, row in enumerate(mark.values):
+        for r, (row, told) in enumerate(zip(mark.values, mark.told(), strict=True)):
             label = names[r] if names else ""
             line = Text(" " * (label_width - cell_len(label)) + f"{label} ", style="dim", no_wrap=True)
             for c in shown:
                 red, green, blue = (int(part) for part in colours(mark.scale, row[c]))
                 style = f"not dim {ink_on((red, green, blue))} on rgb({red},{green},{blue})" if coloured else "not dim"
-                line.append(f"{short(float(row[c])):>{NUMBER - 1}} ", style=style)
+                line.append(f"{short(float(told[c])):>{NUMBER - 1}} ", style=style)
             lines.append(line)
     if not by_name and mark.row_labels != mark.column_labels:
         names_across = ", ".join(f"{i} {label}" for i, label in enumerate(mark.column_labels))
