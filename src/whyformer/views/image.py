@@ -252,7 +252,7 @@ def enlarged(mark: Heat, explanation: Explanation) -> tuple[Heat, Frame, str]:
     strongest = np.unravel_index(int(np.abs(explanation.heatmap()).argmax()), grid)
     cuts, edges, ends = [], [], []
     for at, count, pixels in zip(strongest, grid, mark.values_RC.shape, strict=True):
-        first = int(min(max(0, at - ENLARGED // 2), max(0, count - ENLARGED)))
+        first = min(max(0, int(at) - ENLARGED // 2), max(0, count - ENLARGED))
         last = min(count, first + ENLARGED)
         cuts.append(slice(round(first * pixels / count), round(last * pixels / count)))
         edges.append((first / count, last / count))

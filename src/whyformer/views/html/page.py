@@ -38,7 +38,8 @@ def document(page: Page) -> str:
     """A whole page."""
     title = page.title or (page.views[0].title if page.views else "whyformer")
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        # "only": browsers that darken pages by themselves would turn the colour scales over.
+        '<!doctype html>\n<html lang="en" style="color-scheme:only light">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An empty icon keeps browsers from asking for one.
         '<link rel="icon" href="data:,">\n'
