@@ -166,8 +166,14 @@ def test_layers_with_fewer_heads_leave_room() -> None:
 def test_windows_count_as_one_input_each() -> None:
     maps = samples.attention(batch=6)
     site = Site("swin", "self", ("", ""), maps, windows=3)
-    (shown,) = matrices(attention_map(Record((site,), torch.zeros(2, 2)), head=0, row=1))
+    record = Record((site,), torch.zeros(2, 2))
+    view = attention_map(record, head=0, row=1)
+    (shown,) = matrices(view)
     np.testing.assert_array_equal(shown.values, maps[3, 0].numpy())
+    assert "the first of 3" in [fact.value for fact in view.facts]
+    assert "of windows the first" in heads_grid(record).facts[1].value
+    with pytest.raises(NotOffered, match="windows"):
+        heads_over_image(record, samples.image().units)
 
 
 def test_encoder_decoder_and_cross_maps() -> None:

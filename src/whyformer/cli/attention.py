@@ -130,10 +130,15 @@ class _Maps:
     """The attention of one input, with the names of its positions."""
 
     def __init__(self, explainer: Any, raw: Any, title: str) -> None:
+        from whyformer.inputs.base import signature_of
+
         self.explainer, self.raw, self.title = explainer, raw, title
-        with explainer.session([raw], at_once=False) as session:
-            self.units = session.run([0]).units[0]
-        self.record = explainer.record([raw])
+        with explainer.session([raw]) as session:
+            run = session.run([session.size - 1])  # of a model that writes: at its last token, which sees all others
+            self.units, written = run.units[0], bool(session.batch.groups)
+        taken = signature_of(explainer.model)  # tokenizers may make more than the model takes
+        tensors = {name: tensor for name, tensor in run.batch.tensors.items() if name in taken}
+        self.record = explainer.record(tensors if written else [raw])
 
     def view(self, what: str, layer: int | None, head: Any, query: int, how: dict[str, Any]) -> Any:
         from dataclasses import replace

@@ -54,6 +54,7 @@ def attention_map(
     matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
     facts = (Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which))
+    facts += (Fact("window", f"the first of {chosen.windows}"),) if chosen.windows > 1 else ()
     return _drawn("Attention", [Panel((matrix,), wide=True)], facts, CAPTION)
 
 
@@ -132,6 +133,7 @@ def heads_grid(
             panels.append(Panel((mark,), f"{at}.{head}"))
         panels += [Panel(())] * (-len(heads) % columns if large else columns - len(heads))
     shared = "each with its own scale" if scale == "free" else "one scale for all"
+    shared += "; of windows the first" if any(site.windows > 1 for _, site in chosen) else ""
     facts = (Fact("sites", str(len(chosen))), Fact("titles", f"site.head, in call order; {shared}"))
     caption = CAPTION
     if longest > SMALL and not large:
@@ -205,6 +207,8 @@ def heads_over_image(
         raise BadInput("heads_over_image needs units with a patch grid: pass an Explanation of an image.")
     chosen = _site(record, site)
     maps = _maps(chosen, row)
+    if chosen.windows > 1:
+        raise NotOffered("this attention runs inside windows, and a map of one of them does not cover the image.")
     if maps.shape[2] != len(units):
         raise BadInput(f"the map has {maps.shape[2]} keys and the input {len(units)} units: not the same input.")
     if not -maps.shape[1] <= query < maps.shape[1]:

@@ -4,7 +4,8 @@
 """
 
 STYLE = """
-.wf{color-scheme:only light;font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:#1b1f24;background:#fff;
+.wf{color-scheme:only light;
+font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:#1b1f24;background:#fff;
 max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:left}
 .wf *{box-sizing:border-box}
 .wf h1{font-size:1.6em;margin:.3em 0 .6em;line-height:1.2;overflow-wrap:anywhere}
