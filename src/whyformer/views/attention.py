@@ -53,9 +53,9 @@ def attention_map(
     (one_scale,) = _scales([weights], scale)
     matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
-    facts = (Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which))
-    facts += (Fact("window", f"the first of {chosen.windows}"),) if chosen.windows > 1 else ()
-    return _drawn("Attention", [Panel((matrix,), wide=True)], facts, CAPTION)
+    facts = [Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which)]
+    facts += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
+    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(facts), CAPTION)
 
 
 def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: bool = False) -> list[Scale]:
