@@ -132,7 +132,8 @@ class Record:
 class Explanation(Result):
     """Why the model said what it said: one score per unit, and what to know before believing them.
 
-    Its pictures take ``image``, what patches are drawn over, and ``by``: "token" or "word".
+    Its pictures take ``image``, what patches are drawn over, ``by``: "token" or "word", and ``detail=True``: scores of
+    single pixels, too, where the method has them.
     """
 
     what: ClassVar[str] = EXPLANATION

@@ -193,7 +193,9 @@ def maximized() -> Maximized:
     rows, columns = np.mgrid[0:32, 0:32]
     image = np.stack([rows * 8, columns * 8, 255 - rows * 4 - columns * 4], -1).astype(np.uint8)
     history = tuple(float(x) for x in 5 - 4 * np.exp(-np.arange(40) / 10))
-    return Maximized("class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), BERT)
+    return Maximized(
+        "class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), BERT, {"l2": 0.3}
+    )
 
 
 def row_attention() -> RowAttention:

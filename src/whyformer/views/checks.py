@@ -133,7 +133,8 @@ def _cascade(result: Any) -> View:
     return View(
         f"{result.method} with random weights",
         (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random")),
-        caption="From the output down to the input. A map that shows what was learned falls towards 0.",
+        caption="Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A "
+        "map that shows what was learned falls towards 0.",
         columns=2,
     )
 

@@ -131,8 +131,8 @@ def _percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits; a true minus sign is left to typesetters."""
-    return f"{value:.4g}"
+    """Four significant digits, 8.1e14 for very large ones; a true minus sign is left to typesetters."""
+    return f"{value:.4g}".replace("e+", "e")
 
 
 def short(value: float) -> str:
@@ -142,7 +142,7 @@ def short(value: float) -> str:
     return (
         f"{value:.2f}"
         if 0.01 <= abs(value) < 100 or value == 0
-        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     )
 
 
