@@ -24,13 +24,13 @@ from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.tables.models import LAYOUTS, rows, table
 from tests.test_promises import assert_same, state
-from whyformer import turns
 from whyformer.borrow import REMEMBERED, borrowed, known_about
 from whyformer.checks import randomisation as randomisation_module
 from whyformer.checks.exam import Exam
 from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.explainer import Explainer
+from whyformer.loan import turns
 from whyformer.result import shap_package
 from whyformer.run import Run
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.fingerprint import Place, Traits, traits_of, without
-from whyformer.turns import Turn, free_in_child, take, uninterrupted
+from whyformer.loan.fingerprint import Place, Traits, traits_of, without
+from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so

@@ -20,7 +20,7 @@ from tests.tables.models import LAYOUTS, rows, table
 from tests.test_loan import CHANGES, IDS, Reader, reader
 from whyformer.engines.perturbation.game import Store
 from whyformer.evaluate.games import games_of
-from whyformer.fingerprint import processor_digest, weights_digest
+from whyformer.loan.fingerprint import processor_digest, weights_digest
 from whyformer.result import is_whole, read_piece, write_piece
 
 

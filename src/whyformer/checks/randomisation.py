@@ -21,9 +21,9 @@ from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
 from whyformer.explainer import Explainer
+from whyformer.loan.turns import uninterrupted
 from whyformer.output import Output
 from whyformer.parameters import Count, OneOf
-from whyformer.turns import uninterrupted
 
 # Weights drawn anew, part by part, and put back.
 

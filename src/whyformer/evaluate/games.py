@@ -17,10 +17,10 @@ from whyformer.engines.perturbation.variants import Variants, checked_replacemen
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import Explainer
-from whyformer.fingerprint import digest, processor_digest, weights_digest
 from whyformer.inputs.base import Batch, Source
 from whyformer.inputs.batch import Decoding
 from whyformer.inputs.language import says_tokens
+from whyformer.loan.fingerprint import digest, processor_digest, weights_digest
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import scalar_of
