@@ -27,6 +27,7 @@ from whyformer.heads import (
     PruningCurve,
     SyntacticHeads,
 )
+from whyformer.language.citations import Citations, SourceSentence
 from whyformer.result import Result
 from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
 from whyformer.types import Cost, Explanation, Target
@@ -344,6 +345,34 @@ def check_up() -> CheckUp:
     )
 
 
+def citations() -> Citations:
+    documents = ("The lighthouse was built in 1847. Its keeper was Mary Holt.", "The bakery opens at six.")
+    sources = (
+        SourceSentence(0, "The lighthouse was built in 1847.", (0, 33)),
+        SourceSentence(0, "Its keeper was Mary Holt.", (34, 59)),
+        SourceSentence(1, "The bakery opens at six.", (0, 24)),
+    )
+    nan = float("nan")
+    return Citations(
+        question="Who kept the lighthouse?",
+        answer="Mary Holt did. She liked tea.",
+        spans=((0, 14), (15, 29)),
+        names=("lighthouse", "bakery"),
+        texts=documents,
+        sources=sources,
+        log_probabilities=np.array([-3.5, -9.25]),
+        scores=np.array([[0.5, 2.0, 0.125], [0.25, 0.5, 0.375]]),
+        drops=np.array([[0.75, 6.5, nan], [nan, 0.125, -0.25]]),
+        document_scores=np.array([[2.5, 0.125], [0.75, 0.375]]),
+        document_drops=np.array([[8.0, -0.5], [0.25, 0.0]]),
+        method="attn_lrp",
+        model="LlamaForCausalLM",
+        top=2,
+        cost=Cost(12, 2, 1.5),
+        warnings=("no document supports 'She liked tea.'.",),
+    )
+
+
 def retrained_attention() -> RetrainedAttention:
     names = [(name, NAN) for name in (MODEL, CONTROL, UNIFORM)] + [("adversary", w) for w in (0.0, 0.1)]
     twins = [TrainedModel(name, w, 0.9, 0.85, 0.95, 0.89, i / 20, i / 10) for i, (name, w) in enumerate(names)]
@@ -372,4 +401,5 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     Recommendation: recommendation,
     CheckUp: check_up,
     RetrainedAttention: retrained_attention,
+    Citations: citations,
 }

@@ -74,6 +74,7 @@ class Comparison(Result):
     """Which explanation to trust here: measured on these inputs, with this replacement."""
 
     what: ClassVar[str] = "comparison"
+    later: ClassVar[tuple[str, ...]] = ("value",)
 
     rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
     metrics: tuple[str, ...]
@@ -91,7 +92,7 @@ class Comparison(Result):
     warnings: tuple[str, ...] = ()
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    value: str = "probability of the target"  # what curves are of
+    value: str | None = None  # what curves are of, where it is not the probability of the target
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
@@ -251,11 +252,11 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
     )
 
 
-def _value(games: Games) -> str:
-    """What the curves are of."""
+def _value(games: Games) -> str | None:
+    """What the curves are of; None: the probability of the target."""
     if games.modality.opaque:
         return f"{games.scalar.replace('_', '-')} of the answer"
-    return "log-probability of the answer" if games.batch.answers else "probability of the target"
+    return "log-probability of the answer" if games.batch.answers else None
 
 
 def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:
