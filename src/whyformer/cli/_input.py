@@ -46,6 +46,13 @@ def target_from(target: str | None, versus: str | None) -> Any:
     return (None if target is None else _index_or_label(target), _index_or_label(versus))
 
 
+def units_from(units: str) -> str:
+    """What gets a score in a text."""
+    if units not in ("token", "word", "sentence"):
+        raise typer.BadParameter(f"{units!r} is none of token, word and sentence", param_hint="--units")
+    return units
+
+
 def object_from(target: str | None) -> Any:
     """Of a detector: "7:cat" is what query 7 says about cats, "0.8" all objects that are more probable than that."""
     if target is None:

@@ -19,10 +19,11 @@ from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed
 from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, numbered_width, picture_block
 from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
-from whyformer.views.terminal.runs import run_lines
+from whyformer.views.terminal.runs import dialogue_lines, reading_lines, run_lines
 from whyformer.views.view import (
     Bar,
     Bars,
+    Dialogue,
     Fact,
     Heat,
     Lines,
@@ -32,6 +33,7 @@ from whyformer.views.view import (
     Panel,
     Picture,
     Ranking,
+    Reading,
     Scale,
     Scatter,
     Terms,
@@ -150,14 +152,15 @@ class _Draw:
         parts: list[RenderableType] = [
             Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
-        if view.facts:
-            parts += [self.facts(view.facts), ""]
+        header = [self.facts(view.facts), ""] if view.facts else []
+        parts += [] if view.words_first else header
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
         if caption:
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
+        parts += header if view.words_first else []
         if view.doubts:
             parts += [*self.doubts(view.doubts), ""]
         return parts
@@ -240,6 +243,10 @@ class _Draw:
             return lines_block(mark, width, self.coloured)
         if isinstance(mark, Scatter):
             return scatter_block(mark, width, self.coloured)
+        if isinstance(mark, Reading):
+            return Group(*reading_lines(mark, width, self.coloured))
+        if isinstance(mark, Dialogue):
+            return Group(*dialogue_lines(mark, width, self.coloured))
         return heads_block(mark, width, self.coloured)
 
     def ranking(self, mark: Ranking, width: int) -> Group:
@@ -310,8 +317,8 @@ def _eighths(cells: float) -> str:
 def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
     marks = [m for p in view.panels for m in p.marks]
-    words = BLOCK_WORDS if any(isinstance(m, TokenRun) for m in marks) else BAR_WORDS
-    if any(isinstance(m, (Heat, Matrix)) for m in marks):
+    words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
+    if any(isinstance(m, (Heat, Matrix)) for m in marks) and not any(isinstance(m, Dialogue) for m in marks):
         words = SHADE_WORDS
     for colour_words, other_words in words.items():
         caption = caption.replace(colour_words, other_words)
