@@ -59,18 +59,17 @@ def test_ask_puts_the_question_as_the_template_says(lm_folder: Path, tmp_path: P
 
 def test_ask_about_an_answer(lm_folder: Path) -> None:
     shown = run(
-        "ask", "where is paris ?", "--model", lm_folder, "--answer", "in france . yes .", "--system", "he said no .",
+        "ask", "where is paris ?", "--model", lm_folder, "--answer", "in france . Yes .", "--system", "he said no .",
         "--units", "sentence", "-m", "attention_rollout", "--json",
     ).stdout  # fmt: skip
     told = json.loads(shown)
     assert (
-        told["what"] == "generation" and told["text"] == "in france . yes ." and told["sentences"] == [[0, 3], [3, 5]]
+        told["what"] == "generation" and told["text"] == "in france . Yes ." and told["sentences"] == [[0, 3], [3, 5]]
     )
     last = told["tokens"][-1]
     assert last["method"] == "attention_rollout"
-    assert [u for u, r in zip(last["units"]["labels"], last["units"]["role"], strict=True) if r in ("system", "user")] == [
-        "he said no .", "where is paris ?",
-    ]  # fmt: skip
+    voices = dict(zip(last["units"]["labels"], last["units"]["role"], strict=True))
+    assert (voices["he said no ."], voices["where is paris ?"]) == ("system", "user")
 
 
 def test_ask_without_a_template_reads_the_question_as_it_stands(bare_folder: Path) -> None:
@@ -149,7 +148,7 @@ def test_documents_that_cannot_be_read(
         (("ask", "who ?", "--model", "m/", "--units", "line"), "none of token, word and sentence", 2),
         (("ask", "who ?", "--model", "m/", "-m", "magic"), "magic", 1),
         (("explain", "prompt", "who ?", "--model", "m/", "--span"), "give --answer or --generate", 2),
-        (("explain", "prompt", "who ?", "--model", "m/", "--generate", "0"), "0 is not in the range", 2),
+        (("explain", "prompt", "who ?", "--model", "m/", "--generate", "0"), "--generate", 2),
         (("explain", "prompt", "who ?", "--model", "m/"), "there is no folder 'm/'", 1),
     ],
 )
