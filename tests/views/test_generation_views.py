@@ -16,6 +16,7 @@ from tests.views.test_terminal import SNAPSHOTS, drawn
 from whyformer.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
+from whyformer.views.reading import groups_of
 from whyformer.views.view import Bars, Dialogue, Matrix, Ranking, Reading, TokenRun, View, first_token
 
 
@@ -127,6 +128,22 @@ def test_tokens_of_an_answer_are_cut_from_its_text() -> None:
     generation = samples.generation()
     bare = tuple(e.replace(target=Target(0, e.target.label.strip())) for e in generation.tokens)
     assert texts_of(Generation(bare, generation.text)) == samples.ANSWER
+
+
+def test_words_do_not_go_on_after_a_line_break_or_in_another_voice() -> None:
+    """Byte-level tokenizers mark the space before a word, and nothing after a line break."""
+    labels, roles = ("Ġcaf", "e", ".", "ĊĊ", "In", "Ġtown", "?", "Ċ", "Yes"), ("user",) * 7 + ("template", "answer")
+    text, spans = (
+        " cafe.\n\nIn town?\nYes",
+        [(0, 4), (4, 5), (5, 6), (6, 8), (8, 10), (10, 15), (15, 16), (16, 17), (17, 20)],
+    )
+    units = Units(
+        labels, (False,) * 9, ("text",) * 9, word=(0, 0, 0, 0, 0, 1, 1, 1, 1), spans=tuple(spans), text=text, role=roles
+    )
+    assert [(g.text, g.before) for g in groups_of(units, "word")] == [
+        ("cafe.", " "), ("In", "\n\n"), ("town?", " "), ("\n", ""), ("Yes", ""),
+    ]  # fmt: skip
+    assert [g.members for g in groups_of(units, "token")] == [(i,) for i in range(9)]
 
 
 # The first token

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -125,9 +126,7 @@ def documents_in(folder: Path) -> dict[str, str]:
 def _cited(
     lm: Any, tokenizer: Any, question: str, texts: list[str], answer: str | None, generate: int | None, method: Any
 ) -> Any:
-    import whyformer
-
-    cite = getattr(whyformer, "cite", None)
+    cite = getattr(import_module("whyformer"), "cite", None)
     if cite is None:
         raise NotOffered("this version of whyformer has no citations: leave --docs out, and put the texts in QUESTION.")
     how: dict[str, Any] = {"processor": tokenizer, "answer": answer, "method": method}

@@ -13,7 +13,7 @@ from whyformer.errors import BadInput
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
-from whyformer.types import Explanation, Units
+from whyformer.types import Explanation, Generation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
 from whyformer.views.image import frames_of, heat, of_sound, to_pixels
 from whyformer.views.pair import boxes_on
@@ -225,14 +225,14 @@ def side_by_side(
 
 @checked
 def page(
-    explanations: Iterable[Explanation | View],
+    explanations: Iterable[Explanation | Generation | View],
     title: str = "Explanations",
     *,
     lead: Sequence[str | Terms] = (),
     outro: Sequence[str | Terms] = (),
 ) -> Page:
     """Explanations and views below each other. ``.to_html()`` and ``.save()`` make one file of them."""
-    views = tuple(e if isinstance(e, View) else explanation_view(e) for e in explanations)
+    views = tuple(e if isinstance(e, View) else view_of(e) for e in explanations)
     return Page(title, views, tuple(lead), tuple(outro))
 
 

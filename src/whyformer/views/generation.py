@@ -23,6 +23,7 @@ from whyformer.views.reading import (
     summed,
 )
 from whyformer.views.view import (
+    LEAST,
     Dialogue,
     Fact,
     Matrix,
@@ -40,6 +41,8 @@ from whyformer.views.view import (
 Array = np.ndarray[Any, Any]
 MOST_COLUMNS = 40  # of the heat map: labels stay readable
 MOST_ROWS = 48
+FEWEST_COLUMNS = 12
+LONGEST_LABEL = 28
 SHARES = " Numbers are shares: of what all words got for a token of the answer."
 READ_AT = " Hatched words are where a token was read; most of such a score is what the position keeps of itself."
 
@@ -118,18 +121,25 @@ def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
     """Rows are tokens of the answer; of many columns, those that count most for one of them."""
     shares = np.where(dialogue.aside, np.nan, dialogue.shares)
     highest = np.where(dialogue.ordinary, np.nanmax(np.abs(np.nan_to_num(shares)), 0, initial=0.0), -1.0)
-    count = min(most, int(dialogue.ordinary.sum())) or len(labels)
+    strong = max(FEWEST_COLUMNS, int((highest >= LEAST).sum()))
+    count = min(most, strong, int(dialogue.ordinary.sum())) or len(labels)
     chosen = sorted(np.argsort(-highest, kind="stable")[:count].tolist())
     values = shares[:MOST_ROWS, chosen]
     meaning = "share of a row (grey: not yet there, or not on the scale)"
     scale = scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
     rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
-    return Matrix(values, scale, rows, tuple(labels[i] for i in chosen), "token of the answer", "came from")
+    return Matrix(values, scale, rows, tuple(_cut(labels[i]) for i in chosen), "token of the answer", "came from")
+
+
+def _cut(label: str) -> str:
+    words = " ".join(label.split())
+    return words if len(words) <= LONGEST_LABEL else words[: LONGEST_LABEL - 1] + "…"
 
 
 def _columns(dialogue: Dialogue, heat: Matrix) -> str:
     shown, there = heat.values.shape[1], int(dialogue.ordinary.sum())
-    columns = "what it came from" if shown >= there else f"the {shown} of {there} words that count most"
+    noun = "sentences" if sum(map(len, heat.column_labels)) > shown * LONGEST_LABEL // 2 else "words"
+    columns = "what it came from" if shown >= there else f"the {shown} of {there} {noun} that count most"
     rows = "" if len(heat.values) == len(dialogue.said) else f" (the first {len(heat.values)} tokens)"
     return columns + rows
 

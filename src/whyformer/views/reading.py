@@ -85,9 +85,9 @@ def groups_of(units: Units, by: str) -> list[Group]:
         start, end = units.spans[m[0]][0], max(units.spans[i][1] for i in m)
         text = units.text[start:end]
         space = len(text) - len(text.lstrip()) if text.strip() else 0
-        shown = text[space:] if end > start else units.labels[m[0]]
+        shown = (text.strip() or text) if end > start else units.labels[m[0]]
         groups.append(Group(tuple(m), shown, units.text[at : start + space] if at <= start else ""))
-        at = max(at, end)
+        at = max(at, start + space + len(shown)) if end > start else at
     return groups
 
 
@@ -100,7 +100,12 @@ def _space(units: Units, index: int, marked: bool) -> str:
 def _same_word(units: Units, i: int, by: str) -> bool:
     if by == "token" or units.word is None or units.word[i] < 0 or in_template(units, i):
         return False
-    return units.word[i] == units.word[i - 1] and _role(units, i) == _role(units, i - 1)
+    if units.word[i] != units.word[i - 1] or _role(units, i) != _role(units, i - 1):
+        return False
+    if units.text is None or units.spans is None or not units.text[slice(*units.spans[i])].strip():
+        return True
+    start = units.spans[i][0]  # some tokenizers number what follows a line break as the word before it
+    return not units.text[max(0, start - 1) : start + 1][:1].isspace() and not units.text[start].isspace()
 
 
 def _inside(units: Units, i: int) -> bool:
@@ -127,7 +132,7 @@ def _piece(units: Units, group: Group, score: float, aside: bool, follows: bool,
     special = all(units.special[i] or in_template(units, i) for i in group.members)
     text = group.text.replace("\n", "⏎") if quiet else group.text
     piece = Piece(text or " ", score, score, special, aside)
-    between = "" if quiet and not group.before.strip(" ") else group.before
+    between = group.before.replace("\n", "⏎") if quiet else group.before
     return (Piece(between), piece) if follows and between else (piece,)
 
 

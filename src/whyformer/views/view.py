@@ -252,6 +252,11 @@ class Passage:
     pieces: tuple[Piece, ...]
     folded: str = ""
 
+    def from_its_first_word(self) -> tuple[Piece, ...]:
+        """The pieces without a space before them, for lines of their own."""
+        blank = bool(self.pieces) and self.pieces[0].score is None and not self.pieces[0].text.strip()
+        return self.pieces[1:] if blank else self.pieces
+
 
 @dataclass(frozen=True)
 class Part:
@@ -293,9 +298,10 @@ class Dialogue:
     def over(self, first: int, end: int) -> tuple[Array, Array]:
         """Mean over some tokens of what is on their scales, and what is on none of them."""
         shares, aside = self.shares[first:end], self.aside[first:end]
-        nowhere: Array = (aside | np.isnan(shares)).all(0)
-        mean: Array = np.where(aside | np.isnan(shares), 0.0, shares).mean(0)
-        return mean, nowhere & ~np.isnan(shares).all(0)
+        off_scale = aside | np.isnan(shares)
+        mean: Array = np.where(off_scale, 0.0, shares).mean(0)
+        nowhere: Array = np.all(off_scale, 0, keepdims=True)[0] & ~np.all(np.isnan(shares), 0, keepdims=True)[0]
+        return mean, nowhere
 
     def sources(self, first: int, end: int, most: int = 4) -> list[tuple[str, float]]:
         """The pieces that some tokens came from, the strongest first."""

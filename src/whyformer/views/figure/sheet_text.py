@@ -46,12 +46,12 @@ def draw_reading(sheet: Sheet, x: float, y: float, width: float, mark: Reading) 
             words = "".join(piece.text for passage in part.passages for piece in passage.pieces)
             y = sheet.paragraph(x, y, width, f"{part.heading}: {words}", size=7, color=GREY) + 0.03
             continue
-        y = sheet.paragraph(x, y, width, part.heading, size=8, color=GREY, weight="bold")
+        y = sheet.paragraph(x, y + 0.04, width, part.heading, size=8, color=GREY, weight="bold") + 0.04
         for passage in part.passages:
             if passage.folded:
                 y = sheet.paragraph(x, y, width, f"{passage.folded}, not shown …", size=8, color=GREY)
             else:
-                y = draw_run(sheet, x, y, width, TokenRun(passage.pieces, mark.scale), 10)
+                y = draw_run(sheet, x, y, width, TokenRun(passage.from_its_first_word(), mark.scale), 10)
     return y
 
 

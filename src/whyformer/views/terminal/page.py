@@ -152,15 +152,17 @@ class _Draw:
         parts: list[RenderableType] = [
             Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
-        header = [self.facts(view.facts), ""] if view.facts else []
-        parts += [] if view.words_first else header
+        header: list[RenderableType] = [self.facts(view.facts), ""] if view.facts else []
+        if not view.words_first:
+            parts += header
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
         if caption:
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
-        parts += header if view.words_first else []
+        if view.words_first:
+            parts += header
         if view.doubts:
             parts += [*self.doubts(view.doubts), ""]
         return parts

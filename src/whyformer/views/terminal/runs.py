@@ -77,7 +77,7 @@ def reading_lines(mark: Reading, width: int, coloured: bool) -> list[Text]:
             if passage.folded:
                 lines.append(Text(f"{passage.folded}, not shown …", style="dim"))
             else:
-                lines += run_lines(TokenRun(passage.pieces, mark.scale), width, coloured)
+                lines += run_lines(TokenRun(passage.from_its_first_word(), mark.scale), width, coloured)
     return lines
 
 
