@@ -22,7 +22,7 @@ from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.segments import SIZES
+from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
@@ -129,8 +129,8 @@ class Explainer(LoadedModel):
             shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
         if session.batch.trunks and session.batch.groups:
             facts = dict(zip(session.batch.groups, session.batch.encodings, strict=True))
-            said = [facts[row].get("said", "") for row in sorted(facts)]
-            shaped = {name: list(map(_generation, lists, said)) for name, lists in shaped.items()}
+            last = [facts[row] for row in sorted(facts)]  # of each answer, what is known at its last token
+            shaped = {name: list(map(_generation, lists, last)) for name, lists in shaped.items()}
         if session.single:
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
@@ -239,8 +239,14 @@ def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[l
     return [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
 
 
-def _generation(explanations: list[Explanation], said: str) -> Generation:
-    return Generation(tuple(explanations), said or "".join(e.target.label for e in explanations))
+def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Generation:
+    count, said = len(explanations), facts.get("said", "")
+    answer = said or "".join(e.target.label for e in explanations)
+    if not said or facts.get("spans") is None:
+        return Generation(tuple(explanations), answer, ((0, count),))
+    ends = [span[1] for span in facts["spans"][len(facts["ids"]) - count + 1 :]]
+    begin = len(facts["text"]) if not ends else facts["spans"][-len(ends)][0]
+    return Generation(tuple(explanations), answer, token_sentences(said, [end - begin for end in ends]))
 
 
 def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -223,6 +223,7 @@ class Generation(list[Explanation], Result):
 
     tokens: tuple[Explanation, ...]
     text: str  # the answer
+    sentences: tuple[tuple[int, int], ...] = ()  # of the answer: first token, and the one after the last
 
     def __post_init__(self) -> None:
         list.__init__(self, self.tokens)

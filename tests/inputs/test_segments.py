@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whyformer.errors import BadInput
-from whyformer.inputs.segments import members, sentences, spans_of, words
+from whyformer.inputs.segments import members, sentences, spans_of, token_sentences, words
 
 
 def texts(text: str, spans: list[tuple[int, int]]) -> list[str]:
@@ -47,3 +47,11 @@ def test_ranges_lie_within_the_text(units: list[tuple[int, int]]) -> None:
 def test_ranges_do_not_overlap() -> None:
     with pytest.raises(BadInput, match="overlap"):
         spans_of("a b c", [(2, 4), (0, 3)])
+
+
+def test_sentences_of_an_answer_are_ranges_of_its_tokens() -> None:
+    text, tokens = "He ran. She sat !<end>", ["He", " ran", ".", " She", " sat", " !", "<end>"]
+    ends = [sum(map(len, tokens[: i + 1])) for i in range(len(tokens))]
+    assert token_sentences(text, ends[:-1]) == ((0, 3), (3, 7))
+    assert token_sentences("yes", []) == ((0, 1),)
+    assert token_sentences("  ", [1]) == ((0, 2),), "all tokens belong somewhere"

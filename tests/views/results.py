@@ -30,7 +30,7 @@ from whyformer.heads import (
 from whyformer.language.citations import Citations, SourceSentence
 from whyformer.result import Result
 from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
-from whyformer.types import Cost, Explanation, Target
+from whyformer.types import Cost, Explanation, Generation, Target
 
 NAN = float("nan")
 COST = Cost(forwards=1, backwards=1, seconds=0.0123)
@@ -382,6 +382,7 @@ def retrained_attention() -> RetrainedAttention:
 
 ALL: dict[type[Result], Callable[[], Any]] = {
     Explanation: explanation,
+    Generation: samples.generation,
     HeadImportance: head_importance,
     PruningCurve: pruning_curve,
     LearnedGates: learned_gates,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from whyformer.types import Cost, Explanation, Record, Site, Target, Units
+from whyformer.types import Cost, Explanation, Generation, Record, Site, Target, Units
 
 TEXT = "I did not like it, but unbelievable!"
 TOKENS = ("[CLS]", "i", "did", "not", "like", "it", ",", "but", "un", "##believable", "!", "[SEP]")
@@ -102,3 +102,56 @@ def encoder_decoder_record() -> Record:
         sites.append(Site(f"decoder.layer.{i}.self", "self", ("", ""), attention(keys=3, queries=3, seed=i)))
         sites.append(Site(f"decoder.layer.{i}.cross", "cross", ("", ""), attention(keys=5, queries=3, seed=i)))
     return Record(tuple(sites), torch.zeros(1, 3))
+
+
+CHAT = (  # label, role; a space is written before each word but the first of a voice
+    ("<s>", "template"), ("system", "template"), ("Be", "system"), ("brief.", "system"), ("user", "template"),
+    ("Tom", "user"), ("moved", "user"), ("to", "user"), ("Lisbon.", "user"), ("Where", "user"), ("is", "user"),
+    ("Tom?", "user"), ("assistant", "template"),
+)  # fmt: skip
+ANSWER = ("In", " Lis", "bon.", " Ask", " him.")
+
+
+def generation(*, signed: bool = False, method: str = "generic_attention") -> Generation:
+    """A chat with an answer of two sentences: each token came from the word of its number, and a bit of all others."""
+    labels, roles = [label for label, _ in CHAT], [role for _, role in CHAT]
+    text, spans = "", []
+    for i, (label, role) in enumerate(CHAT):
+        text += " " if i and roles[i - 1] == role and role != "template" else ""
+        spans.append((len(text), len(text) + len(label)))
+        text += label
+    tokens = []
+    for step, said in enumerate(ANSWER):
+        count = len(labels)
+        scores = np.full(count, 0.1, np.float32)
+        scores[0], scores[5 + step] = 3.0, 1.0
+        scores[2] = -0.5 if signed else 0.1
+        units = Units(
+            labels=tuple(labels),
+            special=(True, *[False] * (count - 1)),
+            stream=("text",) * count,
+            word=tuple(range(-1, count - 1)),
+            spans=tuple(spans),
+            text=text,
+            role=tuple(roles),
+        )
+        tokens.append(
+            Explanation(
+                scores=scores,
+                units=units,
+                target=Target(step, said),
+                scalar="logit",
+                value=4.0 + step,
+                prediction=Target(step, said),
+                method=method,
+                checks={"first_token_share": float(3.0 / np.abs(scores).sum())},
+                cost=Cost(forwards=0.2, backwards=1, seconds=0.01),
+                readout="last position",
+                signed=signed,
+                model="LlamaForCausalLM",
+            )
+        )
+        labels, roles = [*labels, said], [*roles, "answer"]
+        spans.append((len(text), len(text) + len(said)))
+        text += said
+    return Generation(tuple(tokens), "".join(ANSWER), ((0, 3), (3, 5)))

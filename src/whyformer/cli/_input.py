@@ -51,6 +51,13 @@ def layer_from(layer: str) -> int | str:
     return _index_or_label(layer)
 
 
+def units_from(units: str) -> str:
+    """What gets a score in a text."""
+    if units not in ("token", "word", "sentence"):
+        raise typer.BadParameter(f"{units!r} is none of token, word and sentence", param_hint="--units")
+    return units
+
+
 def object_from(target: str | None) -> Any:
     """Of a detector: "7:cat" is what query 7 says about cats, "0.8" all objects that are more probable than that."""
     if target is None:

@@ -48,6 +48,21 @@ def load_text(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
         return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
 
 
+def load_language(name: str, trusted: bool = False) -> tuple[Any, Any]:
+    """A model that writes, and its tokenizer."""
+    from whyformer.inputs.families import task_of
+
+    _require_transformers()
+    with quiet():
+        model = _model(name, trusted)
+        if not task_of(model).endswith(("ForCausalLM", "LMHeadModel")):
+            raise BadInput(
+                f"{name!r} is a {type(model).__name__}, no language model that writes: use 'whyformer explain text', "
+                "or the command for what it takes."
+            )
+        return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
+
+
 def load_image(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
     """Model and image processor; the shipped model of cats and dogs where no name is given."""
     _require_transformers()

@@ -51,6 +51,12 @@ Trusted = Annotated[
     bool,
     typer.Option("--trust-remote-code", help="Run code that comes with the model. Read it first.", show_default=False),
 ]
+LanguageModel = Annotated[str, typer.Option("--model", metavar="NAME", help="Folder or hub name of a language model.")]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", "-m", metavar="NAME", help="See: whyformer methods", show_default="the one for texts"),
+]
+TextUnits = Annotated[str, typer.Option("--units", metavar="UNIT", help="What gets a score: token, word or sentence.")]
 Replace = Annotated[
     str | None,
     typer.Option(

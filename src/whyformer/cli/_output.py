@@ -69,6 +69,23 @@ def say_written(paths: list[Path]) -> None:
         typer.echo(as_symbols(f"wrote {path}"), err=True)
 
 
+def deliver_results(results: list[Any], out: Path | None, as_json: bool) -> None:
+    """Print results of one input, one per method, and write them: one page, or numbered files."""
+    from whyformer.views import page
+
+    if len(results) == 1:
+        deliver_result(results[0], out, as_json)
+        return
+    if as_json:
+        print_json([result.to_dict() for result in results])
+    for result in [] if as_json else results:
+        result.show()
+    if out is not None and out.suffix == ".html":
+        say_written([page([result.view() for result in results], "Why did the model say that?").save(out)])
+    elif out is not None:
+        say_written([r.save(_numbered(out, r.method, len(results))) for r in results])
+
+
 def deliver_result(result: Any, out: Path | None, as_json: bool) -> None:
     """Print a result that can show and save itself, and write the file that was asked for."""
     if as_json:

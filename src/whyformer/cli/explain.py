@@ -1,7 +1,8 @@
-"""whyformer explain text|image|table|pair|similar|sound: why did the model say that?"""
+"""whyformer explain text|prompt|image|table|pair|similar|sound: why did the model say that?"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,9 @@ from whyformer.cli._explaining import (
     seen_by,
     written,
 )
-from whyformer.cli._input import object_from, target_from, texts_from
-from whyformer.cli._options import Trusted
+from whyformer.cli._input import object_from, target_from, texts_from, units_from
+from whyformer.cli._options import LanguageModel, TextUnits, Trusted
+from whyformer.cli._output import deliver_results
 
 if TYPE_CHECKING:
     from whyformer.types import Explanation
@@ -157,6 +159,71 @@ def _pictures(explainer: Any, raw: list[Any], opened: Any) -> list[Any]:
     if SIZES in batch.tensors or batch.tensors[modality.image].ndim != 4:
         return [opened] * len(raw)
     return seen_by(explainer, raw, modality.image)
+
+
+# whyformer explain prompt: what a language model says next, or its answer.
+
+
+def prompt(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The prompt; '-' reads it from stdin.")],
+    model: LanguageModel,
+    trust_remote_code: Trusted = False,
+    answer: Annotated[
+        str | None, typer.Option("--answer", metavar="TEXT", help="Explain this answer, token by token.")
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option("--generate", "-g", min=1, metavar="N", help="Explain what the model writes, N tokens at most."),
+    ] = None,
+    span: Annotated[bool, typer.Option("--span", help="The answer as a whole instead of token by token.")] = False,
+    units: TextUnits = "token",
+    choices: Annotated[
+        str | None, typer.Option("--choices", metavar="A,B", help="Which of these comes next: yes,no")
+    ] = None,
+    method: Methods = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="TOKEN", help="Token to explain.", show_default="the prediction"),
+    ] = None,
+    versus: Annotated[
+        str | None, typer.Option("--versus", metavar="TOKEN", help="Explain the target rather than this token.")
+    ] = None,
+    option: Options = None,
+    seed: Seed = 0,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Explain what a language model says after a prompt.
+
+    Without --answer and --generate: its next token.
+
+    \b
+    Examples:
+      whyformer explain prompt "The capital of France is" --model my-llm/
+      whyformer explain prompt "The capital of France is" --model my-llm/ \\
+          --target " Paris" --versus " London"
+      whyformer explain prompt "Q: 2+2? A:" --model my-llm/ --generate 8
+      whyformer explain prompt "Is fire cold?" --model my-llm/ \\
+          --choices yes,no
+    """
+    how = asked(out, option, method, target=target_from(target, versus), seed=seed, units=units_from(units))
+    if generate is not None and answer is not None:
+        raise typer.BadParameter(
+            "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
+        )
+    if span and generate is None and answer is None:
+        raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
+    how |= {"generate": generate, "span": span}
+    how |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
+    text = sys.stdin.read().rstrip("\n") if text == "-" else text
+    from whyformer.cli._model import load_language
+    from whyformer.explainer import explain
+
+    lm, tokenizer = load_language(model, trust_remote_code)
+    raw = text if answer is None else (text, answer)
+    explained = explain(lm, raw, processor=tokenizer, method=method or None, **how)
+    results = list(explained.values()) if isinstance(explained, dict) else [explained]
+    deliver_results(results, out, json)
 
 
 # whyformer explain text|image|table|pair|similar|sound: why did the model say that?
@@ -335,5 +402,5 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Explain a prediction: which words, patches or columns.",
 )
-for command in (text, image, table, pair, similar, sound):
+for command in (text, prompt, image, table, pair, similar, sound):
     app.command(command.__name__)(command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,14 @@ def sentences(text: str) -> list[Span]:
         start = mark.end()
     spans.append((start, len(text)))
     return [span for span in (_stripped(text, *span) for span in spans) if span[0] < span[1]]
+
+
+def token_sentences(text: str, ends: Sequence[int]) -> tuple[Span, ...]:
+    """The tokens of each sentence, from where in the text all tokens but the last end; together they are all."""
+    bounds = [0, *ends, len(text)]
+    groups = members(list(pairwise(bounds)), sentences(text))
+    firsts = [0, *sorted(group[0] for group in groups if group)[1:], len(ends) + 1]
+    return tuple(pairwise(firsts))
 
 
 def _stripped(text: str, start: int, end: int) -> Span:

@@ -11,6 +11,7 @@ from whyformer.views.attention import heads_over_image as heads_over_image
 from whyformer.views.attention import relevance_map as relevance_map
 from whyformer.views.explained import page as page
 from whyformer.views.explained import side_by_side as side_by_side
+from whyformer.views.generation import generation_view as generation_view
 from whyformer.views.table import table_map as table_map
 from whyformer.views.view import Page as Page
 from whyformer.views.view import View as View
@@ -21,6 +22,7 @@ __all__ = [
     "View",
     "attention_map",
     "attention_streams",
+    "generation_view",
     "heads_grid",
     "heads_over_image",
     "page",

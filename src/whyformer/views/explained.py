@@ -13,10 +13,18 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
-from whyformer.types import Explanation, Units
+from whyformer.types import Explanation, Generation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
 from whyformer.views.image import enlarged, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.pair import boxes_on
+from whyformer.views.reading import (
+    apart_words,
+    first_token_words,
+    in_full_colour,
+    is_long,
+    reading_of,
+    shortened_question,
+)
 from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
@@ -26,6 +34,8 @@ from whyformer.views.view import (
     Page,
     Panel,
     Picture,
+    Ranking,
+    Reading,
     Scale,
     Terms,
     TokenRun,
@@ -62,11 +72,16 @@ def explanation_view(
     most: Count | None = None,
     detail: bool = False,
     title: str = "",
+    colour_first_token: bool = False,
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it).
 
-    ``detail``: the map of single pixels, too, of methods that have one.
+    ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
+    language model takes part in the colours, too.
     """
+    notes = facts(explanation)
+    took = first_token_words([explanation], coloured=True) if colour_first_token else ""
+    explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(_as_drawn(explanation))
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
@@ -76,17 +91,48 @@ def explanation_view(
     panels += _panels(explanation, pixels, by)
     panels += pixel_panels(explanation) if detail else []
     scale = None if has_patches else scale_for(explanation, by)
-    panels.append(Panel((ranking(explanation, most=most, scale=scale),), "ranked", wide=has_patches))
+    panels += _ranked(explanation, most, scale)
     panels += unseen
     return View(
-        title or title_of(explanation),
+        headline(explanation, title),
         tuple(panels),
-        facts(explanation),
+        notes,
         doubts(explanation),
-        caption([explanation]) + PER_PIXEL * detail,
+        caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
     )
+
+
+def headline(explanation: Explanation, title: str = "") -> str:
+    """The input in one line; of a contrast, the question that it answers comes first."""
+    target, words = explanation.target, title or title_of(explanation)
+    if target.versus is None:
+        return words
+    names = (target.label or target.index, target.versus_label or target.versus)
+    first, second = map(_quoted, names)
+    return f"Why {first} rather than {second}? · {words}"
+
+
+def _quoted(name: Any) -> str:
+    return repr(name.strip()) if isinstance(name, str) else str(name)
+
+
+def _ranked(explanation: Explanation, most: int, scale: Scale | None) -> list[Panel]:
+    """The ranked list; of a contrast with a sign, what speaks for the one and what for the other."""
+    has_patches, target = explanation.units.grid is not None, explanation.target
+    whole = ranking(explanation, most=most, scale=scale)
+    if target.versus is None or not explanation.signed or has_patches:
+        return [Panel((whole,), "ranked", wide=has_patches)]
+    bars = ranking(explanation, scale=scale).bars
+    sides = ([b for b in bars if b.score > 0], [b for b in reversed(bars) if b.score < 0])
+    half = max(1, most // 2)
+    names = (target.label or target.index, target.versus_label or target.versus)
+    return [
+        Panel((Ranking(tuple(side[:half]), whole.scale, max(0, len(side) - half), half),), f"for {_quoted(name)}")
+        for side, name in zip(sides, names, strict=True)
+        if side
+    ]
 
 
 def _as_drawn(explanation: Explanation) -> Explanation:
@@ -115,7 +161,9 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
             panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
             panels.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
             continue
-        if stream in TEXT:
+        if stream in TEXT and not name and is_long(explanation):
+            panels.append(Panel((reading_of(explanation, by),), "", wide=True))
+        elif stream in TEXT:
             panels.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
         if stream not in TEXT or len(members) <= MOST_BARS:
             per = f"per {by}" if stream in TEXT else "per column" if stream == "table" else "per unit"
@@ -188,7 +236,7 @@ def side_by_side(
     common = [f for f in facts_about_method(chosen[0]) if f.name == "read from"] if _same_readout(chosen) else []
     legends = [scales[signed] for signed in (True, False) if signed in scales]
     return View(
-        title or title_of(chosen[0]),
+        headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
         tuple(panels),
         (*(facts_about_input(chosen[0]) if one_target else ()), *common),
         (),
@@ -201,14 +249,14 @@ def side_by_side(
 
 @checked
 def page(
-    explanations: Iterable[Explanation | View],
+    explanations: Iterable[Explanation | Generation | View],
     title: str = "Explanations",
     *,
     lead: Sequence[str | Terms] = (),
     outro: Sequence[str | Terms] = (),
 ) -> Page:
     """Explanations and views below each other. ``.to_html()`` and ``.save()`` make one file of them."""
-    views = tuple(e if isinstance(e, View) else explanation_view(e) for e in explanations)
+    views = tuple(e if isinstance(e, View) else view_of(e) for e in explanations)
     return Page(title, views, tuple(lead), tuple(outro))
 
 
@@ -220,6 +268,8 @@ def title_of(explanation: Explanation) -> str:
 
 def _title(explanation: Explanation) -> str:
     units = explanation.units
+    if units.role is not None:
+        return shortened_question(explanation)
     if units.grid is not None and of_sound(units):
         return f"sound, {units.grid[0]} bands × {units.grid[1]} steps"
     if units.grid is not None and units.text is None:
@@ -241,13 +291,26 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
         text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
-    text += _beyond(chosen)
+    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen)
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
         text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
     if shares and signed and unsigned and chosen[0].units.grid is None:
         text += " Bars without a sign have twice the room."
+    return text
+
+
+def _sides(chosen: Sequence[Explanation]) -> str:
+    """Of a contrast: which side a sign speaks for, and that without one there is no side."""
+    target = chosen[0].target
+    if target.versus is None or len({e.target for e in chosen}) > 1:
+        return ""
+    first, second = _quoted(target.label or target.index), _quoted(target.versus_label or target.versus)
+    text = f" What raises it speaks for {first}, what lowers it for {second}." if any(e.signed for e in chosen) else ""
+    unsigned = dict.fromkeys(e.method for e in chosen if not e.signed)
+    if unsigned:
+        text += f" {', '.join(unsigned)} says what counted between {first} and {second}, not for which of them."
     return text
 
 
@@ -331,7 +394,7 @@ def _panel_title(explanation: Explanation, all_of_them: list[Explanation]) -> st
 def _scale_in(panels: Sequence[Panel]) -> Scale | None:
     """The scale of the first mark that has colours."""
     marks = [mark for panel in panels for mark in panel.marks]
-    return next((m.scale for m in marks if isinstance(m, (TokenRun, Bars, Heat))), None)
+    return next((m.scale for m in marks if isinstance(m, (TokenRun, Reading, Bars, Heat))), None)
 
 
 # Writing pictures: the ending of the file name says what.

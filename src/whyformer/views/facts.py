@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.types import Cost, Explanation
 from whyformer.views.image import frames_of, gradient_space
-from whyformer.views.view import Fact, position_read
+from whyformer.views.view import ANSWERED, FIRST_TOKEN, Fact, first_token, position_read
 
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
 RELATIVE = "_relative"
@@ -24,9 +24,11 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
-    entries = [Fact("prediction", str(explanation.prediction)), Fact("explained", explained(explanation))]
-    if explanation.scalar == "log_probability" and not explanation.prediction.label:
-        del entries[0]  # an answer that was given: what the model would say itself was not asked
+    said = is_answer(explanation)
+    entries = [Fact("answer", explanation.target.label) if said else Fact("prediction", str(explanation.prediction))]
+    if not said and explanation.scalar == "log_probability" and not explanation.prediction.label:
+        entries = []  # an answer that was given: what the model would say itself was not asked
+    entries.append(Fact("explained", explained(explanation)))
     entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         entries.append(Fact("model", explanation.model))
@@ -38,7 +40,7 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     settings = options(explanation)
     if settings:
         entries.append(Fact("options", settings))
-    if explanation.readout:
+    if explanation.readout and not is_answer(explanation):
         entries.append(Fact("read from", read_from(explanation)))
     if explanation.base is not None:
         entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
@@ -49,9 +51,16 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     return tuple(entries)
 
 
+def is_answer(explanation: Explanation) -> bool:
+    """What is explained is not one token or class but an answer, as a whole."""
+    return explanation.scalar == ANSWERED
+
+
 def explained(explanation: Explanation) -> str:
     """logit of 'positive' = 3.431"""
     target = explanation.target
+    if is_answer(explanation):
+        return f"log-probability of this answer = {number(explanation.value)}"
     name = f"'{target.label or target.index}'"
     if target.versus is not None:
         name += f" rather than '{target.versus_label or target.versus}'"
@@ -116,18 +125,22 @@ def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:
     """
     checks = []
     for name, value in explanation.checks.items():
-        if name.endswith(RELATIVE):
+        if name.endswith(RELATIVE) or (name == FIRST_TOKEN and first_token(explanation) is not None):  # the caption
             continue
         share = explanation.checks.get(name + RELATIVE)
-        words = number(value) + ("" if share is None else f" ({_percent(share)})")
+        words = number(value) + ("" if share is None else f" ({percent(share)})")
         largest = float(np.abs(explanation.scores).max(initial=0.0))
         large = value > TOLERATED * largest if share is None else share > TOLERATED
         checks.append((name.replace("_", " "), words, "error" in name and large))
     return checks
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
+
+
+def whole_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def number(value: float) -> str:

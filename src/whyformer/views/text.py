@@ -9,7 +9,19 @@ import numpy as np
 from rich.cells import cell_len
 
 from whyformer.types import Explanation
-from whyformer.views.view import Bar, Bars, Piece, Ranking, Scale, TokenRun, ordinary, outshining, scale_of
+from whyformer.views.view import (
+    Bar,
+    Bars,
+    Piece,
+    Ranking,
+    Scale,
+    TokenRun,
+    aside_of,
+    first_token,
+    in_template,
+    ordinary,
+    scale_of,
+)
 
 NOWHERE = (0, 0)  # the span of what is not in the string
 
@@ -22,6 +34,7 @@ class _Entry:
     score: float
     special: bool
     span: tuple[int, int] | None
+    aside: bool = False
 
 
 def token_run(
@@ -50,7 +63,7 @@ def token_run(
         if start > at:
             pieces.append(Piece(text[at:start]))
         if end > start:
-            pieces.append(Piece(text[start:end], entry.score, entry.score * times, entry.special))
+            pieces.append(Piece(text[start:end], entry.score, entry.score * times, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
         pieces.append(Piece(text[at:]))
@@ -70,7 +83,7 @@ def _by_place(entries: list[_Entry]) -> list[_Entry]:
             continue
         span = (before.span[0], max(end, before.span[1]))
         special = before.special and entry.special
-        places[-1] = _Entry(before.label, before.score + entry.score, special, span)
+        places[-1] = _Entry(before.label, before.score + entry.score, special, span, before.aside or entry.aside)
     return places
 
 
@@ -82,7 +95,7 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
         if i and not glued:
             pieces.append(Piece(" "))
         text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
-        pieces.append(Piece(text, entry.score, entry.score * times, entry.special))
+        pieces.append(Piece(text, entry.score, entry.score * times, entry.special, entry.aside))
     return pieces
 
 
@@ -97,7 +110,7 @@ def bars(
     """One bar per token or word, in reading order."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
-    return Bars(tuple(Bar(e.label, e.score, e.special, e.score * times) for e in chosen), scale)
+    return Bars(tuple(Bar(e.label, e.score, e.special, e.score * times, quiet=e.aside) for e in chosen), scale)
 
 
 def ranking(
@@ -114,15 +127,19 @@ def ranking(
     left_out = max(0, len(order) - most)
     cut = most - most // 2 if explanation.signed else most  # of signed scores both ends are of interest
     chosen = order if not left_out else order[:cut] + order[len(order) - (most - cut) :]
-    shown = [Bar(units.labels[i], float(scores[i]), units.special[i], float(scores[i]) * times) for i in chosen]
+    sink = first_token(explanation)
+    shown = [
+        Bar(units.labels[i], float(scores[i]), units.special[i], float(scores[i]) * times, quiet=i == sink)
+        for i in chosen
+    ]
     return Ranking(tuple(shown), scale or scale_for(explanation), left_out, cut)
 
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
     """The scale of an explanation alone; words, and characters of several bytes, can reach further than
     their pieces."""
-    left_out = outshining(explanation)
-    members = [i for i in range(len(explanation.units)) if i != left_out]
+    left_out = aside_of(explanation)
+    members = [i for i in range(len(explanation.units)) if i not in left_out and not in_template(explanation.units, i)]
     entries = _entries(explanation, by, members)
     words = np.array([e.score for e in (*entries, *_by_place(entries)) if not e.special])
     return scale_of([ordinary(explanation), words], explanation.signed)
@@ -131,6 +148,7 @@ def scale_for(explanation: Explanation, by: str = "token") -> Scale:
 def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
     units = explanation.units
     members = range(len(units)) if members is None else members
+    sink = first_token(explanation)
     if by == "token" or units.word is None:
         return [
             _Entry(
@@ -138,6 +156,7 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
                 float(explanation.scores[i]),
                 units.special[i],
                 None if units.spans is None else units.spans[i],
+                i == sink,
             )
             for i in members
         ]
@@ -152,7 +171,7 @@ def _word(explanation: Explanation, group: list[int]) -> _Entry:
     units = explanation.units
     score = float(explanation.scores[group].sum())
     span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
-    return _Entry(units.text_of(group), score, False, span)
+    return _Entry(units.text_of(group), score, False, span, first_token(explanation) in group)
 
 
 # Breaking highlighted text into lines, character by character, for backends that have no layout of their own.
@@ -166,11 +185,12 @@ class Char:
     piece: int
     tint: float | None
     special: bool
+    aside: bool = False
 
 
 def characters_of(run: TokenRun) -> list[Char]:
     return [
-        Char(char if char in "\n" or char.isprintable() else " ", i, piece.colour, piece.special)
+        Char(char if char in "\n" or char.isprintable() else " ", i, piece.colour, piece.special, piece.aside)
         for i, piece in enumerate(run.pieces)
         for char in piece.text.replace("\r\n", "\n").replace("\t", "    ")
     ]

@@ -15,7 +15,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.symbols import as_symbols
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +71,7 @@ class Piece:
     score: float | None = None
     tint: float | None = None
     special: bool = False
+    aside: bool = False  # hatched: its score is not on the scale of the others
 
     @property
     def colour(self) -> float | None:
@@ -259,7 +260,75 @@ class Scatter:
     log_x: bool = False
 
 
-Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines | Scatter
+@dataclass(frozen=True)
+class Passage:
+    """Pieces in a row; of a long text, a quiet stretch is ``folded`` into one line of words."""
+
+    pieces: tuple[Piece, ...]
+    folded: str = ""
+
+    def from_its_first_word(self) -> tuple[Piece, ...]:
+        """The pieces without a space before them, for lines of their own."""
+        blank = bool(self.pieces) and self.pieces[0].score is None and not self.pieces[0].text.strip()
+        return self.pieces[1:] if blank else self.pieces
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one voice says in the text that a model reads; ``quiet``: what a template put around it."""
+
+    heading: str
+    passages: tuple[Passage, ...]
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a language model read, voice by voice, with scores on it."""
+
+    parts: tuple[Part, ...]
+    scale: Scale
+
+    def scored(self) -> list[Piece]:
+        """Pieces with a score, in their order."""
+        pieces = [piece for part in self.parts for passage in part.passages for piece in passage.pieces]
+        return [piece for piece in pieces if piece.score is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Dialogue:
+    """What a model said, over what it read: which pieces of ``reading`` each token came from.
+
+    ``reading`` shows the mean over all tokens. ``shares`` has a row per token and a column per scored piece, NaN for
+    what was not yet there; ``aside``: not on the scale of the row. ``ordinary``: pieces that colours are scaled to.
+    """
+
+    said: tuple[str, ...]
+    sentences: tuple[tuple[int, int], ...]  # first token, and the one after the last
+    reading: Reading
+    shares: Array
+    aside: Array
+    ordinary: Array
+
+    def over(self, first: int, end: int) -> tuple[Array, Array]:
+        """Mean over some tokens of what is on their scales, and what is on none of them."""
+        shares, aside = self.shares[first:end], self.aside[first:end]
+        off_scale = aside | np.isnan(shares)
+        mean: Array = np.where(off_scale, 0.0, shares).mean(0)
+        nowhere: Array = np.all(off_scale, 0, keepdims=True)[0] & ~np.all(np.isnan(shares), 0, keepdims=True)[0]
+        return mean, nowhere
+
+    def sources(self, first: int, end: int, most: int = 4) -> list[tuple[str, float]]:
+        """The pieces that some tokens came from, the strongest first."""
+        mean, aside = self.over(first, end)
+        order = np.argsort(-np.abs(mean), kind="stable")
+        pieces = self.reading.scored()
+        chosen = [i for i in order if self.ordinary[i] and not aside[i] and abs(mean[i]) >= LEAST]
+        return [(pieces[i].text, float(mean[i])) for i in chosen[:most]]
+
+
+LEAST = 0.01  # the smallest share that is worth a word
+Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines | Scatter | Reading | Dialogue
 
 
 @dataclass(frozen=True)
@@ -336,6 +405,7 @@ class View(_Drawn):
     columns: int = 1
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
+    words_first: bool = False  # facts stand behind the panels
 
     @property
     def legends(self) -> tuple[Scale, ...]:
@@ -423,6 +493,9 @@ def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
 
 
 OUTSHINES = 3  # times the highest of the others
+FIRST_TOKEN = "first_token_share"  # what is known of an explanation of a causal language model
+ANSWERED = "log_probability"  # what is explained of an answer as a whole
+TEMPLATE = "template"  # the role of what stands around the messages of a chat
 
 
 def scale_of(scores: Sequence[Array], signed: bool = False, from_zero: bool = True, meaning: str = "score") -> Scale:
@@ -442,9 +515,23 @@ def ordinary(explanation: Explanation) -> Array:
     What [CLS] gets is often tens of times what any word gets, and would leave every word white. So would what the
     position that is read gives itself.
     """
-    left_out = outshining(explanation)
-    plain = _plain(explanation)
-    return np.asarray(explanation.scores[[i for i in plain if i != left_out] or slice(None)], float)
+    left_out = aside_of(explanation)
+    plain = plain_units(explanation.units)
+    return np.asarray(explanation.scores[[i for i in plain if i not in left_out] or slice(None)], float)
+
+
+def aside_of(explanation: Explanation) -> set[int]:
+    """Units beyond the scale of the others: the one that is read, and a language model's first token."""
+    return {i for i in (outshining(explanation), first_token(explanation)) if i is not None}
+
+
+def first_token(explanation: Explanation) -> int | None:
+    """The first token of a language model's text, where it is a unit of its own: many models park attention there."""
+    units = explanation.units
+    begins = units.spans is None or not units.spans or units.spans[0][0] == 0  # chosen ranges may begin anywhere
+    if not explanation.checks.get(FIRST_TOKEN) or not begins or len(units.labels[0].split()) > 1:
+        return None
+    return 0 if any(i > 0 for i in plain_units(units)) else None
 
 
 def outshining(explanation: Explanation) -> int | None:
@@ -452,8 +539,8 @@ def outshining(explanation: Explanation) -> int | None:
 
     What a position gives itself is 1 and more by construction in methods that follow attention.
     """
-    at, plain = position_read(explanation), _plain(explanation)
-    others = [float(explanation.scores[i]) for i in plain if i != at]
+    at, plain = position_read(explanation), plain_units(explanation.units)
+    others = [float(explanation.scores[i]) for i in plain if i not in (at, first_token(explanation))]
     if explanation.signed or at is None or at not in plain or not others:
         return None
     return at if float(explanation.scores[at]) > OUTSHINES * max(others) else None
@@ -461,14 +548,21 @@ def outshining(explanation: Explanation) -> int | None:
 
 def position_read(explanation: Explanation) -> int | None:
     """The unit whose output row is read, where it is a single one ("first position", "target: last position")."""
+    if explanation.scalar == ANSWERED:  # read at the position before each of its tokens
+        return None
     stream, _, place = explanation.readout.rpartition(": ")
     members = [i for i, s in enumerate(explanation.units.stream) if stream in ("", s)]
     at = {"first position": 0, "last position": -1}.get(place)
     return None if at is None or not members else members[at]
 
 
-def _plain(explanation: Explanation) -> list[int]:
-    return [i for i, special in enumerate(explanation.units.special) if not special]
+def plain_units(units: Units) -> list[int]:
+    """Units that are neither special tokens nor what a chat template put in."""
+    return [i for i, special in enumerate(units.special) if not special and not in_template(units, i)]
+
+
+def in_template(units: Units, index: int) -> bool:
+    return units.role is not None and units.role[index] == TEMPLATE
 
 
 def share(explanation: Explanation) -> float:

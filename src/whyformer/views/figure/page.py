@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,19 @@ from whyformer.views.color import (
     HEAT,
     SEQUENTIAL,
     bar_colour,
-    colour,
     head_colour,
-    hexadecimal,
-    ink_on,
     ramp,
 )
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
 from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
 from whyformer.views.figure.sheet_matrix import draw_matrix, numbered_width
+from whyformer.views.figure.sheet_text import draw_dialogue, draw_reading, draw_run
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
-from whyformer.views.text import characters_of, wrapped
 from whyformer.views.view import (
     Bar,
     Bars,
+    Dialogue,
     Frame,
     HeadColours,
     Heat,
@@ -40,6 +37,7 @@ from whyformer.views.view import (
     Panel,
     Picture,
     Ranking,
+    Reading,
     Scale,
     Scatter,
     Table,
@@ -118,11 +116,7 @@ def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) 
 
 def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
     y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
-    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in view.facts)])
-    for fact in view.facts:
-        sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
-        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
-    y += 0.15
+    y = y if view.words_first else _header(sheet, y, width, view) + 0.15
     for row in rows_of(view.panels, view.columns):
         columns = 1 if row[0].wide else view.columns
         gap = 0.08 if _small(row[0]) else GAP
@@ -137,7 +131,16 @@ def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> flo
         y = _legend(sheet, y, scale, over_images)
     if caption:
         y = sheet.paragraph(MARGIN, y, width, caption, size=8, color=GREY)
+    y = _header(sheet, y + 0.1, width, view) if view.words_first else y
     return _doubts(sheet, MARGIN, y, width, view.doubts)
+
+
+def _header(sheet: Sheet, y: float, width: float, view: View) -> float:
+    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in view.facts)])
+    for fact in view.facts:
+        sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
+        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
+    return y
 
 
 def _small(panel: Panel) -> bool:
@@ -169,7 +172,7 @@ def _panel(sheet: Sheet, x: float, y: float, width: float, panel: Panel) -> floa
 def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     """Draw a mark with its upper left corner at x, y; returns where it ends."""
     if isinstance(mark, TokenRun):
-        return _run(sheet, x, y, width, mark)
+        return draw_run(sheet, x, y, width, mark)
     if isinstance(mark, Ranking):
         return _rows(sheet, x, y, width, mark.parts(), mark.scale, quoted=True)
     if isinstance(mark, Bars):
@@ -187,26 +190,12 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
         return draw_lines(sheet, x, y, width, mark)
     if isinstance(mark, Scatter):
         return draw_scatter(sheet, x, y, width, mark)
+    if isinstance(mark, Reading):
+        return draw_reading(sheet, x, y, width, mark)
+    if isinstance(mark, Dialogue):
+        return draw_dialogue(sheet, x, y, width, mark)
     y = _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted_heads(mark, size))
     return _keys(sheet, x, y, width, mark)
-
-
-def _run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size: float = 11) -> float:
-    step, line_height = letter(size, mono=True), size * 1.75 / 72
-    for line in wrapped(characters_of(run), max(8, int(width / step))):
-        at = x
-        for _, group in groupby(line, key=lambda c: c.piece):
-            characters = list(group)
-            words = "".join(c.char for c in characters)
-            ink = INK
-            if characters[0].tint is not None:
-                background = colour(run.scale, characters[0].tint)
-                ink = ink_on(background)
-                sheet.box(at, y + 0.02, cells(words) * step, line_height - 0.05, hexadecimal(background))
-            sheet.text(at, y + line_height * 0.7, words, size=size, mono=True, color=ink)
-            at += cells(words) * step
-        y += line_height
-    return y
 
 
 def _rows(

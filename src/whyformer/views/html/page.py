@@ -1,4 +1,4 @@
-"""Views as HTML: one file, no script, no network, no font to fetch."""
+"""Views as HTML: one file, no network, no font to fetch; no script but that of answers (html/dialogue.py)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from html import escape
 from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.html.charts import lines_svg, scatter_svg, table_html
+from whyformer.views.html.dialogue import dialogue_html, reading_html
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import heads_svg, heat_svg, matrix_svg, picture_svg
 from whyformer.views.view import (
     Bar,
     Bars,
+    Dialogue,
     Fact,
     HeadColours,
     Heat,
@@ -23,6 +25,7 @@ from whyformer.views.view import (
     Panel,
     Picture,
     Ranking,
+    Reading,
     Scale,
     Scatter,
     Table,
@@ -81,7 +84,8 @@ def _words(blocks: Sequence[str | Terms]) -> list[str]:
 
 
 def _view(view: View, caption: str) -> str:
-    parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>', _facts(view.facts)]
+    parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>']
+    parts += [] if view.words_first else [_facts(view.facts)]
     small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
     for row in rows_of(view.panels, view.columns):
         kind = "wf-row wf-small" if small else "wf-row"
@@ -91,6 +95,7 @@ def _view(view: View, caption: str) -> str:
     parts += [_legend(scale, over_images) for scale in view.legends]
     if caption:
         parts.append(f'<p class="wf-caption">{escape(caption)}</p>')
+    parts += [_facts(view.facts)] if view.words_first else []
     parts.append(_doubts(view.doubts))
     return "\n".join(p for p in [*parts, "</section>"] if p)
 
@@ -141,6 +146,10 @@ def _mark(mark: Mark) -> str:
         return lines_svg(mark)
     if isinstance(mark, Scatter):
         return scatter_svg(mark)
+    if isinstance(mark, Reading):
+        return reading_html(mark)
+    if isinstance(mark, Dialogue):
+        return dialogue_html(mark)
     return _heads(mark)
 
 
@@ -152,10 +161,10 @@ def _run(run: TokenRun) -> str:
             parts.append(escape(piece.text))
             continue
         background = colour(run.scale, piece.colour)
-        style = f"background:{hexadecimal(background)};color:{ink_on(background)}"
+        style = "" if piece.aside else f' style="background:{hexadecimal(background)};color:{ink_on(background)}"'
         tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
-        kind = "wf-token wf-special" if piece.special else "wf-token"
-        parts.append(f'<span class="{kind}" style="{style}" title="{tip}">{escape(piece.text)}</span>')
+        kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
+        parts.append(f'<span class="{kind}"{style} title="{tip}">{escape(piece.text)}</span>')
     return f'<p class="wf-run" dir="auto">{"".join(parts)}</p>'
 
 

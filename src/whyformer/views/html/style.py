@@ -30,6 +30,26 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 .wf-run{font-size:1.12em;line-height:1.9;white-space:pre-wrap;overflow-wrap:anywhere}
 .wf-token{border-radius:3px;padding:.12em .06em;-webkit-box-decoration-break:clone;box-decoration-break:clone}
 .wf-run .wf-special{font-style:italic}
+.wf .wf-aside{background:repeating-linear-gradient(115deg,#e4e8ec 0 2px,#fff 2px 6px);color:#57606a}
+.wf-voice{margin:.7em 0 0;font-size:.8em;color:#57606a;text-transform:uppercase;letter-spacing:.05em}
+.wf-reading .wf-run{margin:0 0 .3em}
+.wf-quiet{color:#57606a;font:.8em ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;opacity:.8;
+overflow-wrap:anywhere}
+.wf-fold{display:inline}
+.wf-fold summary{display:inline-block;cursor:pointer;color:#57606a;font-size:.85em;border:1px solid #d8dde3;
+border-radius:9px;padding:0 .6em;margin:0 .2em;line-height:1.6}
+.wf-said{font-size:1.25em;line-height:1.8;margin:.2em 0;white-space:pre-wrap;overflow-wrap:anywhere}
+.wf-said button{font:inherit;color:inherit;background:none;border:0;border-bottom:1px dotted #8a929b;padding:0;margin:0;
+display:inline;white-space:pre-wrap;text-align:left;border-radius:0}
+.wf-live .wf-said button{cursor:pointer}
+.wf-live .wf-said button:hover,.wf-said button.wf-chosen{background:#1b1f24;color:#fff}
+.wf button:focus-visible,.wf summary:focus-visible{outline:2px solid #2166ac;outline-offset:2px}
+.wf-chips{display:none;flex-wrap:wrap;align-items:center;gap:.4em}
+.wf-live .wf-chips{display:flex}
+.wf-chips button{font:inherit;font-size:.85em;color:#1b1f24;background:#fff;border:1px solid #8a929b;border-radius:12px;
+padding:.1em .8em;cursor:pointer;max-width:100%;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.wf-chips button[aria-pressed=true]{background:#1b1f24;color:#fff}
+.wf-from{min-height:1.6em}
 table.wf-bars{border-collapse:collapse;width:100%;max-width:620px;font-size:.93em;border:0;margin:.3em 0}
 table.wf-bars tr,table.wf-bars td,table.wf-bars th{background:none;border:0;padding:1px 6px 1px 0;text-align:left;
 font-weight:400;vertical-align:middle;white-space:nowrap}

@@ -28,11 +28,12 @@ from whyformer.views.terminal.blocks import (
     picture_block,
 )
 from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
-from whyformer.views.terminal.runs import run_lines
+from whyformer.views.terminal.runs import dialogue_lines, reading_lines, run_lines
 from whyformer.views.view import (
     STRIPED,
     Bar,
     Bars,
+    Dialogue,
     Fact,
     HeadColours,
     Heat,
@@ -43,6 +44,7 @@ from whyformer.views.view import (
     Panel,
     Picture,
     Ranking,
+    Reading,
     Scale,
     Scatter,
     Terms,
@@ -164,8 +166,9 @@ class _Draw:
         parts: list[RenderableType] = [
             Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
-        if view.facts:
-            parts += [self.facts(view.facts), ""]
+        header: list[RenderableType] = [self.facts(view.facts), ""] if view.facts else []
+        if not view.words_first:
+            parts += header
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
@@ -178,6 +181,8 @@ class _Draw:
                 caption = caption.replace(striped, arrowed)
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
+        if view.words_first:
+            parts += header
         if view.doubts:
             parts += [*self.doubts(view.doubts), ""]
         return parts
@@ -273,6 +278,10 @@ class _Draw:
             return lines_block(mark, width, self.coloured)
         if isinstance(mark, Scatter):
             return scatter_block(mark, width, self.coloured)
+        if isinstance(mark, Reading):
+            return Group(*reading_lines(mark, width, self.coloured))
+        if isinstance(mark, Dialogue):
+            return Group(*dialogue_lines(mark, width, self.coloured))
         return heads_block(mark, width, self.coloured)
 
     def ranking(self, mark: Ranking, width: int) -> Group:
@@ -346,8 +355,9 @@ def _eighths(cells: float) -> str:
 def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
     marks = [m for p in view.panels for m in p.marks]
-    words = BLOCK_WORDS if any(isinstance(m, TokenRun) for m in marks) else BAR_WORDS
-    if any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks):
+    words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
+    shaded = any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks)
+    if shaded and not any(isinstance(m, Dialogue) for m in marks):
         words = SHADE_WORDS
     for colour_words, other_words in words.items():
         caption = caption.replace(colour_words, other_words)

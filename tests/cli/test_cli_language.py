@@ -1,0 +1,192 @@
+"""Language models from the command line: questions, prompts, and what cannot be asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import whyformer as wf
+from tests.cli.test_cli import SNAPSHOTS, run
+from tests.support.language import model, tokenizer
+from tests.support.snapshots import compare
+
+PROMPT = "the capital of france is"
+
+
+@pytest.fixture(scope="session")
+def lm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    model("llama").save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bare_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its tokenizer has no chat template."""
+    folder = tmp_path_factory.mktemp("gpt2")
+    model("gpt2").save_pretrained(folder)
+    tok = tokenizer()
+    template, tok.chat_template = tok.chat_template, None
+    try:
+        tok.save_pretrained(folder)
+    finally:
+        tok.chat_template = template
+    return folder
+
+
+@pytest.mark.parametrize("command", [("ask",), ("explain", "prompt")], ids="-".join)
+def test_help_as_stored(command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help").stdout
+    compare(shown, SNAPSHOTS / f"help-{'-'.join(command)}.txt")
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert f"whyformer {' '.join(command)}" in shown.split("Examples:")[1]
+
+
+def test_ask_puts_the_question_as_the_template_says(lm_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    said = run("ask", "where is paris ?", "--model", lm_folder, "--generate", 3, "--out", out)
+    expected = wf.explain(
+        model("llama"), [{"role": "user", "content": "where is paris ?"}], processor=tokenizer(), generate=3
+    )
+    assert expected.text.strip() in said.stdout and "where is paris ?" in said.stdout.splitlines()[0]
+    assert "template: <|im_start|>user" in said.stdout and "wf-dialogue" in out.read_text(encoding="utf-8")
+
+
+def test_ask_about_an_answer(lm_folder: Path) -> None:
+    shown = run(
+        "ask", "where is paris ?", "--model", lm_folder, "--answer", "in france . Yes .", "--system", "he said no .",
+        "--units", "sentence", "-m", "attention_rollout", "--json",
+    ).stdout  # fmt: skip
+    told = json.loads(shown)
+    assert (
+        told["what"] == "generation" and told["text"] == "in france . Yes ." and told["sentences"] == [[0, 3], [3, 5]]
+    )
+    last = told["tokens"][-1]
+    assert last["method"] == "attention_rollout"
+    voices = dict(zip(last["units"]["labels"], last["units"]["role"], strict=True))
+    assert (voices["he said no ."], voices["where is paris ?"]) == ("system", "user")
+
+
+def test_ask_without_a_template_reads_the_question_as_it_stands(bare_folder: Path) -> None:
+    result = run("ask", "-", "--model", bare_folder, "-g", 2, "--json", stdin="the cat sat\n")
+    assert "no chat template" in result.stderr
+    assert json.loads(result.stdout)["tokens"][0]["units"]["labels"] == ["the", "cat", "sat"]
+    refused = run("ask", "the cat sat", "--model", bare_folder, "--system", "no", code=1).stderr
+    assert "no chat template" not in refused and "this tokenizer has none" in refused
+
+
+class Citations:
+    def show(self) -> None:
+        print("cited")
+
+    def save(self, path: Path) -> None:
+        path.write_text("cited", encoding="utf-8")
+
+
+def test_ask_with_documents_cites_them(lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def cite(lm: Any, question: str, documents: Any, *, processor: Any, answer: Any = None, method: Any = None) -> Any:
+        calls.append((type(lm).__name__, question, documents, type(processor).__name__, answer, method))
+        return Citations()
+
+    monkeypatch.setattr(wf, "cite", cite, raising=False)
+    docs = tmp_path / "docs"
+    (docs / "more").mkdir(parents=True)
+    (docs / "b.txt").write_text("the dog ran home .\n", encoding="utf-8")
+    (docs / "more" / "a.md").write_text("he sat .", encoding="utf-8")
+    (docs / "empty.txt").write_text("\n", encoding="utf-8")
+    (docs / "c.bin").write_bytes(b"\xff")
+    out = tmp_path / "cited.html"
+    shown = run("ask", "who ran ?", "--model", lm_folder, "--docs", docs, "-m", "occlusion", "--out", out)
+    assert calls == [
+        (
+            "LlamaForCausalLM",
+            "who ran ?",
+            ["the dog ran home .", "he sat ."],
+            type(tokenizer()).__name__,
+            None,
+            "occlusion",
+        )
+    ]
+    assert "cited" in shown.stdout and "[1] b.txt\n[2] more/a.md\n" in shown.stdout
+    assert out.read_text(encoding="utf-8") == "cited"
+    assert "leave --generate out" in run("ask", "who?", "--model", lm_folder, "--docs", docs, "-g", 3, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    "more, files, message, code",
+    [
+        ((), {}, "holds no .txt or .md file", 1),
+        ((), {"a.txt": b" \n"}, "with a word in it", 1),
+        ((), {"a.txt": b"\xff\xfe\x00"}, "is no UTF-8 text file", 1),
+        (("--units", "word"), {"a.txt": b"yes"}, "without --docs", 2),
+    ],
+)
+def test_documents_that_cannot_be_read(
+    more: tuple[str, ...], files: dict[str, bytes], message: str, code: int, tmp_path: Path
+) -> None:
+    """Refused before a model is loaded: there is none."""
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    result = run("ask", "who ?", "--model", "nowhere/", "--docs", tmp_path, *more, code=code)
+    assert message in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments, message, code",
+    [
+        (("ask", "who ?", "--model", "nowhere/"), "there is no folder 'nowhere/'", 1),
+        (("ask", "who ?", "--model", "m/", "--docs", "nowhere"), "--docs: there is no folder 'nowhere'", 1),
+        (("ask", " ", "--model", "m/"), "the question is empty", 2),
+        (("ask", "who ?", "--model", "m/", "-g", "3", "--answer", "he"), "--answer gives it", 2),
+        (("ask", "who ?", "--model", "m/", "--units", "line"), "none of token, word and sentence", 2),
+        (("ask", "who ?", "--model", "m/", "-m", "magic"), "magic", 1),
+        (("explain", "prompt", "who ?", "--model", "m/", "--span"), "give --answer or --generate", 2),
+        (("explain", "prompt", "who ?", "--model", "m/", "--generate", "0"), "--generate", 2),
+        (("explain", "prompt", "who ?", "--model", "m/"), "there is no folder 'm/'", 1),
+    ],
+)
+def test_what_cannot_be_asked(arguments: tuple[str, ...], message: str, code: int) -> None:
+    assert message in " ".join(run(*arguments, code=code).stderr.replace("│", "").split())
+
+
+def test_a_model_that_writes_nothing_is_refused(bert_folder: Path) -> None:
+    refused = run("ask", "who ?", "--model", bert_folder, code=1).stderr
+    assert "no language model that writes" in refused
+
+
+# explain prompt
+
+
+def test_the_next_token_and_a_contrast(lm_folder: Path) -> None:
+    shown = run("explain", "prompt", PROMPT, "--model", lm_folder).stdout
+    assert shown.startswith(PROMPT) and "The first token took" in shown
+    rather = run("explain", "prompt", PROMPT, "--model", lm_folder, "--target", "paris", "--versus", "rome").stdout
+    assert rather.startswith("Why 'paris' rather than 'rome'?")
+
+
+def test_an_answer_as_a_whole_by_several_methods(lm_folder: Path, tmp_path: Path) -> None:
+    shown = run(
+        "explain", "prompt", PROMPT, "--model", lm_folder, "--answer", " paris and the dog", "--span",
+        "-m", "generic_attention", "-m", "input_x_gradient", "--out", tmp_path / "x.json",
+    ).stdout  # fmt: skip
+    assert len(re.findall(r"^answer +paris and the dog$", shown, re.MULTILINE)) == 2
+    for name in ("generic_attention", "input_x_gradient"):
+        explanation = wf.load(tmp_path / f"x-{name}.json")
+        assert explanation.scalar == "log_probability" and explanation.method == name
+
+
+def test_choices(lm_folder: Path) -> None:
+    told = json.loads(run("explain", "prompt", PROMPT, "--model", lm_folder, "--choices", "yes, no", "--json").stdout)
+    assert told["target"]["label"] in ("yes", "no")
+
+
+def test_prompts_from_a_pipe_keep_their_lines(lm_folder: Path) -> None:
+    told = json.loads(run("explain", "prompt", "-", "--model", lm_folder, "--json", stdin="the cat\nsat on\n").stdout)
+    assert told["units"]["text"] == "the cat\nsat on"
