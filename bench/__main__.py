@@ -13,7 +13,9 @@ BY_NAME = {
     "device_agreement",
     "heads_pruning",
     "known_truth",
+    "needle",
     "recommendation",
+    "smollm2",
     "tabular_study",
     "tcav_seeds",
 }

