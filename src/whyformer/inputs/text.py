@@ -24,6 +24,8 @@ from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmen
 from whyformer.targets import logits_of
 from whyformer.types import Units
 
+WRITERS = ("ForCausalLM", "LMHeadModel")  # how classes of language models are called
+
 
 class TextInput(Modality):
     """One text, or a pair of texts, per input; units are the tokens."""
@@ -37,6 +39,11 @@ class TextInput(Modality):
         super().__init__(model, processor)
         self.main = main
         self.config = getattr(model, "config", None)
+
+    @property
+    def kind(self) -> str:
+        # By its name: whether a token sees those that follow is found out later, by running the model.
+        return "language" if type(self.model).__name__.endswith(WRITERS) and not self.multi_input else self.stream
 
     # Encoding
 
