@@ -70,6 +70,7 @@ class Explainer(LoadedModel):
         span: bool | CharacterRange = False,
         choices: Annotated[Sequence[str], Filled()] | None = None,
         one_pass: bool = False,
+        first_token: bool = True,
         seed: Seed = 0,
         progress: bool | None = None,
         **options: Any,
@@ -78,7 +79,9 @@ class Explainer(LoadedModel):
 
         Of language models: ``generate`` explains what the model writes, token by token; ``span`` the log-probability
         of the answer as a whole; ``choices`` which of some tokens comes next; ``one_pass`` takes one gradient for all
-        tokens of the answer. ``units``: what is scored, "token", "word", "sentence" or ranges of characters.
+        tokens of the answer; ``first_token=False`` leaves the first token, where many models park attention, without a
+        score (its share is in ``checks``). ``units``: what is scored, "token", "word", "sentence" or ranges of
+        characters.
         """
         if options:
             _refuse_misspelled(Explainer.explain, options)
@@ -89,14 +92,16 @@ class Explainer(LoadedModel):
         if type(target) is tuple and self._is_contrast(source, target):
             from whyformer.language.contrast import contrast
 
-            wishes = {"units": units, "generate": generate, "choices": choices, "scalar": scalar, "seed": seed}
-            how_run = {"batch_size": batch_size, "progress": progress, "keep_layers": keep_layers}
+            wishes = {"units": units, "generate": generate, "choices": choices, "first_token": first_token}
+            how_run = {"scalar": scalar, "seed": seed, "batch_size": batch_size, "progress": progress}
             return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         if units != "token":
             how["units"] = units
+        if not first_token:
+            source.modality.first_token = False
         if generate is not None or span or choices is not None:
             how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass)
         elif one_pass:
@@ -388,6 +393,8 @@ def explanations(
         known = {name: numbers[row] for name, numbers in checks.items()}
         if output.causal:  # many language models park attention there
             known["first_token_share"] = float(np.abs(scores[0]) / max(np.abs(scores).sum(), 1e-30))
+            if not run.modality.first_token:
+                scores[0] = 0
         result.append(
             Explanation(
                 scores=scores,

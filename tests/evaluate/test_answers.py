@@ -59,6 +59,12 @@ def test_compare(units: str, tmp_path: Path) -> None:
 
 def test_recommend_and_check() -> None:
     how: dict[str, Any] = {"processor": tokenizer(), "progress": False}
+    both = wf.recommend(model("llama"), PAIRS, methods=["attn_lrp"], spaces=[], **how)
+    assert {name for name, _ in both.leaders} == {"attn_lrp", "attn_lrp(first_token=False)"}
+    without = wf.explain(model("llama"), PAIRS[0], processor=tokenizer(), span=True, first_token=False)
+    whole = wf.explain(model("llama"), PAIRS[0], processor=tokenizer(), span=True)
+    assert without.scores[0] == 0 and np.array_equal(without.scores[1:], whole.scores[1:])
+    assert without.checks["first_token_share"] == whole.checks["first_token_share"] > 0
     chosen = wf.recommend(model("llama"), PAIRS, methods=["attn_lrp"], spaces=["attention"], units="word", **how)
     wf.explain(model("llama"), PAIRS[0], processor=tokenizer(), span=True, units="word", **chosen.best)
     checked = wf.check(model("llama"), PAIRS[:1], checks=["sinks", "class_dependence"], **how)

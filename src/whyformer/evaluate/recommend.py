@@ -378,7 +378,23 @@ def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Fi
         cost = cost_class_of(entry.method, entry.options)
         candidates.append(Candidate(entry.method, entry.options, done.scored[0].signed, cost))
         scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, entry_scores, strict=True)]
+        without = _without_first_tokens(games, entry_scores)
+        if without is not None:  # where a model parks attention there, the method may explain better without it
+            options = {**entry.options, "first_token": False}
+            candidates.append(Candidate(entry.method, options, done.scored[0].signed, cost))
+            scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, without, strict=True)]
     return Field(candidates, scores, excluded, aside)
+
+
+def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] | None:
+    """The scores of a language model's texts with 0 at the first token; None where that is no part of any."""
+    if not games.runs[0].output.causal or games.asked["units"] != "token":
+        return None
+    first = [bool(len(parts)) and parts[0] == 0 for parts in games.parts]
+    if not any(first):
+        return None
+    zeroed = [np.where(np.arange(len(s)) == 0, 0.0, s).astype(s.dtype) for s in scores]
+    return [z if is_part else s for z, s, is_part in zip(zeroed, scores, first, strict=True)]
 
 
 def _alone(run: Run, row: int) -> Run:

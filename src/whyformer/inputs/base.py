@@ -78,6 +78,7 @@ class Modality(ABC):
     objects = False  # a detector's: one explanation per object that it found
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
     decoding: Decoding = PLAIN  # what a language model is asked for
+    first_token = True  # of a language model: it has a score
     segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
 
