@@ -13,7 +13,11 @@ BY_NAME = {
     "device_agreement",
     "heads_pruning",
     "known_truth",
+    "needle",
     "recommendation",
+    "retrained_attention",
+    "soak",
+    "smollm2",
     "tabular_study",
     "tcav_seeds",
 }

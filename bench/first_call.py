@@ -2,7 +2,8 @@
 
 Each model and method in fresh processes, a few times in turn; the fastest and leanest count. The library is imported
 and the forward is warm before anything is measured: what the first call has over the second is the study of the model.
-``python -m bench.first_call`` prints the table; ``python -m bench.first_call MODEL METHOD`` runs one process.
+``python -m bench.first_call`` prints the table; ``python -m bench.first_call MODEL METHOD`` runs one process;
+``python -m bench.first_call passes`` counts the passes of the first call and of the second, which no load changes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.timing import machine
 from whyformer.memory import Peak
 
 METHODS = ("attention_rollout", "generic_attention")
+PASSES_OF = (*METHODS, "input_x_gradient")
 PHASES = ("forward", "first", "second")
 PROCESSES = 3
 
@@ -70,6 +72,22 @@ def one_process(name: str, method: str) -> None:
         print(*measured(lambda: wf.explain(model, x, method=method, target=0)))
 
 
+def passes() -> None:
+    """How often each model runs, on the input of the table."""
+    print("model method              first  second")
+    for name, build in MODELS.items():
+        for method in PASSES_OF:
+            model, inputs = build("sdpa")
+            x, counts = inputs(1), []
+            for _ in range(2):
+                calls: list[int] = []
+                handle = model.register_forward_pre_hook(lambda module, arguments, calls=calls: calls.append(1))
+                wf.explain(model, x, method=method, target=0)
+                handle.remove()
+                counts.append(len(calls))
+            print(f"{name:5s} {method:18s} {counts[0]:7d} {counts[1]:7d}", flush=True)
+
+
 def fresh_process(name: str, method: str) -> Figures:
     command = [sys.executable, "-m", "bench.first_call", name, method]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -96,7 +114,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
+    if sys.argv[1:] == ["passes"]:
+        passes()
+    elif len(sys.argv) == 3:
         one_process(sys.argv[1], sys.argv[2])
     else:
         main()

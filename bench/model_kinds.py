@@ -4,7 +4,8 @@
 
 For every kind of ``tests/models/kinds.py`` (tiny, seeded) and a method of each specificity, both inputs of a batch are
 explained, padding and all, and compared with ``tests/references/kinds.py``: the value with the model's plain forward on
-that batch (1e-5 of the largest value), the scores with the formula on each input alone (1e-4 of the largest score).
+that batch (1e-5 of the largest value; on each input alone, where the model mixes them and the result says so), the
+scores with the formula on each input alone (1e-4 of the largest score).
 Prints a table: "works", "refused" with the reason, or "differs", which no line may say. ``--write`` puts it into
 docs/kinds.md. About four minutes on one core for all of them.
 """
@@ -20,14 +21,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import whyformer as wf
-from tests.models.case import run
+from tests.models.case import BATCH, run
 from tests.models.kinds import KINDS, Kind
 from tests.references import kinds as formulas
 from tests.references.kinds import FILLER, TARGET
 from whyformer.errors import WhyformerError
+from whyformer.study.interference import SINGLY
 
 METHODS = ("generic_attention", "input_x_gradient", "occlusion")
 VALUES, SCORES, ROUNDING = 1e-5, 1e-4, 1e-6  # the last of the terms that a score is a sum of
@@ -40,7 +42,8 @@ of a plain forward (to 1e-5) and the scores are those of a formula written witho
 generic_attention on the model's own eager attention, for input_x_gradient by autograd at the embeddings, pixels or
 floats, for occlusion by plain forwards on changed inputs. *works, value*: the value was compared; formulas for several
 streams and for windows are in `tests/study` and `tests/methods`. *works, not compared*: what is explained is no row of
-the output but a detection, a pair or a written token. A refusal comes with its reason. *differs* is an error of ours.
+the output but a detection, a pair, a written token, or a place of a text (compared in
+`tests/inputs/test_token_heads.py`). A refusal comes with its reason. *differs* is an error of ours.
 
 {works} kinds work with all three methods, scores compared; {some} more with at least one.
 """
@@ -86,7 +89,8 @@ def cell(kind: Kind, model: nn.Module, twin: nn.Module, method: str) -> str:
     if not kind.rowwise:
         return "works, not compared"
     values = [e.value for e in explained]
-    error = _relative(np.array(values), plain_values(kind, model))
+    singly = any(SINGLY in e.warnings for e in explained)
+    error = _relative(np.array(values), plain_values(kind, model, singly))
     if error > VALUES:
         return f"differs: value off by {error:.1e}"
     if kind.group == "several streams":
@@ -121,10 +125,12 @@ def expected(
 
 
 @torch.no_grad()
-def plain_values(kind: Kind, model: nn.Module) -> np.ndarray[Any, Any]:
-    """The target's logit of every input, as the model says it by itself."""
+def plain_values(kind: Kind, model: nn.Module, singly: bool) -> np.ndarray[Any, Any]:
+    """The target's logit of every input, as the model says it by itself; ``singly``: without the other."""
     assert kind.case.logits is not None
-    logits: Tensor = kind.case.logits(run(model, kind.case.inputs()))
+    inputs = kind.case.inputs()
+    parts = [formulas.alone(inputs, row, cut=False) for row in range(BATCH)] if singly else [inputs]
+    logits = torch.cat([kind.case.logits(run(model, part)) for part in parts])
     return logits[:, TARGET].double().numpy()
 
 

@@ -57,11 +57,13 @@ def _model(name: str) -> nn.Module:
 
 def _asked(name: str) -> dict[str, Any]:
     if name == "table":
-        return {"model": _model(name), "inputs": rows(2), "processor": table(reference=REFERENCE)}
+        return {"model": _model(name), "inputs": rows(2), "processor": _table()}
     return {"model": _model(name), "inputs": CASES[name].inputs()}
 
 
-REFERENCE = rows(4, seed=1)
+@cache
+def _table() -> wf.Table:
+    return table(reference=rows(8, seed=1))
 
 
 def _many() -> dict[str, Any]:
@@ -115,7 +117,7 @@ def _verbs() -> dict[str, Call]:
         "activation_maximization": lambda: wf.activation_maximization(_model("vit"), 1, size=(32, 32), steps=2),
         "explain_global": lambda: wf.explain_global(**adult(), method="generic_attention"),
         "feature_permutation": lambda: wf.feature_permutation(
-            _model("table"), rows(4), [0, 1] * 2, processor=table(), repeats=1
+            _model("table"), rows(4), [0, 1] * 2, processor=_table(), repeats=1
         ),
         "row_attention": lambda: tables.row_attention(_saint(), rows(2), processor=table(reference=rows(8, seed=2))),
     }

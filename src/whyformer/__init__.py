@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from whyformer import evaluate as evaluate
     from whyformer import extend as extend
     from whyformer import heads as heads
+    from whyformer import language as language
     from whyformer import methods as methods
     from whyformer import tables as tables
     from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
     from whyformer.checks.check import check as check
     from whyformer.checks.result import CheckUp as CheckUp
+    from whyformer.checks.retrained import retrained_attention as retrained_attention
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
     from whyformer.evaluate.compare import Comparison as Comparison
@@ -33,8 +35,11 @@ if TYPE_CHECKING:
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
+    from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
+    from whyformer.language.citations import Citations as Citations
+    from whyformer.language.citations import cite as cite
     from whyformer.result import load as load
     from whyformer.result import to_shap as to_shap
     from whyformer.tables.global_explanation import explain_global as explain_global
@@ -48,7 +53,9 @@ if TYPE_CHECKING:
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
     "CheckUp": "whyformer.checks.result",
+    "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.compare",
+    "CompletionServer": "whyformer.inputs.completions",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Generation": "whyformer.types",
@@ -60,6 +67,7 @@ _HOMES = {
     "Units": "whyformer.types",
     "activation_maximization": "whyformer.concepts.activation_maximization",
     "check": "whyformer.checks.check",
+    "cite": "whyformer.language.citations",
     "compare": "whyformer.evaluate.compare",
     "explain": "whyformer.explainer",
     "explain_global": "whyformer.tables.global_explanation",
@@ -68,15 +76,30 @@ _HOMES = {
     "load": "whyformer.result",
     "mark_attention": "whyformer.capture.intercept",
     "recommend": "whyformer.evaluate.recommend",
+    "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
     "to_shap": "whyformer.result",
 }
 
-_ROOMS = ("checks", "concepts", "demo", "errors", "evaluate", "extend", "heads", "methods", "tables", "views")
+_ROOMS = (
+    "checks",
+    "concepts",
+    "demo",
+    "errors",
+    "evaluate",
+    "extend",
+    "heads",
+    "language",
+    "methods",
+    "tables",
+    "views",
+)
 
 __all__ = [
     "CheckUp",
+    "Citations",
     "Comparison",
+    "CompletionServer",
     "Explainer",
     "Explanation",
     "Generation",
@@ -90,6 +113,7 @@ __all__ = [
     "activation_maximization",
     "check",
     "checks",
+    "cite",
     "compare",
     "concepts",
     "demo",
@@ -101,12 +125,14 @@ __all__ = [
     "feature_permutation",
     "head_importance",
     "heads",
+    "language",
     "list_methods",
     "list_metrics",
     "load",
     "mark_attention",
     "methods",
     "recommend",
+    "retrained_attention",
     "tables",
     "tcav",
     "to_shap",

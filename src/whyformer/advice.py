@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -75,9 +75,9 @@ def _ask_once(run: Run) -> None:
     score = run.score
     said: list[Tensor] = []
 
-    def rehearsed(batch: Batch, owner: int) -> Tensor:
+    def rehearsed(batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
         if not said:
-            said.append(score(batch.select([0]), owner))
+            said.append(score(batch.select([0]), owner, logits_of))
         return said[0].expand(batch.size)
 
     run.__dict__["score"] = rehearsed

@@ -1,15 +1,18 @@
 """Borrow a model and hand it back exactly as it came.
 
-One lock per model: explaining from several threads is safe. Inside, the model is in eval mode with frozen weights (so
-that no gradient is kept for them) and with an attention implementation that can be seen; afterwards, also after an
-exception or Ctrl-C, every flag is what it was.
+Explaining from several threads is safe, also where two models share a part (turns.py). Inside, the model is in eval
+mode with frozen weights (so that no gradient is kept for them) and with an attention implementation that can be seen;
+afterwards, also after an exception or Ctrl-C, every flag is what it was. What was found out about a model is kept
+while it is what it was, its weights aside (fingerprint.py).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,33 +21,94 @@ import torch
 from torch import nn
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.loan.fingerprint import Place, Traits, traits_of, without
+from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
+Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
 VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
+REMEMBERED = 64  # facts about one model: its forms of input
+
+
+# What belongs to a model while it lives.
+
+
+class Known(OrderedDict[Any, Any]):
+    """Facts about a model; of more than ``REMEMBERED``, those that were not asked for longest go."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        while len(self) > REMEMBERED:
+            self.popitem(last=False)
 
 
 @dataclass
 class Loan:
-    """What belongs to a model while it lives: its lock, and what was found out about it (study/)."""
+    """What belongs to a model while it lives: what was found out about it (study/), and what that rests on."""
 
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    known: dict[Any, Any] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
+    marked: dict[Any, Known] = field(default_factory=dict)  # with modules that are said to give attention maps
+    traits: Traits = field(default_factory=lambda: Traits({}, {}))
+    states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
     modules: list[nn.Module] | None = None  # while it is borrowed
 
+    def forget(self, traits: Traits) -> None:
+        """Nothing is known of the model as it is now."""
+        self.known.clear()
+        self.marked.clear()
+        self.traits, self.states = traits, frozenset()
 
-_LOANS: weakref.WeakKeyDictionary[nn.Module, Loan] = weakref.WeakKeyDictionary()
-_LOANS_LOCK = threading.Lock()
+    def learn(self, before: Traits, after: Traits) -> None:
+        """What passes changed by themselves (a counter, a map that is kept) is no setting."""
+        moved = {k for k, v in before.values.items() if after.values.get(k, before) != v}
+        moved |= after.values.keys() - before.values.keys()
+        moved |= {k for k, refs in before.alive.items() if any(ref() is None for ref in refs)}
+        self.states = frozenset(moved)
+        self.traits = without(self.traits, self.states)
+
+
+_LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
 
 
 def _loan(model: nn.Module) -> Loan:
-    with _LOANS_LOCK:
-        return _LOANS.setdefault(model, Loan())
+    entry = _LOANS.get(id(model))
+    if entry is not None and entry[0]() is model:
+        return entry[1]
+    key = id(model)
+
+    def gone(ref: weakref.ref[nn.Module]) -> None:
+        if key in _LOANS and _LOANS[key][0] is ref:
+            del _LOANS[key]
+
+    try:
+        for module in model.modules():
+            hash(module)
+    except TypeError as error:  # torch itself lists modules in sets: without a hash, model.parameters() fails
+        raise BadInput(
+            f"{type(model).__name__} holds a module that has no hash ({error}), so that torch cannot list its "
+            "parameters: a class that defines __eq__ loses it. Add `__hash__ = torch.nn.Module.__hash__` to the class."
+        ) from error
+    if entry is not None:  # of one that had this id before
+        _LOANS.pop(key, None)
+    return _LOANS.setdefault(key, (weakref.ref(model, gone), Loan()))[1]
 
 
-def known_about(model: nn.Module) -> dict[Any, Any]:
-    """What was found out about a model, to be read and added to; it goes with the model."""
-    return _loan(model).known
+def known_about(model: nn.Module) -> Known:
+    """What was found out about a model, to be read and added to; it goes with the model, and with what it rests on."""
+    loan = _loan(model)
+    if loan.modules is None:
+        with borrowed(model):  # which looks whether it still holds
+            pass
+    return loan.known
+
+
+def share_known(model: nn.Module, copy: nn.Module) -> None:
+    """What is known about a model holds for a copy of it, whatever its weights."""
+    loan, facts = _loan(copy), known_about(model)
+    loan.forget(traits_of(list(copy.modules())))
+    loan.known.update(facts)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
@@ -69,44 +133,130 @@ def unwrapped(model: Any) -> nn.Module:
             f"model is a {type(model).__name__}, not a torch.nn.Module. Pass the module itself, or a transformers "
             "pipeline or model."
         )
+    _loan(model)  # which refuses what torch itself cannot list
     return model
 
 
+class Running(threading.local):
+    """Passes of a model that this thread is inside of."""
+
+    passes = 0
+
+
+RUNNING = Running()
+
+
+@dataclass(eq=False)
+class Handed:
+    """What was taken and changed for a loan, to be put back."""
+
+    turns: list[Turn] = field(default_factory=list)
+    before: Changes = field(default_factory=list)
+    hooks: list[Any] = field(default_factory=list)
+    offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
+    drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
+    thread: int = field(default_factory=threading.get_ident)
+
+
+_OUT: list[Handed] = []  # loans of all threads that are out
+
+
 @contextlib.contextmanager
-def borrowed(model: nn.Module) -> Iterator[None]:
+def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
     """Hold the model's lock, with the model ready to be explained."""
-    loan = _loan(model)
-    with loan.lock, contextlib.ExitStack() as stack:
-        modules = list(model.modules())
-        # Not model.parameters(): it would walk through the modules once more.
-        parameters = [p for m in modules for p in m._parameters.values() if p is not None]
-        if any(p.is_meta for p in parameters):
-            require_loaded(model)
-            stack.callback(_put_by_name, [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)])
-        changes: Changes = [(loan, "modules", modules)]
-        changes += [(m, "training", False) for m in modules if m.training]
-        changes += [(p, "requires_grad", False) for p in parameters if p.requires_grad and not p.is_inference()]
-        # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
-        configs = {id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}
-        hidden = [c for c in configs.values() if getattr(c, "_attn_implementation", None) not in VISIBLE]
-        changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
-        if names_no_padding(model):  # it takes one input at a time; with an id that no token has, several of one length
-            changes.append((model.__dict__["config"], "pad_token_id", NO_TOKEN))
-        stack.callback(_put, [(owner, name, getattr(owner, name)) for owner, name, _ in changes])
-        _put(changes)
-        # Whatever the model or a method draws, the caller's random numbers go on as if nothing had happened.
-        devices = {p.device for p in parameters if p.device.type == "cuda"}
-        stack.enter_context(torch.random.fork_rng(devices=list(devices)))
-        if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
-            # compiled parts would run without the function mode being asked
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(torch.inference_mode(False))
-        yield
+    if RUNNING.passes:
+        raise NotOffered(
+            "a model that is being explained calls whyformer in its own forward: the two would see each other's "
+            "attention. Take the explanation out of forward."
+        )
+    loan, handed = _loan(model), Handed()
+    modules = list(model.modules())
+    # Not model.parameters(): it would walk through the modules once more.
+    parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+    configs = list({id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}.values())
+    try:
+        try:
+            take(handed.turns, (*modules, *parameters, *configs))
+            on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+            handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
+            lent: Traits | None = None
+            if loan.modules is None:
+                traits = traits_of(modules, loan.states)
+                gone = any(ref() is None for refs in loan.traits.alive.values() for ref in refs)
+                if gone or traits.values != loan.traits.values:
+                    loan.forget(lent := traits_of(modules))
+            if any(p.is_meta for p in parameters):
+                require_loaded(model)
+                handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
+            changes: Changes = [(loan, "modules", modules)]
+            if marks:
+                key = tuple((id(module), layout) for module, layout, _ in marks)
+                changes.append((loan, "known", loan.marked.setdefault(key, Known())))
+                with uninterrupted():
+                    handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
+            changes += [(m, "training", False) for m in modules if m.training]
+            changes += [(p, "requires_grad", False) for p in parameters if p.requires_grad and not p.is_inference()]
+            # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
+            hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
+            changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
+            if names_no_padding(model):
+                # It takes one input at a time; with an id that no token has, several of one length.
+                changes.append((model.__dict__["config"], "pad_token_id", NO_TOKEN))
+            handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+            _OUT.append(handed)
+            for owner, name, value in changes:
+                setattr(owner, name, value)
+            lent = None if lent is None else traits_of(modules)  # as it is for this loan
+            with contextlib.ExitStack() as stack:
+                if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
+                    # compiled parts would run without the function mode being asked
+                    stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(torch.inference_mode(False))
+                yield
+            if lent is not None:
+                loan.learn(lent, traits_of(modules))
+        finally:
+            _hand_back(handed)
+    finally:  # two nets: whatever line of the first an interrupt hits, the second still holds
+        _hand_back(handed)
 
 
-def _put(values: Changes) -> None:
-    for owner, name, value in values:
-        setattr(owner, name, value)
+def _hand_back(handed: Handed) -> None:
+    """Everything as it was, and the turns to the next; however often it is called. Ctrl-C waits until it is done."""
+    with uninterrupted():
+        RUNNING.passes = 0
+        for owner, name, value in handed.before:
+            setattr(owner, name, value)
+        handed.before = []
+        # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
+        # been another thread that drew.
+        for generator, state in handed.drawn if threading.active_count() == 1 else ():
+            generator.set_state(state)
+        handed.drawn = []
+        while handed.hooks:
+            handed.hooks.pop().remove()
+        for module, name, requires_grad in handed.offloaded:
+            # Such a weight is another object after each pass, so that it is known by its name only.
+            parameter = module._parameters.get(name)
+            if parameter is not None and parameter.requires_grad != requires_grad:
+                parameter.requires_grad = requires_grad
+        if handed in _OUT:
+            _OUT.remove(handed)
+        while handed.turns:
+            handed.turns.pop().lock.release()
+
+
+def _after_fork_in_child() -> None:
+    """Other threads are not here any more: what they held is free, and what they changed is put back."""
+    free_in_child()
+    for handed in reversed(list(_OUT)):
+        if handed.thread != threading.get_ident():
+            handed.turns, handed.drawn = [], []
+            _hand_back(handed)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 # Weights that are elsewhere: accelerate's offload leaves them on the meta device, and a hook brings them for each pass.
@@ -114,14 +264,6 @@ def _put(values: Changes) -> None:
 
 def _offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
-
-
-def _put_by_name(values: list[tuple[nn.Module, str, bool]]) -> None:
-    """Such a weight is another object after each pass, so that it is known by its name only."""
-    for module, name, requires_grad in values:
-        parameter = module._parameters.get(name)
-        if parameter is not None and parameter.requires_grad != requires_grad:
-            parameter.requires_grad = requires_grad
 
 
 def require_loaded(model: nn.Module) -> None:
@@ -163,9 +305,11 @@ def names_no_padding(model: nn.Module) -> bool:
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
     """Quantised or inference-mode weights cannot be differentiated through: say so before running."""
+    if getattr(model, "opaque", False):
+        raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
     if getattr(model, "is_quantized", False):
         raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}")
-    for module in modules_of(model):
+    for module in _loan(model).modules or model.modules():
         parameters = {n: p for n, p in module._parameters.items() if p is not None}
         whole = all(p.is_floating_point() or p.is_complex() for p in parameters.values())
         if "quantized" in type(module).__module__ or not whole:

@@ -8,6 +8,7 @@ WhyformerError
 │   ├── TooLong              more units than the model takes
 │   └── MissingProcessor     raw inputs without a tokenizer or image processor
 ├── NotOffered               this method cannot explain this model or input, and why
+│   └── MixedInputs          what the model says about an input changes with those beside it in a batch
 ├── MissingExtra             an optional library is not installed (also an ImportError)
 ├── NonFinite                the model's output holds NaN or infinity
 ├── ModelFailed              the model's own code raised; its error is the cause (also a RuntimeError)
@@ -68,6 +69,10 @@ class MissingProcessor(BadInput):
 
 class NotOffered(WhyformerError):
     """This method cannot explain this model or input."""
+
+
+class MixedInputs(NotOffered):
+    """What the model says about an input changes with those beside it in a batch."""
 
 
 class MissingExtra(WhyformerError, ImportError):

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from whyformer.advice import advise
-from whyformer.borrow import refuse_without_gradients
+from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.segments import SIZES, token_sentences
@@ -28,6 +29,7 @@ from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
+from whyformer.study.interference import require_same
 from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
@@ -84,6 +86,12 @@ class Explainer(LoadedModel):
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
         source = self.source(inputs)
+        if type(target) is tuple and self._is_contrast(source, target):
+            from whyformer.language.contrast import contrast
+
+            wishes = {"units": units, "generate": generate, "choices": choices, "scalar": scalar, "seed": seed}
+            how_run = {"batch_size": batch_size, "progress": progress, "keep_layers": keep_layers}
+            return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
@@ -94,7 +102,7 @@ class Explainer(LoadedModel):
         elif one_pass:
             how["decoding"] = Decoding(one_pass=True)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with self.borrowed():
+        with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
                 session = Session(self, source, target=target, scalar=scalar, **how)
@@ -127,6 +135,11 @@ class Explainer(LoadedModel):
             shaped = {name: each[0] for name, each in shaped.items()}
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
+    def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
+        from whyformer.language.contrast import is_of_answers
+
+        return is_of_answers(source, target)
+
     @checked
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
@@ -138,7 +151,8 @@ class Explainer(LoadedModel):
                 if target is not None:
                     _ = run.targets  # a wrong one is refused, although the maps do not depend on it
                 role = Observe(run.batch.size, session.names)
-                maps = observe(lambda: logits_of(run.modality.call(run.batch)), role, values=True)
+                maps = observe(partial(_numbers, run), role, values=True)
+                require_same(self.model, maps.logits, lambda rows: _numbers(run), halves=False)
             else:
                 recorder = Recorder(run.batch.size, session.names, run.study.batch_axes)
                 maps = record(partial(run.output.logits, run.batch), recorder, run.scalars, values=True)
@@ -212,6 +226,13 @@ inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, e
 
 def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
+
+
+def _numbers(run: Run) -> Tensor:
+    """(B, …) whatever the model says about a batch, as one row per input: maps can be had without a class."""
+    torch.default_generator.manual_seed(0)  # as Output does
+    numbers = logits_of(run.modality.call(run.batch))
+    return numbers.reshape(len(numbers), -1)
 
 
 def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:
@@ -312,13 +333,14 @@ def explanations(
 ) -> list[Explanation]:
     """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
     keep_BN = run.keep_BN.cpu().numpy()
-    scores_BN = _fetched(attribution.scores_BN)
-    matrix, layers_BLQK = attribution.matrix_BQK, attribution.layers_BLQK
+    matrix = attribution.matrix_BQK
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
-    layers = None if layers_BLQK is None else _fetched(layers_BLQK)
-    maps = {k: _fetched(v) for k, v in matrix.items()} if isinstance(matrix, dict) else None
-    whole = _fetched(matrix) if isinstance(matrix, Tensor) else None
+    tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
+    tensors |= matrix if isinstance(matrix, dict) else {"matrix": matrix}
+    arrays: dict[Any, Array] = {k: t.detach().float().cpu().numpy() for k, t in tensors.items() if t is not None}
+    scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
+    maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
     predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
     output = run.output
@@ -332,7 +354,10 @@ def explanations(
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout = run.study.readout
-    each_reads = not run.multi_stream and readout is not None and readout.kind == "rows" and run.modality.lengths_vary
+    chosen = bool(run.batch.positions or run.batch.spans)
+    each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
+    each_reads = each_reads and run.modality.lengths_vary
+    answers = run.batch.predictions
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -369,7 +394,7 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=Target(predictions[row], names[row], position=target.position),
+                prediction=answers[row] if answers else Target(predictions[row], names[row], position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
@@ -396,10 +421,6 @@ def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units
     return explanation.replace(scores=scores, units=units, checks=checks, matrix=None, layers=None, detail=None)
 
 
-def _fetched(tensor: Tensor) -> Array:
-    return tensor.detach().float().cpu().numpy()
-
-
 def _with_label(run: Run, target: Target) -> Target:
     versus = "" if target.versus is None else target.versus_label or run.output.name(target.versus)
     return replace(target, label=target.label or run.output.name(target.index), versus_label=versus)
@@ -408,7 +429,7 @@ def _with_label(run: Run, target: Target) -> Target:
 def _readout(run: Run, row: int, keep_N: Array) -> str:
     assert run.study.readout is not None
     rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])
-    return str(replace(run.study.readout, rows=tuple(int(i) for i in rows)))
+    return str(replace(run.study.readout, kind="rows", rows=tuple(int(i) for i in rows)))
 
 
 def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:

@@ -47,7 +47,8 @@ with ``read_streams``. ``over_windows`` is for attention inside windows.
 A metric is a function of a ``Trial`` that returns a number (``@metric``, entry point group ``whyformer.metrics``).
 
 A kind of input is a class derived from ``Modality`` (how raw inputs become a ``Batch``, what their ``Units`` are, which
-positions are real, how one is taken away) and one line: ``register_modality(recognises, make)``.
+positions are real, how one is taken away) and one line: ``register_modality(recognises, make)``. A model that is only
+asked, from outside, is a function as ``Says`` describes it.
 """
 
 from whyformer.engines.attention.maps import (
@@ -78,6 +79,7 @@ from whyformer.evaluate.trial import Trial
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.choose import register_modality
+from whyformer.inputs.prompt import Says
 from whyformer.inputs.units import assemble
 from whyformer.registry import constant, method, metric
 from whyformer.run import Attribution, Run
@@ -88,6 +90,7 @@ __all__ = [
     "Batch",
     "Modality",
     "Run",
+    "Says",
     "Trial",
     "Units",
     "assemble",

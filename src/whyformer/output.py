@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about
+from whyformer.borrow import RUNNING, known_about
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.batch import Continuation
 from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
+from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
 
 
@@ -44,7 +46,10 @@ class Output:
             self.causal = is_causal(modality, batch)
             self.setup_forwards = int("causal" in known_about(self.model)) - tried
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
-        self.independent = getattr(config, "problem_type", None) == "multi_label_classification"
+        problem = getattr(config, "problem_type", None)
+        self.independent = problem == "multi_label_classification"
+        if problem == "regression" and scalar == "probability":
+            raise NotOffered("scalar='probability': the model estimates a number, which has none. Leave scalar out.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()
@@ -67,20 +72,25 @@ class Output:
 
     def logits(self, batch: Batch) -> Tensor:
         """(B, C) logits. Models that draw random numbers (ViLT samples patches) draw the same ones each time."""
-        # As torch.manual_seed(0), which formats a whole traceback per call where CUDA has not been used yet. Inside
-        # borrowed(): the caller's random state is kept.
-        torch.default_generator.manual_seed(0)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(0)
-        output = None
-        if self.causal:
-            logits = self._language_model(batch)
-        else:
-            output = self.modality.call(batch, **self.extra)
-            if batch is self.batch and self.modality.compares:
-                self.pairs = self.modality.pairs(output)
-            its_own = self.modality.logits(output, batch, self.scalar)
-            logits = self._row_per_input(output, batch) if its_own is None else its_own
+        output, facts = None, known_about(self.model)
+        generators = [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
+        states = [generator.get_state() for generator in generators]
+        RUNNING.passes += 1
+        try:
+            with contextlib.nullcontext() if facts.get("draws") is False else Draws(facts):
+                if self.causal:
+                    logits = self._language_model(batch)
+                else:
+                    output = self.modality.call(batch, **self.extra)
+                    if batch is self.batch and self.modality.compares:
+                        self.pairs = self.modality.pairs(output)
+                    its_own = self.modality.logits(output, batch, self.scalar)
+                    logits = self._row_per_input(output, batch) if its_own is None else its_own
+        finally:
+            RUNNING.passes -= 1
+        with torch._C.DisableTorchFunction():
+            if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
+                facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)
         return logits
@@ -206,6 +216,8 @@ class Output:
         if self.modality.classes:
             return dict(enumerate(self.modality.classes))
         names = getattr(getattr(self.model, "config", None), "id2label", None) or {}
+        if dict(names) == {0: "LABEL_0"}:  # of a single number, the name that nobody gave says nothing
+            return {0: "score"}
         return {int(k): str(v) for k, v in names.items()}
 
     def name(self, index: int) -> str:

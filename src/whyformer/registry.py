@@ -24,10 +24,13 @@ DEFAULTS = {
     "table": dict(zip(CLASSES, ("value_norms", "saliency", "integrated_gradients"), strict=True)),
 }
 COST = {"text": CLASSES[1], "image": CLASSES[1], "table": CLASSES[2]}
+ASKED = "occlusion"  # of a model that is asked from outside (inputs/prompt.py), where perturbation alone is possible
 ANYWHERE = "generic_attention"  # several streams, sound, tensors of which nothing is known
 
 
 def default_method(modality: str) -> str:
+    if modality == "prompt":
+        return ASKED
     return DEFAULTS[modality][COST[modality]] if modality in DEFAULTS else ANYWHERE
 
 

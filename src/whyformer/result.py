@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
+import os
+import random
+import sys
+import threading
 import types
 import warnings
 import zipfile
@@ -50,6 +55,8 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.evaluate.compare",
     "whyformer.evaluate.recommend",
     "whyformer.checks.result",
+    "whyformer.checks.retrained",
+    "whyformer.language.citations",
 )
 Kind = TypeVar("Kind", bound="Result")
 
@@ -63,6 +70,7 @@ class Result(ABC):
 
     what: ClassVar[str]
     last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
+    later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
     # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
     axes: ClassVar[Mapping[str, str]] = {}
 
@@ -169,7 +177,9 @@ def _hints(kind: Hashable) -> dict[str, Any]:
 def _fields(value: Any) -> dict[str, Any]:
     kind: Any = type(value)
     hints = _hints(kind)
+    later = getattr(kind, "later", ())  # files without these stay what they were
     fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    fields = {name: part for name, part in fields.items() if part is not None or name not in later}
     return {name: _free(part) if hints[name] == dict[str, Any] else to_plain(part) for name, part in fields.items()}
 
 
@@ -426,16 +436,25 @@ def _filled(kind: Any, data: Any, at: str = "") -> Any:
 
 
 def write_piece(value: Any, path: Path) -> None:
-    """Whole or not at all."""
-    partly = path.with_suffix(".part")
-    partly.write_text(json.dumps(to_plain(value), ensure_ascii=False), encoding="utf-8")
+    """One line with the checksum of the rest, and the value; whole or not at all, also where several write it."""
+    data = json.dumps(to_plain(value), ensure_ascii=False).encode()
+    partly = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+    partly.write_bytes(hashlib.blake2b(data).hexdigest().encode() + b"\n" + data)
     partly.replace(path)
+
+
+def is_whole(path: Path) -> bool:
+    """There is a piece, and every byte of it is as it was written."""
+    if not path.is_file():
+        return False
+    checksum, _, data = path.read_bytes().partition(b"\n")
+    return hashlib.blake2b(data).hexdigest().encode() == checksum
 
 
 def read_piece(hint: Any, path: Path) -> Any:
     """What ``write_piece`` wrote, as ``hint`` says."""
     try:
-        return from_plain(hint, read_json(path))
+        return from_plain(hint, parsed(path.read_bytes().partition(b"\n")[2].decode()))
     except Exception as error:
         raise NotOffered(f"{str(path)!r} in the cache cannot be read ({_words(error)}): delete it.") from error
 
@@ -480,13 +499,22 @@ def to_shap(explanations: Any) -> Any:
 
 
 def shap_package(why: str) -> Any:
-    """The shap library; its import warns about deprecated calls of its own, which no user can help."""
+    """The shap library; its import warns about deprecated calls of its own, which no user can help.
+
+    Some of what it imports draws random numbers, or seeds them: the caller's go on as if nothing had happened.
+    """
+    if "shap" in sys.modules:
+        return sys.modules["shap"]
+    drawn, numbers = random.getstate(), np.random.get_state()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import shap
     except ImportError:
         raise MissingExtra("shap", "shap", why) from None
+    finally:
+        random.setstate(drawn)
+        np.random.set_state(numbers)
     return shap
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
+from whyformer.borrow import known_about
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
@@ -24,7 +25,7 @@ from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.language import spoken_at
 from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
-from whyformer.study.interference import require_same
+from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_slopes
@@ -80,8 +81,8 @@ class Run:
         self.front = study.front  # how many positions that the model adds come before the input's; None: all of them
         self.windowed = study.windows is not None  # attention inside windows (Swin), whose places are known
         self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
-        # Of whole answers the output is what is explained; of classes the logits.
-        self._scalar = "logit" if batch.answers else scalar
+        # How logits are read: of whole answers the output is what is explained already.
+        self.reading = "logit" if batch.answers else scalar
         # As the model is run: once, where all rows are beginnings of one text. Variants have rows of their own.
         self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
         self.track = track or (lambda steps, label: steps)
@@ -121,6 +122,8 @@ class Run:
             output = self.output
             if self.batch.answers:
                 self._targets = [Target(0, answer.text, position=answer.start) for answer in self.batch.answers]
+            elif self.batch.spans and isinstance(self._wanted, list):  # answers are no classes, and known already
+                self._targets = self._wanted
             else:
                 self._targets = resolve_targets(
                     self._wanted, logits, output.labels, output.positions, output.token_id, output.independent
@@ -131,7 +134,7 @@ class Run:
     def value_B(self) -> Tensor:
         logits = self.logits
         if self._value_B is None:
-            self._value_B = scalar_of(logits, self.targets, self._scalar)
+            self._value_B = scalar_of(logits, self.targets, self.reading)
         return self._value_B
 
     def scalars(self, logits_BC: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ class Run:
         self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
             self._see(logits_BC)
-        values_B = scalar_of(logits_BC, self.targets, self._scalar)
+        values_B = scalar_of(logits_BC, self.targets, self.reading)
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
@@ -237,10 +240,14 @@ class Run:
             for row, places in enumerate(spoken_at(replace(self.batch, keep_BN=self.keep_BN))):
                 said_BN[row, places] = 1 / len(places)
             return said_BN
-        if self.batch.positions and not self.modality.objects:  # which row is read is the target's choice
+        chosen = [tuple(p for p in span if p is not None) for span in self.batch.spans]
+        chosen = chosen or [(p,) for p in self.batch.positions if not self.modality.objects]
+        if chosen:  # which rows are read is the target's choice
             own_BN = self.keep_BN.cumsum(1) - 1 - (0 if self.front is None else self.front)
-            wanted_B1 = torch.tensor(self.batch.positions, device=own_BN.device)[:, None]
-            return ((own_BN == wanted_B1) & self.keep_BN).float()
+            rows = zip(own_BN, chosen, strict=True)
+            read_BN = torch.stack([torch.isin(own_N, own_N.new_tensor(places)) for own_N, places in rows])
+            read_BN = (read_BN & self.keep_BN).float()
+            return read_BN / read_BN.sum(1, keepdim=True)
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
@@ -284,19 +291,43 @@ class Run:
 
     # Passes
 
+    def count(self, owners: Sequence[int], passes: float = 1) -> None:
+        """Forwards that were made for these inputs."""
+        np.add.at(self.forwards_B, list(owners), passes)
+
     @torch.no_grad()
     def forward(self, batch: Batch, owners: Sequence[int]) -> Tensor:
         """Logits of a batch; ``owners`` are the inputs it is charged to."""
-        np.add.at(self.forwards_B, list(owners), 1 if batch.shared is None else 1 / batch.size)
-        return self.output.logits(batch)
+        self.count(owners, 1 if batch.shared is None else 1 / batch.size)
+        logits = self.output.logits(batch)
+        if batch.size > 1 and batch.shared is None and MIXES not in known_about(self.modality.model):
+            self.require_apart(batch, logits)
+        return logits
 
-    def score(self, batch: Batch, owner: int) -> Tensor:
-        """(n,) explained value of n variants of input ``owner``, in batches."""
+    def require_apart(self, batch: Batch, logits: Tensor) -> None:
+        """Refuse rows that change each other's answers, tried once per model; those of a table may (SAINT)."""
+        if not (batch.reference_rows or self.modality.mixes_rows):
+            self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
+
+    def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:
+        """Logits of some rows of a batch, which run without the others; all of them are the batch as it is."""
+
+        def part(rows: slice) -> Tensor:
+            whole = rows == slice(batch.size)
+            return self.output.logits(batch if whole else batch.select(rows))
+
+        return part
+
+    def score(self, batch: Batch, owner: int, logits_of: Callable[[Batch], Tensor] | None = None) -> Tensor:
+        """(n,) explained value of n variants of input ``owner``, in batches.
+
+        logits_of: a shorter way to their logits, where there is one.
+        """
         parts = []
         for start in range(0, batch.size, self.batch_size):
             chunk = batch.select(range(start, min(start + self.batch_size, batch.size)))
-            logits = self.forward(chunk, [owner] * chunk.size)
-            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self._scalar))
+            logits = self.forward(chunk, [owner] * chunk.size) if logits_of is None else logits_of(chunk)
+            parts.append(scalar_of(logits.float(), [self.targets[owner]] * chunk.size, self.reading))
         return torch.cat(parts)
 
     def require_undisturbed(self, logits: Tensor, graph: bool) -> None:
@@ -316,8 +347,9 @@ class Run:
         form = (graph, self.batch.size > 1, length, *gaps)
         if form in self.study.undisturbed:
             return
-        alone = partial(self.output.logits, self.together)
-        self.setup_forwards += require_same(self.modality.model, logits, alone)
+        one_row = self.together.shared is not None or self.batch.reference_rows > 0
+        part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
+        self.setup_forwards += require_same(self.modality.model, logits, part, halves)
         self.study.undisturbed.add(form)
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -399,7 +431,9 @@ class Run:
         fixed, the rule of the first is refused.
         """
         readout, last = self.study.readout, maps.sites[-1]
-        if readout is None or readout.kind == "rows" or readout.besides or not self.study.plain:
+        if readout is None or readout.besides or not self.study.plain:
+            return
+        if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
             return
         if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
             return

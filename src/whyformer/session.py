@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import borrowed, unwrapped
+from whyformer.borrow import Marks, borrowed, known_about, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention, module_names
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
-from whyformer.errors import AmbiguousLayout, BadInput, NotOffered, not_allowed
+from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.batch import PLAIN, Decoding
 from whyformer.inputs.choose import choose_modality, listed, unpacked
@@ -30,6 +30,7 @@ from whyformer.output import Output
 from whyformer.parameters import checked
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
+from whyformer.study.interference import MIXES
 from whyformer.symbols import as_symbols
 from whyformer.targets import AIMS
 from whyformer.types import Cost
@@ -56,31 +57,22 @@ class LoadedModel:
         self.model: nn.Module = unwrapped(model)
         self.processor = processor
         self.attention_at = dict(attention_at or {})
-        self._maps: list[tuple[nn.Module, str]] = []  # modules whose output is an attention map, and its layout
+        self.marks: Marks = ()  # modules whose output is an attention map
         for pattern, layout in self.attention_at.items():
             matches = [m for name, m in self.model.named_modules() if fnmatch(name, pattern)]
             if not matches:
                 raise BadInput(f"attention_at={pattern!r} matches no module of the model.")
             letters_of(layout)
-            self._maps += [(m, layout) for m in matches]
+            self.marks += tuple((m, layout, partial(_marked, layout)) for m in matches)
 
-    @contextmanager
-    def borrowed(self) -> Iterator[None]:
+    def borrowed(self) -> AbstractContextManager[None]:
         """The model ready to be explained, under its lock, and afterwards exactly as it was."""
-        handles: list[Any] = []
-        with borrowed(self.model):
-            try:
-                for module, layout in self._maps:
-                    handles.append(
-                        module.register_forward_hook(lambda m, args, out, layout=layout: mark_attention(out, layout))
-                    )
-                yield
-            finally:
-                for handle in handles:
-                    handle.remove()
+        return borrowed(self.model, self.marks)
 
     def source(self, inputs: Any) -> Source:
-        """The inputs and their kind, nothing encoded that can wait."""
+        """The inputs and their kind, nothing encoded that can wait; what has its kind already stays as it is."""
+        if isinstance(inputs, Source):
+            return inputs
         if hasattr(inputs, "dtype") and not isinstance(self.processor, Table):
             inputs = listed(inputs)
         return choose_modality(self.model, self.processor, inputs).source(inputs)
@@ -95,6 +87,11 @@ class LoadedModel:
         """Borrow the model for a :class:`Session` on these inputs."""
         with self.borrowed():
             yield Session(self, inputs, **how)
+
+
+def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
+    """A hook: what comes out of the module is an attention map."""
+    return mark_attention(out, layout)
 
 
 @contextmanager
@@ -141,7 +138,8 @@ class Session:
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
         self.target, self.seed = target, seed
-        self.scalar = source.modality.scalar(scalar) if source.modality.compares else scalar
+        reads_itself = source.modality.compares or source.modality.opaque
+        self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
@@ -159,6 +157,8 @@ class Session:
             self.size, device = self.batch.size, next(iter(self.batch.tensors.values())).device
             self.one_by_one = self.modality.one_by_one(self.batch)  # each is studied and run by itself
         self.step = batch_size or (BATCH_SIZE if device.type == "cpu" else BATCH_SIZE_ON_DEVICE)
+        if known_about(self.model).get(MIXES):
+            self.step = 1
 
     # What is run
 
@@ -169,7 +169,7 @@ class Session:
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         batch = self.batch if whole else self.part(rows)
         study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
-        self.setup_forwards = study.forwards if new else 0
+        self.setup_forwards += study.forwards if new else 0
         return study
 
     def studied(self, batch: Batch) -> Study:
@@ -195,6 +195,7 @@ class Session:
         """Some of the inputs."""
         if not self.at_once:
             batch = hidden_padding(self.modality, self.source.batch(rows))
+            batch = self.modality.located(batch, self._targets(rows))
             return at_positions(self.modality, batch, self._targets(rows))
         if list(rows) == list(range(self.size)) and not self.one_by_one:
             return self.batch
@@ -227,6 +228,7 @@ class Session:
         """
         batch = self.alone(rows[0]) if alone else self.part(rows)
         target = [self.target[i] for i in rows] if isinstance(self.target, list) else self.target
+        target = list(batch.targets) or target
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
@@ -275,8 +277,9 @@ class Session:
         """``measure(run, rows)`` for every part of the inputs.
 
         Where the device's memory does not suffice, fewer inputs are run at a time from then on. Where batch and heads
-        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt. ``beside``: each input
-        by itself, beside the reference rows that it looks at (SAINT). ``what``: who is to blame for the memory.
+        cannot be told apart at this batch size, inputs are run singly, which leaves no doubt; so are inputs that would
+        change each other's answers. ``beside``: each input by itself, beside the reference rows that it looks at
+        (SAINT). ``what``: who is to blame for the memory.
         """
         results: list[tuple[list[int], T]] = []
         for waiting in self.track(self.parts(sort), label):
@@ -289,6 +292,12 @@ class Session:
                     if len(part) == 1:
                         raise
                     singly = True
+                    continue
+                except MixedInputs:
+                    if self.step == 1:
+                        raise
+                    self.step = 1
+                    self.__dict__.pop("study", None)  # which says so from now on
                     continue
                 except torch.OutOfMemoryError as error:
                     short_of_memory = str(error)

@@ -27,6 +27,8 @@ Array = np.ndarray[Any, Any]
 class Units:
     """What is scored: one entry per input position, padding left out."""
 
+    later: ClassVar[tuple[str, ...]] = ("role",)
+
     labels: tuple[str, ...]
     special: tuple[bool, ...]
     stream: tuple[str, ...]
@@ -69,12 +71,16 @@ class Units:
 class Target:
     """What is explained: a class (or token), optionally against another, at one output position."""
 
+    later: ClassVar[tuple[str, ...]] = ("end",)
+
     index: int
     label: str = ""
     versus: int | None = None
     versus_label: str = ""
     position: int | None = None  # output position, for models with one output per token
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
+    # The last token of an answer whose first is ``position`` (question answering).
+    end: int | None = None
 
     def __str__(self) -> str:
         name = self.label or str(self.index)
@@ -126,7 +132,8 @@ class Record:
 class Explanation(Result):
     """Why the model said what it said: one score per unit, and what to know before believing them.
 
-    Its pictures take ``image``, what patches are drawn over, and ``by``: "token" or "word".
+    Its pictures take ``image``, what patches are drawn over, ``by``: "token" or "word", and ``detail=True``: scores of
+    single pixels, too, where the method has them.
     """
 
     what: ClassVar[str] = EXPLANATION

@@ -126,13 +126,14 @@ def test_random_weights_go_on_where_they_were(tmp_path: Path, monkeypatch: pytes
     assert plain_of(found)["results"] == plain_of(whole)["results"]
 
 
-def test_a_broken_cache_is_named(tmp_path: Path) -> None:
+def test_what_is_damaged_is_made_again(tmp_path: Path) -> None:
     how: dict[str, Any] = {"checks": ["sinks"], "cache": tmp_path}
     wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
     for path in tmp_path.glob("*.check.json"):
-        path.write_text("{")
+        path.write_text(path.read_text()[:-3])
     found = wf.check(model_of("bert"), CASES["bert"].inputs(), **how)
-    assert "delete it" in found.findings[0].text
+    whole = wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"])
+    assert plain_of(found) == plain_of(whole)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="is a file"):
         wf.check(model_of("bert"), CASES["bert"].inputs(), checks=["sinks"], cache=tmp_path / "file")

@@ -204,7 +204,7 @@ def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytes
     from whyformer.checks import randomisation as randomised
 
     model = odd_model()
-    before, write, writes = bits(model), randomised._write, iter(range(1000))
+    before, write, writes = bits(model), randomised._set, iter(range(1000))
     parts = parts_of(model, lambda m: m(**CASES["bert"].inputs()))
 
     def impatient(*how: Any) -> None:
@@ -215,7 +215,7 @@ def test_ctrl_c_while_weights_are_put_back_waits_for_the_rest(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt), Redrawn(model) as drawn:
         for number, part in enumerate(parts):
             drawn.draw(part, number)
-        monkeypatch.setattr(randomised, "_write", impatient)
+        monkeypatch.setattr(randomised, "_set", impatient)
     assert bits(model) == before and drawn.held == 0
 
 

@@ -19,7 +19,7 @@ WRONG_USAGE = [
     (("explain", "text", "a", "--by", "letter"), "neither token nor word"),
     (("explain", "text", "a", "--batch-size", "0"), "batch-size"),
     (("explain", "text", "--file", "nowhere.txt"), "does not exist"),
-    (("explain", "image", "a.png"), "--model"),
+    (("explain", "image", "--model", "./nowhere/"), "give image files"),
     (("explain", "smell", "a.wav"), "No such command"),
     (("demo", "--out", "x.png"), "something.html"),
     (("frobnicate",), "No such command"),
@@ -33,6 +33,7 @@ ERRORS = [
     (("explain", "text", "a", "--scalar", "loss"), "scalar='loss' of Explainer.explain is not allowed: give"),
     (("explain", "text", "a", "--model", "./nowhere/"), "there is no folder"),
     (("explain", "image", "nowhere.png", "--model", "./nowhere/"), "does not exist"),
+    (("explain", "image", "nowhere.png"), "does not exist"),
     (("methods", "grad_sm"), "Did you mean 'grad_sam'"),
     (("capture", "--model", "./nowhere/"), "there is no folder"),
 ]

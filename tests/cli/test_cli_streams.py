@@ -66,6 +66,13 @@ def test_a_caption(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "why.html").read_text(encoding="utf-8").count('<section class="wf-view">') == 2
 
 
+def test_attention_of_what_is_read_and_written(folder: Path) -> None:
+    shown = run("attention", "what is this", "--model", folder / "t5", "--what", "streams", "--head", 0).stdout
+    for kind in ("source self-attention", "target self-attention", "target looks at source"):
+        assert kind in shown
+    assert "rows: target; columns: source" in shown and "site -1 of each kind, head 0" in shown
+
+
 def test_a_question_and_its_answer(folder: Path) -> None:
     found = json.loads(
         run(

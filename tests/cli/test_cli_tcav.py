@@ -48,6 +48,19 @@ def test_folders_of_images(folders: Path) -> None:
     assert (folders / "bars.png").stat().st_size > 5000
 
 
+def test_relative_concepts_need_no_random_sets(folders: Path) -> None:
+    how = (
+        "--model", FOLDER, "-c", f"striped={folders / 'striped'}", "-c", f"dotted={folders / 'dotted'}",
+        "--inputs", folders / "zebras", "--target", "zebra-like", "--layer", 2,
+    )  # fmt: skip
+    code, text = _run(*how, "--relative", "--json")
+    assert code == 0, text
+    rows = json.loads(text[text.index("{") :])["rows"]
+    assert [(row["concept"], row["versus"]) for row in rows] == [("striped", "dotted"), ("dotted", "striped")]
+    code, text = _run(*how)
+    assert code == 2 and "--relative" in text
+
+
 def test_files_of_texts(tmp_path: Path) -> None:
     for name, line in (("good", "great film {}"), ("inputs", "I liked film {}"), ("random/a", "film {}"),
                        ("random/b", "{} people"), ("random/c", "at {} on monday")):  # fmt: skip

@@ -24,7 +24,7 @@ class Linear(nn.Module):
         return out
 
 
-PLAIN = {"jitter": 0, "scale": 0, "tv": 0, "bounded": False, "optimizer": "gradient"}
+PLAIN = {"jitter": 0, "scale": 0, "l2": 0, "tv": 0, "bounded": False, "optimizer": "gradient"}
 
 
 @pytest.mark.parametrize("fourier", [True, False])
@@ -43,11 +43,34 @@ def test_plain_steps_follow_the_gradient() -> None:
 
 def test_penalties_do_what_they_say() -> None:
     assert float(total_variation(torch.full((1, 3, 8, 8), 0.7))) == 0
-    how = {"size": (8, 8), "steps": 30, "fourier": False, **PLAIN}
+    steps = torch.zeros(1, 3, 4, 4)
+    steps[..., 2:] = 0.5  # one edge of four pixels, in three colours
+    assert float(total_variation(steps)) == pytest.approx(3 * 4 * 0.5)
     model = Linear()
-    free = wf.activation_maximization(model, 0, **how)
-    held = wf.activation_maximization(model, 0, **{**how, "l2": 20.0})
-    assert held.value < free.value
+    how = {"size": (8, 8), "fourier": False, "steps": 200, "lr": 0.5}
+    for weight in (0.1, 0.4):  # max w·x + b - λ‖x‖² is at x = w/2λ, and ‖x‖² is a sum
+        found = wf.activation_maximization(model, 0, **{**PLAIN, **how, "l2": weight})
+        w = model.head.weight[0].detach()
+        best = float(w.square().sum()) / (2 * weight) + float(model.head.bias[0].detach())
+        assert found.value == pytest.approx(best, rel=1e-3)
+        assert found.penalties["l2·‖x‖²"] == pytest.approx(float(w.square().sum()) / (4 * weight), rel=1e-3)
+
+
+def test_the_weight_of_a_penalty_is_seen_in_the_picture() -> None:
+    def picture(l2: float, tv: float) -> torch.Tensor:
+        found = wf.activation_maximization(textures.model(), 0, l2=l2, tv=tv, steps=15, seed=1)
+        return torch.from_numpy(found.image / 255).movedim(2, 0)
+
+    free, pale, smooth = (picture(*weights) for weights in ((0, 0), (0.1, 0), (0, 0.05)))
+    assert free.std() > 1.25 * pale.std()
+    assert total_variation(free) > 1.5 * total_variation(smooth)
+
+
+def test_it_shows_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    wf.activation_maximization(textures.model(), "zebra-like", steps=3).show()
+    shown = capsys.readouterr().out
+    assert "what raises class zebra-like" in shown and "in 3 steps" in shown
+    assert "l2·‖x‖² = " in shown and "64 × 64 pixels" in shown and "activation, against step" in shown
 
 
 def test_checkerboard_sees_the_grid() -> None:
@@ -95,6 +118,7 @@ def test_text_becomes_tokens(tmp_path) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     "change",
     [{"steps": 0}, {"lr": 0}, {"tv": -1}, {"scale": 1}, {"optimizer": "magic"}, {"unit": ("neuron", 1)},
+     {"jitter": float("inf")}, {"jitter": float("nan")}, {"jitter": -1}, {"l2": -1}, {"l2": float("inf")},
      {"unit": ("neuron", 1, 9999)}, {"unit": "zebra"}, {"unit": None}],
 )  # fmt: skip
 def test_bad_options_are_refused(change: dict[str, object]) -> None:

@@ -108,7 +108,7 @@ def test_the_model_comes_back_unchanged() -> None:
     assert {name: p.requires_grad for name, p in model.named_parameters()} == before
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
     with pytest.raises(UnknownName):
-        wf.tcav(model, random_sets=[], target="zebra", **how)
+        wf.tcav(model, random_sets=textures.random_sets(3, 6), target="zebra", **how)
     assert [len(m._forward_hooks) for m in model.modules()] == hooks
 
 
@@ -144,6 +144,25 @@ def test_what_was_not_tested_is_not_called_insignificant() -> None:
     )  # fmt: skip
     page = found.to_html()
     assert "not tested" in page and "n.s." not in page and "none of them" not in page
+    assert any("Give 120 or more" in w for w in found.warnings)
+
+
+def test_relative_concepts_need_no_random_sets() -> None:
+    """Told apart along one feature, which the first logit has; or by nothing: tested against shuffled examples."""
+    model = Features()
+    nn.init.zeros_(model.head.weight)
+    nn.init.ones_(model.head.weight[0, :1])
+    how = {"layer": "features", "class_inputs": _cloud(50), "target": 0, "relative": True, "pooling": "flat"}
+    apart = wf.tcav(
+        model, concepts={"up": _cloud(1, 200) + torch.tensor([3.0, 0, 0, 0]), "down": _cloud(2, 200)}, **how
+    )
+    assert apart["up|down"].significant and apart["up|down"].mean == 1 and apart["down|up"].mean == 0
+    assert len(apart.random) == 20 and 0.2 < np.mean(apart.random) < 0.8
+    assert not apart.warnings and "shuffled" in apart.to_html() and "random |" not in apart.to_html()
+    alike = wf.tcav(model, concepts={"a": _cloud(3, 200), "b": _cloud(4, 200)}, **how)
+    assert not any(row.significant for row in alike.rows)
+    with pytest.raises(BadInput, match="relative=True"):
+        wf.tcav(model, concepts={"up": _cloud(1, 200)}, **{**how, "relative": False})
 
 
 # Small models

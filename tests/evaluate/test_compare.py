@@ -122,18 +122,19 @@ def test_a_broken_method_does_not_lose_the_others(monkeypatch: pytest.MonkeyPatc
 
 
 def test_everything_is_kept_on_disk(tmp_path: Path) -> None:
-    first = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
     calls: list[int] = []
     handle = explainer().model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
     try:
+        first = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+        calls.clear()
         again = explainer().compare(TEXTS, methods=METHODS, cache=tmp_path)
+        assert sum(calls) == len(TEXTS)  # what is predicted has to be known
+        more = explainer().compare(TEXTS, methods=[*METHODS, "attention_rollout"], cache=tmp_path)
     finally:
         handle.remove()
     assert first.variants > 0 and again.variants == 0
-    assert sum(calls) == len(TEXTS)  # what is predicted has to be known
     assert again.values == first.values
     assert again.rows[:-2] == first.rows[:-2]
-    more = explainer().compare(TEXTS, methods=[*METHODS, "attention_rollout"], cache=tmp_path)
     assert 0 < more.variants < first.variants
 
 

@@ -16,10 +16,11 @@ from tests.evaluate.games import together
 from tests.models import CASES
 from tests.support import folders
 from whyformer.demo import load_sentiment
-from whyformer.engines.perturbation.game import Store, digest, weights_digest
+from whyformer.engines.perturbation.game import Store
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import greedy
+from whyformer.loan.fingerprint import digest, weights_digest
 
 TEXTS = ["a witty, seductive movie", "This is so boring"]
 

@@ -17,8 +17,9 @@ from tests.references.metrics import optimus
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
+from whyformer.evaluate.contender import wanted
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.recommend import ANY, _alone
+from whyformer.evaluate.recommend import ANY, BUDGET, _affordable, _alone
 
 TEXTS = [
     "a witty, seductive movie",
@@ -135,6 +136,36 @@ def test_best_can_be_explained_with() -> None:
     per_instance = chosen("instance").best
     assert len(per_instance) == len(TEXTS)
     explainer().explain(TEXTS[1], **per_instance[1])
+
+
+def test_what_nobody_named_is_bounded_and_what_was_left_out_is_named() -> None:
+    case = CASES["bert"]
+    model = case.build(None)
+    ids = torch.randint(5, 90, (4, 10), generator=torch.Generator().manual_seed(0))
+    how: dict[str, Any] = {"replace": 3, "spaces": [], "report": False, "progress": False}
+    result = wf.recommend(model, {"input_ids": ids}, budget=20, **how)
+    left_out = {name for name, reason in result.excluded.items() if reason.startswith("left out")}
+    assert {"shap", "integrated_gradients", "smooth_grad"} <= left_out
+    assert not left_out & {"raw_attention", "generic_attention", "attention_rollout"}
+    assert "budget=20" in result.excluded["shap"] and "10 units" in result.excluded["shap"]
+    named = wf.recommend(model, {"input_ids": ids}, budget=1, methods=["smooth_grad"], **how)
+    assert named.candidates == 1 and not named.excluded, "what was named is run"
+
+
+def test_the_budget_pays_for_short_inputs_and_is_checked() -> None:
+    class Inputs:
+        def __init__(self, units: int) -> None:
+            self.units = [range(units)] * 2
+
+    def names(units: int, budget: int | None) -> set[str]:
+        games: Any = Inputs(units)
+        return {entry.name for entry in _affordable(wanted(None), games, budget)[0]}
+
+    everything = {entry.name for entry in wanted(None)}
+    assert names(60, BUDGET) == names(5000, None) == everything
+    assert {"attention_flow", "occlusion"} <= everything - names(5000, BUDGET)
+    with pytest.raises(BadInput, match="budget"):
+        explainer().recommend(TEXTS, budget=0)
 
 
 def test_leave_one_out_is_excluded_and_shown_beside() -> None:

@@ -19,13 +19,13 @@ INPUTS = {"input_ids": randint(5, 90, 7, 6)}
 
 
 @contextmanager
-def room_for(model: torch.nn.Module, most: int) -> Iterator[list[int]]:
+def room_for(model: torch.nn.Module, most: list[int]) -> Iterator[list[int]]:
     """The model runs out of memory with more than ``most`` inputs; yields the sizes it was asked for."""
     asked: list[int] = []
 
     def refuse(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         asked.append(len(kwargs["input_ids"]))
-        if asked[-1] > most:
+        if asked[-1] > most[0]:
             raise torch.OutOfMemoryError("tried to allocate 1.00 TiB")
 
     hook = model.register_forward_pre_hook(refuse, with_kwargs=True)
@@ -41,7 +41,7 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(method: str) -> None:
     explainer = wf.Explainer(model)
     targets = [0, 1, 2, 2, 0, 0, 1]
     expected = explainer.explain(INPUTS, method=method, target=targets)
-    with room_for(model, 3) as asked:
+    with room_for(model, [3]) as asked:
         found = explainer.explain(INPUTS, method=method, target=targets, batch_size=6)
     assert asked.count(6) == 1, "what was learned once holds for the rest"
     assert [e.target.index for e in found] == targets
@@ -53,8 +53,12 @@ def test_a_batch_that_does_not_fit_is_halved_until_it_does(method: str) -> None:
 def test_a_single_input_that_does_not_fit_is_refused_with_what_to_do() -> None:
     model = CASES["bert"].build("sdpa")
     explainer = wf.Explainer(model)
-    explainer.explain(INPUTS, method="generic_attention", target=1)  # studied while there was room
-    with room_for(model, 0) as asked, pytest.raises(NotOffered, match=r"half precision.*1\.00 TiB"):
-        explainer.explain(INPUTS, method="generic_attention", target=1, batch_size=4)
+    room = [99]
+    with room_for(model, room) as asked:
+        explainer.explain(INPUTS, method="generic_attention", target=1)  # studied while there was room
+        room[0] = 0
+        asked.clear()
+        with pytest.raises(NotOffered, match=r"half precision.*1\.00 TiB"):
+            explainer.explain(INPUTS, method="generic_attention", target=1, batch_size=4)
     assert asked == [4, 2, 1, 1], "once more, to see whether anything else would fit"
     assert explainer.explain(INPUTS, method="generic_attention", target=1), "and the model is as it was"

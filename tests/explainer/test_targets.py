@@ -43,6 +43,16 @@ def test_labels_that_exclude_each_other_share_one_probability() -> None:
     assert found[0].value == pytest.approx(model(**text()).logits.detach().softmax(1)[0, 2].item(), abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", [{}, {"problem_type": "multi_label_classification"}], ids=["one of them", "each"])
+def test_a_log_probability_is_the_logarithm_of_the_probability(kind: dict[str, Any]) -> None:
+    model = bert("SequenceClassification", **kind)
+    how: dict[str, Any] = {"method": "input_x_gradient", "target": 2}
+    plain = wf.explain(model, text(), scalar="probability", **how)
+    for row, explanation in enumerate(wf.explain(model, text(), scalar="log_probability", **how)):
+        assert explanation.value == pytest.approx(np.log(plain[row].value), abs=1e-5)
+        np.testing.assert_allclose(explanation.scores, plain[row].scores / plain[row].value, atol=1e-5)
+
+
 def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
     """The module that an error says how to write, written as it says, with other places put into its last line."""
     message = str(error)
@@ -58,10 +68,21 @@ def advised(error: BaseException, model: nn.Module, *places: int) -> nn.Module:
     return module(model)
 
 
+class Bare(nn.Module):
+    """A model of transformers inside one of one's own: nothing about it is known by name."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
+
+
 @pytest.mark.parametrize("head", ["MaskedLM", "TokenClassification"])
 def test_one_output_per_token_is_explained_at_one_of_them(head: str) -> None:
     """The refusal says how, and what it says works: the row that is read is the position's own."""
-    model = bert(head)
+    model = Bare(bert(head))
     inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
     with pytest.raises(errors.NotOffered, match=r"logits\[:, position\]") as refused:
         wf.explain(model, inputs)
@@ -123,7 +144,7 @@ def test_as_many_answers_as_tokens(method: str) -> None:
 
 def test_a_start_and_an_end_are_two_answers() -> None:
     """What the error says to write keeps the token types: the explained value is the model's own."""
-    model = bert("QuestionAnswering", num_labels=2)
+    model = Bare(bert("QuestionAnswering", num_labels=2))
     inputs = text() | {"token_type_ids": torch.ones_like(text()["input_ids"])}
     with pytest.raises(errors.NotOffered, match=r"start_logits\[:, \[position\]\]") as refused:
         wf.explain(model, inputs)
@@ -331,7 +352,7 @@ def test_deleted_tokens_move_the_position() -> None:
     with wf.Explainer(model).session({"input_ids": ids}, target=target) as session:
         run = session.run([0])
         there = np.array([[True, False, True], [False, True, True], [True, True, False]])
-        variants = Deleted(run.batch, "input_ids", [1, 3, 7]).batch(there)
+        variants = Deleted(run.batch, "input_ids", [(1,), (3,), (7,)]).batch(there)
     assert variants.positions == (4, 4, 5)
 
 

@@ -230,5 +230,5 @@ def test_models_without_heads_are_refused() -> None:
 
 
 def test_token_importance_needs_one_stream() -> None:
-    with pytest.raises(NotOffered, match="one stream"):
+    with pytest.raises(NotOffered, match="which stream asks which"):
         head_importance(model_of("swin"), CASES["swin"].inputs(), per="token")

@@ -163,6 +163,16 @@ def test_compared_and_shown(model: GraphTransformer, graphs: list[Graph], capsys
     assert "occlusion" in comparison.to_html()
 
 
+@pytest.mark.parametrize("method", ["generic_attention", "input_x_gradient"])
+def test_checked(model: GraphTransformer, graphs: list[Graph], method: str) -> None:
+    checkup = wf.check(model, graphs, checks=["invariance", "stability"], method=method, target=1, progress=False)
+    assert set(checkup.results) == {"invariance", "stability"}
+    invariance: Any = checkup.results["invariance"]
+    assert invariance.company < 1e-4
+    # A shift that the model takes back leaves attention alone, and input × gradient not.
+    assert (invariance.shift < 1e-3) == (method == "generic_attention")
+
+
 def test_what_is_wrong_with_an_input_is_said_by_its_own_kind(model: GraphTransformer, graphs: list[Graph]) -> None:
     with pytest.raises(BadInput, match=r"inputs\[1\].*no nodes"):
         wf.explain(model, [graphs[0], Graph((), torch.zeros(0, WIDTH))])

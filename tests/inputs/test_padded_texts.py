@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models.case import seeded
+from tests.models.kinds import KINDS
 from tests.support import folders
 
 TEXTS = ["the movie was so good .", "i like it", "boring"]
@@ -98,3 +99,22 @@ def test_types_that_an_encoder_decoder_does_not_know(tmp_path: Path) -> None:
     sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
     model = seeded(lambda: hf.T5ForConditionalGeneration(hf.T5Config(vocab_size=len(tokenizer), **sizes)))
     assert wf.explain(model, "i like it", processor=tokenizer, method="raw_attention")
+
+
+@pytest.mark.parametrize("name", ["layoutlm", "layoutlmv3"])
+def test_boxes_of_words_go_with_their_tokens(name: str) -> None:
+    case = KINDS[name].case
+    model, inputs = case.build(case.implementations[0]), case.inputs()
+    assert isinstance(inputs, dict)
+    count = int(inputs["attention_mask"][1].sum())
+    modality, batch, _ = wf.Explainer(model).prepare(inputs)
+    trimmed = modality.trimmed(batch.select([1])).tensors
+    assert {k: tuple(v.shape[:2]) for k, v in trimmed.items()} == dict.fromkeys(inputs, (1, count))
+    explanation = wf.explain(model, inputs, method="occlusion", replace="delete", target=0)[1]
+    with torch.no_grad():
+        alone = {k: v[1:, :count] for k, v in inputs.items()}
+        for gone in range(count):
+            rest = [i for i in range(count) if i != gone]
+            drop = model(**alone).logits[0, 0] - model(**{k: v[:, rest] for k, v in alone.items()}).logits[0, 0]
+            if not explanation.units.special[gone]:
+                assert explanation.scores[gone] == pytest.approx(float(drop), abs=1e-5)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from tests.models import CASES, LEAKY, UNUSUAL, WITHOUT_ATTENTION
 from tests.models.case import BATCH, CLASSES, HEADS, LAYERS, WIDTH, Build, Case, Inputs, randn
 from tests.models.hf import CONTROL, ENCODER, VOCAB, hf, hf_case, image, last_logits, text
@@ -63,6 +65,17 @@ def many(name: str, build: Build, inputs: Any) -> Case:
 def other(name: str, build: Build, inputs: Any = text, **how: Any) -> Case:
     """A model whose attention is not all there is, or not there."""
     return hf_case(name, build, inputs, implementations=(None,), self_only=False, **how)
+
+
+def masked() -> Inputs:
+    inputs = text()
+    inputs["input_ids"][:, 3] = 4
+    return inputs
+
+
+def choices() -> Inputs:
+    """Two for each of two prompts."""
+    return {name: torch.stack([tensor, tensor.flip(0)], 1) for name, tensor in text().items()}
 
 
 def steps() -> Inputs:
@@ -124,7 +137,8 @@ MORE = [
     many("deformable_detr", hf("DeformableDetrForObjectDetection", **DEFORMABLE), large_picture),
     many("bert_tokens", hf("BertForTokenClassification", **ENCODER), text),
     many("bert_question", hf("BertForQuestionAnswering", **(ENCODER | {"num_labels": 2})), text),
-    many("bert_masked", hf("BertForMaskedLM", **ENCODER), text),
+    many("bert_masked", hf("BertForMaskedLM", mask_token_id=4, **ENCODER), masked),
+    many("bert_choice", hf("BertForMultipleChoice", **ENCODER), choices),
     many("electra_discriminator", hf("ElectraForPreTraining", **ENCODER), text),
     many("wav2vec2_ctc", hf("Wav2Vec2ForCTC", **SOUND), wave),
     many("segformer_segmentation", hf("SegformerForSemanticSegmentation", **SEGFORMER), pixels),

@@ -103,6 +103,19 @@ def test_a_model_that_asks_for_gradients_is_refused_where_they_are_on() -> None:
     assert wf.explain(model, {"input_ids": IDS}, method="attention_rollout", target=0)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_record_is_held_to_a_plain_pass(model: nn.Module, grad: bool) -> None:
+    with pytest.raises(NotOffered, match="says something else while it is looked into"):
+        wf.Explainer(model).record(PADDED, grad=grad)
+    whole = {name: tensor[:1] for name, tensor in PADDED.items()}
+    assert len(wf.Explainer(model).record(whole, grad=grad).sites) == 2
+
+
+def test_a_record_of_a_model_that_answers_differently_each_time_is_refused() -> None:
+    with pytest.raises(NotOffered, match="differently each time"):
+        wf.Explainer(Asking("calls").eval()).record({"input_ids": IDS})
+
+
 def test_a_model_that_answers_differently_each_time_is_refused() -> None:
     with pytest.raises(NotOffered, match="differently each time"):
         wf.explain(Asking("calls").eval(), {"input_ids": IDS}, method="attention_rollout", target=0)

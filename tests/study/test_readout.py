@@ -181,26 +181,38 @@ def test_a_rule_found_on_one_input_holds_for_others_or_is_not_kept(method: str, 
     torch.testing.assert_close(torch.from_numpy(explanation.scores), expected, rtol=1e-4, atol=1e-5)
 
 
-class OfTheBrightest(nn.Module):
-    """Reads the patch whose vector is the largest: not the same one in every picture."""
+class OfOnePatch(nn.Module):
+    """Reads one patch, not the same in every picture: that of the largest vector, or one by the picture's mean."""
 
-    def __init__(self) -> None:
+    def __init__(self, by: str) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.patches, self.head = nn.Conv2d(3, 16, 8, 8), nn.Linear(16, 3)
+        self.by, self.patches, self.head = by, nn.Conv2d(3, 16, 8, 8), nn.Linear(16, 3)
         layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = self.patches(pixel_values).flatten(2).transpose(1, 2)
-        logits: Tensor = self.head(self.encoder(x)[torch.arange(len(x)), x.norm(dim=2).argmax(1)])
+        mean = (pixel_values.mean((1, 2, 3)) > 0).long()
+        row = mean if self.by == "mean" else x.norm(dim=2).argmax(1)
+        logits: Tensor = self.head(self.encoder(x)[torch.arange(len(x)), row])
         return logits
 
 
-def test_a_row_that_moves_with_the_picture_is_refused_where_its_gradient_shows() -> None:
-    generator = torch.Generator().manual_seed(0)
-    pictures = torch.randn(8, 3, 16, 16, generator=generator)
-    explainer = wf.Explainer(OfTheBrightest().eval())
-    explainer.explain({"pixel_values": pictures[:1]}, method="generic_attention", target=0)
+PICTURES = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "raw_attention", "generic_attention"])
+def test_a_row_that_moves_with_the_picture_is_refused_with_gradients_or_without(method: str) -> None:
+    model = OfOnePatch("largest").eval()
     with pytest.raises(CaptureError, match="by what stands there"):
-        explainer.explain({"pixel_values": pictures}, method="generic_attention", target=0)
+        wf.explain(model, {"pixel_values": PICTURES[:1]}, method=method, target=0)
+    for other in ("occlusion", "input_x_gradient"):  # nothing is read at rows
+        assert len(wf.explain(model, {"pixel_values": PICTURES}, method=other, target=0)) == len(PICTURES)
+
+
+def test_a_row_that_stays_as_the_picture_is_turned_is_refused_where_its_gradient_shows() -> None:
+    explainer = wf.Explainer(OfOnePatch("mean").eval())
+    explainer.explain({"pixel_values": PICTURES[:1]}, method="generic_attention", target=0)
+    with pytest.raises(CaptureError, match="by what stands there"):
+        explainer.explain({"pixel_values": PICTURES}, method="generic_attention", target=0)

@@ -1,4 +1,4 @@
-"""Gradients of attention are the slope of the score, or they are refused."""
+"""Gradients of attention, and of the input, are the slope of the score, or they are refused."""
 
 from __future__ import annotations
 
@@ -111,6 +111,61 @@ def test_methods_that_need_no_such_gradient_say_what_they_say_without(how: str) 
         plain, hidden = (wf.explain(Layers(h, (0, 1)).eval(), IDS, method=method, target=0) for h in ("", how))
         for one, other in zip(plain, hidden, strict=True):
             np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+
+
+INPUT_METHODS = ["input_x_gradient", "integrated_gradients", "saliency", "smooth_grad", "attn_lrp", "cp_lrp"]
+
+
+@pytest.mark.parametrize("at", PLACES)
+@pytest.mark.parametrize("method", INPUT_METHODS)
+def test_an_input_gradient_that_misses_a_part_is_refused(method: str, at: tuple[int, ...]) -> None:
+    model = Layers("detach", at).eval()
+    for _ in range(2):  # what was refused is not remembered as held
+        with pytest.raises(NotOffered, match=r"gradient at the input is not the slope .* detach\(\)"):
+            wf.explain(model, IDS, method=method, target=0)
+
+
+@pytest.mark.parametrize("method", INPUT_METHODS[:-2])
+def test_an_input_gradient_that_is_turned_around_is_refused(method: str) -> None:
+    with pytest.raises(NotOffered, match="gradient at the input is not the slope"):
+        wf.explain(Layers("reversed", (1,)).eval(), IDS, method=method, target=0)
+
+
+class Pixels(nn.Module):
+    """Patches of a picture through attention; ``cut``: what is detached, half of it or what adds up to nothing."""
+
+    def __init__(self, cut: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cut, self.patches, self.head = cut, nn.Conv2d(3, 16, 4, 4), nn.Linear(16, 3)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = self.patches(pixel_values).flatten(2).transpose(1, 2)
+        if self.cut == "half":
+            x = torch.cat([x[..., :8].detach(), x[..., 8:]], -1)
+        if self.cut == "nothing":
+            largest = x.amax(-1, keepdim=True).detach()
+            x = (x - largest) + largest
+        logits: Tensor = self.head(self.layer(x).mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("method", INPUT_METHODS)
+def test_pixels_are_held_to_it_and_a_detached_constant_is_none(method: str) -> None:
+    pictures = {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
+    with pytest.raises(NotOffered, match="gradient at the input is not the slope"):
+        wf.explain(Pixels("half").eval(), pictures, method=method, target=0)
+    plain, shifted = (wf.explain(Pixels(cut).eval(), pictures, method=method, target=0) for cut in ("", "nothing"))
+    if method in INPUT_METHODS[:-2]:  # rules see the two sums
+        for one, other in zip(plain, shifted, strict=True):
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-4)
+
+
+def test_an_input_slope_is_measured_once_per_model() -> None:
+    explainer = wf.Explainer(Layers("").eval())
+    spent = [explainer.explain(IDS, method="input_x_gradient", target=0)[0].cost.setup_forwards for _ in range(2)]
+    assert spent[0] > spent[1] == 0
 
 
 @pytest.mark.parametrize("method", ["input_x_gradient", "integrated_gradients", "saliency"])

@@ -33,6 +33,31 @@ def tokenizer(eos: int = 2, masked: bool = True, **more: int) -> Any:
     )
 
 
+PLACES = "[PAD] [CLS] [SEP] [UNK] [MASK] where who is anna bob ben lives in paris rome and works .".split()
+
+
+@cache
+def pair_tokenizer() -> Any:
+    """Texts and pairs as BERT has them, with token types."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(PLACES)}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        mask_token="[MASK]",
+    )
+
+
 def picture(height: int = 40, width: int = 60) -> Any:
     from PIL import Image
 

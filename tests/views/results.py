@@ -12,6 +12,7 @@ from tests.views import samples
 from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.result import CheckUp, Finding
+from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
 from whyformer.evaluate.compare import ComparedMethod, Comparison, MetricScore
 from whyformer.evaluate.recommend import Choice, Outcome, Recommendation
@@ -26,6 +27,7 @@ from whyformer.heads import (
     PruningCurve,
     SyntacticHeads,
 )
+from whyformer.language.citations import Citations, SourceSentence
 from whyformer.result import Result
 from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
 from whyformer.types import Cost, Explanation, Generation, Target
@@ -33,7 +35,7 @@ from whyformer.types import Cost, Explanation, Generation, Target
 NAN = float("nan")
 COST = Cost(forwards=1, backwards=1, seconds=0.0123)
 PATHS = ("model.layers.0.attention", "model.layers.1.attention", "model.layers.2.attention")
-MODEL = "BertForSequenceClassification"
+BERT = "BertForSequenceClassification"
 LAYERS, HEADS = 3, 4
 
 
@@ -74,7 +76,7 @@ def head_importance() -> HeadImportance:
         direction=table(2, signed=True),
         cost=COST,
         warnings=("5 inputs say little.",),
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -93,7 +95,7 @@ def pruning_curve(seed: int = 0) -> PruningCurve:
         name="gradient, least first" if seed == 0 else f"random, seed {seed}",
         heads=11,
         cost=COST,
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -129,7 +131,7 @@ def head_roles() -> HeadRoles:
 def layer_profile() -> LayerProfile:
     draws = np.random.default_rng(8).random((6, 4, LAYERS)).astype(np.float32)
     draws[:, 3] = np.nan
-    return LayerProfile(draws, PATHS, 6, COST, ("6 inputs say little.",), MODEL)
+    return LayerProfile(draws, PATHS, 6, COST, ("6 inputs say little.",), BERT)
 
 
 def circuits() -> Circuits:
@@ -144,7 +146,7 @@ def direct_shares() -> DirectShares:
     shares = np.stack([table(12, signed=True), table(13, signed=True)])
     value = np.array([1.5, -0.5], np.float32)
     rest = (value - np.nansum(shares, (1, 2))).astype(np.float32)
-    return DirectShares(shares, rest, value, (Target(1, "positive"), Target(0, "negative")), PATHS, COST, MODEL)
+    return DirectShares(shares, rest, value, (Target(1, "positive"), Target(0, "negative")), PATHS, COST, BERT)
 
 
 def syntactic_heads() -> SyntacticHeads:
@@ -192,7 +194,9 @@ def maximized() -> Maximized:
     rows, columns = np.mgrid[0:32, 0:32]
     image = np.stack([rows * 8, columns * 8, 255 - rows * 4 - columns * 4], -1).astype(np.uint8)
     history = tuple(float(x) for x in 5 - 4 * np.exp(-np.arange(40) / 10))
-    return Maximized("class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), MODEL)
+    return Maximized(
+        "class 'zebra'", 4.8, history, image, (), 1.07, 0.9, {"steps": 40, "seed": 0}, ("grid",), BERT, {"l2": 0.3}
+    )
 
 
 def row_attention() -> RowAttention:
@@ -219,7 +223,7 @@ def corpus_explanation() -> CorpusExplanation:
         signed=True,
         warnings=("mind the gap",),
         seconds=1.5,
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -280,7 +284,7 @@ def comparison() -> Comparison:
         inputs=2,
         variants=30,
         warnings=("2 inputs say little.",),
-        model=MODEL,
+        model=BERT,
         options={"aopc": {"value": "logit"}},
     )
 
@@ -302,7 +306,7 @@ def recommendation() -> Recommendation:
         chosen_on=12,
         reported_on=8,
         warnings=("few inputs",),
-        model=MODEL,
+        model=BERT,
     )
 
 
@@ -328,7 +332,7 @@ def check_up() -> CheckUp:
         "randomisation": Randomisation("generic_attention", stages, 0.1, 0.2, 3.5, (0.1, 0.2)),
     }
     return CheckUp(
-        model=MODEL,
+        model=BERT,
         method="generic_attention",
         inputs=1,
         findings=(
@@ -339,6 +343,41 @@ def check_up() -> CheckUp:
         seed=3,
         seconds=1.5,
     )
+
+
+def citations() -> Citations:
+    documents = ("The lighthouse was built in 1847. Its keeper was Mary Holt.", "The bakery opens at six.")
+    sources = (
+        SourceSentence(0, "The lighthouse was built in 1847.", (0, 33)),
+        SourceSentence(0, "Its keeper was Mary Holt.", (34, 59)),
+        SourceSentence(1, "The bakery opens at six.", (0, 24)),
+    )
+    nan = float("nan")
+    return Citations(
+        question="Who kept the lighthouse?",
+        answer="Mary Holt did. She liked tea.",
+        spans=((0, 14), (15, 29)),
+        names=("lighthouse", "bakery"),
+        texts=documents,
+        sources=sources,
+        log_probabilities=np.array([-3.5, -9.25]),
+        scores=np.array([[0.5, 2.0, 0.125], [0.25, 0.5, 0.375]]),
+        drops=np.array([[0.75, 6.5, nan], [nan, 0.125, -0.25]]),
+        document_scores=np.array([[2.5, 0.125], [0.75, 0.375]]),
+        document_drops=np.array([[8.0, -0.5], [0.25, 0.0]]),
+        method="attn_lrp",
+        model="LlamaForCausalLM",
+        top=2,
+        cost=Cost(12, 2, 1.5),
+        warnings=("no document supports 'She liked tea.'.",),
+    )
+
+
+def retrained_attention() -> RetrainedAttention:
+    names = [(name, NAN) for name in (MODEL, CONTROL, UNIFORM)] + [("adversary", w) for w in (0.0, 0.1)]
+    twins = [TrainedModel(name, w, 0.9, 0.85, 0.95, 0.89, i / 20, i / 10) for i, (name, w) in enumerate(names)]
+    guides = [TrainedModel(name, NAN, 0.8, 0.7, 0.9, 0.79, 0.1, NAN) for name in GUIDES]
+    return RetrainedAttention((*twins, *guides), 80, 20, BERT, 0.1, {"epochs": 3, "seed": 0}, COST, ("mind the gap",))
 
 
 ALL: dict[type[Result], Callable[[], Any]] = {
@@ -362,4 +401,6 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     Comparison: comparison,
     Recommendation: recommendation,
     CheckUp: check_up,
+    RetrainedAttention: retrained_attention,
+    Citations: citations,
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,9 @@ from tests.views import samples
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.types import Record, Site
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
-from whyformer.views.view import HeadColours, Matrix, View
+from whyformer.views.facts import short
+from whyformer.views.terminal.page import text
+from whyformer.views.view import HeadColours, Matrix, Page, View
 
 
 def matrices(view: View) -> list[Matrix]:
@@ -82,6 +87,76 @@ def test_more_positions_than_cells_keep_their_largest_weight_and_say_so() -> Non
     assert "share" not in heads_grid(samples.encoder_record()).caption
 
 
+def test_numbers_are_written_into_cells_of_every_backend(tmp_path: Path) -> None:
+    record = samples.encoder_record()
+    names = ["[CLS]", "so", "extraordinarily", "[SEP]"]
+    view = attention_map(record, 0, 1, names, values=True)
+    weights = record.sites[0].attention_BHQK[0, 1].numpy()
+    shown, html, drawn = text(Page("", (view,))), view.to_html(), [t.get_text() for t in view.plot().axes[0].texts]
+    for weight in map(short, weights.ravel().tolist()):
+        assert weight in shown and f">{weight}</text>" in html and weight in drawn
+    assert "extraordinarily" in html and "extraordinarily" in drawn and "extraordinaril" in shown
+    lines = [line for line in shown.splitlines() if short(float(weights[2, 0])) in line and "extraordinaril" in line]
+    assert len(lines) == 1 and "2" in lines[0].split()  # a number in place of a column's name that has no room
+    assert "a number is the share" in view.caption
+    assert not any(m.numbers for m in matrices(attention_map(record)))
+
+
+def test_numbers_are_drawn_however_many_maps_there_are() -> None:
+    wide = Record(
+        tuple(Site("a", "self", ("", ""), samples.attention(queries=20, keys=20)) for _ in range(2)), torch.zeros(1, 2)
+    )
+    view = heads_grid(wide, values=True)
+    numbers = [t for t in view.plot().axes[0].texts if re.fullmatch(r"\d\.\d\d|\de-\d+", t.get_text())]
+    assert len(numbers) == 4 * 400
+    assert "Numbers are left out" not in view.caption
+    crowded = Record((Site("a", "self", ("", ""), samples.attention(queries=21, keys=20)),), torch.zeros(1, 2))
+    view = attention_map(crowded, values=True)
+    assert not matrices(view)[0].numbers and "420 cells" in view.caption
+
+
+def test_scales_are_free_shared_full_or_named() -> None:
+    maps = torch.zeros(1, 2, 3, 3)
+    maps[0, 0], maps[0, 1] = torch.eye(3) * 0.2, torch.eye(3) * 0.8
+    record = Record((Site("a", "self", ("", ""), maps),), torch.zeros(1, 2))
+
+    def highs(scale: object) -> list[float]:
+        return [round(m.scale.high, 3) for m in matrices(heads_grid(record, scale=scale))]
+
+    assert highs("shared") == [0.8, 0.8] and highs("full") == [1, 1] and highs("free") == [0.2, 0.8]
+    assert highs((0.1, 0.5)) == [0.5, 0.5]
+    free = heads_grid(record, scale="free")
+    assert free.legend is None and "its own scale" in free.caption
+    assert [p.title for p in free.panels] == ["0.0, 0 to 0.2", "0.1, 0 to 0.8"]
+    shown = text(Page("", (attention_map(record, head=1, scale="full"),)))
+    assert "0 … 1  attention" in shown  # the terminal has a legend, too
+    assert "0 … 0.8  attention" in text(Page("", (attention_map(record, head=1),)))
+    assert relevance_map(samples.text(matrix=np.full((12, 12), 0.25)), scale=(0, 2.0), values=True).legend.high == 2  # type: ignore[union-attr]
+    for bad in ("wide", (1, 0), (0, float("inf")), (0,), 3):
+        with pytest.raises(BadInput, match="scale"):
+            heads_grid(record, scale=bad)
+
+
+def test_very_large_numbers_share_their_power_of_ten() -> None:
+    """Norms multiplied through many layers reach 8e14."""
+    cells = np.full((12, 12), 3.1e13)
+    cells[0, 1] = 8.1234e14
+    view = relevance_map(samples.text(matrix=cells), values=True)
+    assert "Numbers in the cells are times 1e14." in view.caption
+    shown, html = text(Page("", (view,))), view.to_html()
+    assert "8.12" in shown and "0.31" in shown and ">8.12</text>" in html and ": 8.1234e14</title>" in html
+    assert "8.123e14" in html and "e+" not in html.split("</style>")[1]  # the legend
+    drawn = [t.get_text() for t in view.plot().axes[0].texts]
+    assert drawn.count("8.12") == 1 and drawn.count("0.31") == 143
+
+
+def test_a_grid_with_labels_is_large() -> None:
+    view = heads_grid(samples.encoder_record(), labels=list("abcd"))
+    assert all(not m.small and m.column_labels == ("a", "b", "c", "d") for m in matrices(view))
+    assert view.columns == 2
+    assert "more columns" not in text(Page("", (view,)))
+
+
 def test_layers_with_fewer_heads_leave_room() -> None:
     sites = tuple(Site(f"{h}", "self", ("", ""), samples.attention(heads=h)) for h in (1, 3))
     view = heads_grid(Record(sites, torch.zeros(1, 2)))
@@ -91,8 +166,14 @@ def test_layers_with_fewer_heads_leave_room() -> None:
 def test_windows_count_as_one_input_each() -> None:
     maps = samples.attention(batch=6)
     site = Site("swin", "self", ("", ""), maps, windows=3)
-    (shown,) = matrices(attention_map(Record((site,), torch.zeros(2, 2)), head=0, row=1))
+    record = Record((site,), torch.zeros(2, 2))
+    view = attention_map(record, head=0, row=1)
+    (shown,) = matrices(view)
     np.testing.assert_array_equal(shown.values, maps[3, 0].numpy())
+    assert "the first of 3" in [fact.value for fact in view.facts]
+    assert "of windows the first" in heads_grid(record).facts[1].value
+    with pytest.raises(NotOffered, match="windows"):
+        heads_over_image(record, samples.image().units)
 
 
 def test_encoder_decoder_and_cross_maps() -> None:

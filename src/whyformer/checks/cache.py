@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from whyformer.engines.perturbation.game import Part, digest, weights_digest
-from whyformer.result import read_piece, write_piece
+from whyformer.loan.fingerprint import Part, digest, weights_digest
+from whyformer.result import is_whole, read_piece, write_piece
 from whyformer.version import __version__
 
 
@@ -28,7 +28,7 @@ class Cache:
         if self.folder is None:
             return make()
         path = self.folder / f"{digest(self._about, *map(_told, key))}.check.json"
-        if path.is_file():
+        if is_whole(path):
             return read_piece(kind, path)
         made = make()
         write_piece(made, path)

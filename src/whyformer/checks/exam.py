@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from whyformer.checks.cache import Cache
-from whyformer.engines.perturbation.game import Part, folder_of, weights_digest
+from whyformer.engines.perturbation.game import folder_of
 from whyformer.errors import NotOffered
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch
 from whyformer.inputs.table_schema import Table
+from whyformer.loan.fingerprint import Part, processor_digest, weights_digest
 from whyformer.registry import Method, get_method
 from whyformer.run import Run
 from whyformer.session import Session
@@ -75,16 +76,21 @@ class Exam:
                 "tensors of one prefix (decoder_input_ids)."
             )
         positions: Sequence[int | None] = batch.positions or [None] * batch.size
-        targets = [Target(int(t), position=p) for t, p in zip(self.target, positions, strict=True)]
+        wants = self.target if isinstance(self.target, list) else [self.target] * batch.size
+        targets = [
+            Target(t, position=p) if isinstance(t, int) else self.session.run([row]).targets[0]
+            for row, (t, p) in enumerate(zip(wants, positions, strict=True))
+        ]
         self.session.target = targets
         self.raw, self.inputs = None, {**batch.tensors, **batch.constants}
 
     def _about(self) -> Iterator[Part]:
         """All that findings depend on, besides the options of the checks."""
         yield weights_digest(self.explainer.model)
-        yield repr((self.explainer.attention_at, type(self.explainer.processor).__name__, self.modality.classes))
+        yield processor_digest(self.explainer.processor)
+        yield repr((self.explainer.attention_at, self.modality.classes))
         yield repr((self.wanted, sorted(self.options.items()), self.target, self.seed, self.raw is None))
-        yield repr(self.batch.positions)
+        yield repr((self.batch.positions, self.batch.spans))
         for name, tensor in self.batch.tensors.items():
             yield name
             yield tensor

@@ -16,6 +16,7 @@ from whyformer.capture.embeddings import ShiftEmbedding
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
+from whyformer.inputs.base import Source
 from whyformer.types import Explanation
 
 COMPANY = 1e-3  # relative difference that rounding explains
@@ -144,7 +145,8 @@ def _shifted(exam: Exam) -> list[Explanation] | None:
         return None
     amount = _amount(main, exam.seed)
     with _subtracted(model, amount):
-        return exam.explain({**exam.batch.tensors, modality.main: main + amount}, target=targets)
+        moved = exam.batch.with_tensors(**{modality.main: main + amount})
+        return exam.explain(Source(modality, moved, moved.size), target=targets)  # of its own kind, whoever knows that
 
 
 def _amount(numbers: Tensor, seed: int) -> Tensor:

@@ -16,13 +16,16 @@ from whyformer.borrow import known_about
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
 from whyformer.checks.result import Finding
+from whyformer.checks.twin import calls_of, require_whole, twin_of
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced
 from whyformer.errors import BadInput, NonFinite, NotOffered, one_of
+from whyformer.explainer import Explainer
+from whyformer.loan.turns import uninterrupted
 from whyformer.output import Output
 from whyformer.parameters import Count, OneOf
 
-# Weights drawn anew, part by part, inside the model itself, and put back.
+# Weights drawn anew, part by part, and put back.
 
 
 BY = ("block", "module")
@@ -45,19 +48,7 @@ def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "b
     those that were never called come last.
     """
     one_of("by", by, BY)
-    order: list[str] = []
-    names = {id(m): name for name, m in model.named_modules()}
-    handles = [
-        module.register_forward_hook(lambda m, *_: order.append(names[id(m)]))
-        for module in model.modules()
-        if module._parameters
-    ]
-    try:
-        with torch.no_grad():
-            forward(model)
-    finally:
-        for handle in handles:
-            handle.remove()
+    order = calls_of(model, forward)
     last_call = {name: i for i, name in enumerate(order)}
     groups: dict[str, list[str]] = {}
     rank: dict[str, int] = {}
@@ -74,9 +65,10 @@ def parts_of(model: nn.Module, forward: Callable[[nn.Module], Any], by: str = "b
 class Redrawn:
     """Draws parts of a model anew, and puts them back: ``with Redrawn(model) as drawn: drawn.draw(part, seed=1)``.
 
-    There is no second model. Of every tensor that is random at the moment the original is held, on the CPU: one part's
-    where parts go one by one, all of them at the end of a cascade. At the end, also after an exception or Ctrl-C, every
-    bit is what it was, and so is what is remembered about the model (study/study.py). Hold the model's lock meanwhile.
+    A drawn parameter gets other memory; the original's is left alone, so what is drawn in a twin (twin.py) is seen
+    nowhere else. Beside the weights there is what is random at the moment: one part where parts go one by one, all of
+    them at the end of a cascade. At the end, also after an exception or Ctrl-C, every bit is what it was, and so is
+    what is remembered about the model (study/study.py). Hold the model's lock meanwhile.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -87,6 +79,8 @@ class Redrawn:
                 raise NotOffered(f"{name} is not in memory (offloaded): its weights cannot be drawn anew and put back.")
         self.model = model
         self._parameters = dict(model.named_parameters())
+        if not self._parameters:
+            raise NotOffered("the model has no weights here that could be drawn anew: it is asked from outside.")
         self._originals: dict[str, Tensor] = {}
 
     def __enter__(self) -> Redrawn:
@@ -94,14 +88,15 @@ class Redrawn:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.restore()
-        facts = known_about(self.model)
-        facts.clear()
-        facts.update(self._facts)
+        with uninterrupted():
+            self.restore()
+            facts = known_about(self.model)
+            facts.clear()
+            facts.update(self._facts)
 
     @property
     def held(self) -> int:
-        """Bytes of original weights that are kept aside now."""
+        """Bytes of random weights there are now beside the original ones."""
         return sum(t.numel() * t.element_size() for t in self._originals.values())
 
     def draw(self, part: Part, seed: int) -> None:
@@ -113,11 +108,11 @@ class Redrawn:
         for name in part.parameters:
             parameter = self._parameters[name]
             if name not in self._originals:
-                self._originals[name] = parameter.detach().to("cpu", copy=True)
-            _write(parameter, self._drawn(name, generator))
+                self._originals[name] = parameter.detach()
+            _set(parameter, self._drawn(name, generator).to(parameter))
 
     def _drawn(self, name: str, generator: torch.Generator) -> Tensor:
-        values = self._originals[name].float()
+        values = self._originals[name].float().cpu()
         mean = values.mean()
         spread = values.std() if values.numel() > 1 else values.abs().mean()
         drawn = mean + spread * torch.randn(values.shape, generator=generator)
@@ -127,12 +122,12 @@ class Redrawn:
         return drawn
 
     def restore(self) -> None:
-        """Every changed tensor as it came; the last one first, in case two of them share their memory."""
+        """Every changed parameter in its own memory again."""
         stopped: KeyboardInterrupt | None = None
         while self._originals:
             try:
                 name = next(reversed(self._originals))
-                _write(self._parameters[name], self._originals[name])
+                _set(self._parameters[name], self._originals[name])
                 del self._originals[name]
             except KeyboardInterrupt as interrupt:  # not before everything is back
                 stopped = interrupt
@@ -140,10 +135,10 @@ class Redrawn:
             raise stopped
 
 
-def _write(parameter: Tensor, values: Tensor) -> None:
-    # Weights that were made in inference mode can be written in it only. Leaving that mode switches gradients on.
+def _set(parameter: Tensor, values: Tensor) -> None:
+    # Weights that were made in inference mode can be set in it only. Leaving that mode switches gradients on.
     with torch.inference_mode(parameter.is_inference()), torch.no_grad():
-        parameter.copy_(values.to(parameter))
+        parameter.data = values
 
 
 # Sanity check of Adebayo et al. 2018 (arXiv:1810.03292): does the map survive random weights?
@@ -217,9 +212,9 @@ def randomisation(
 
     Cascading: a part and all above it; independent: that part alone. Maps are compared by Spearman's ρ over ordinary
     units, with and without the sign. All parameters are drawn, also tokens and positions, each part with a seed of
-    its own, in the model itself, which gets them back (randomised.py). ``by``: "block" or "module". ``copies``: fully
-    randomised models over which the verdict is averaged; ``beside``: how many of them, not all explained, the model
-    itself is compared with.
+    its own, in a twin of the model (twin.py), so that whoever uses the model meanwhile sees nothing of it. ``by``:
+    "block" or "module". ``copies``: fully randomised models over which the verdict is averaged; ``beside``: how many of
+    them, not all explained, the model itself is compared with.
 
     Misleads when: the input itself shapes the map (edges of an image, word order): agreement above zero is not yet a
     failure; and a method can pass without being faithful.
@@ -229,11 +224,13 @@ def randomisation(
     original = exam.scores(exam.explanations)
     evidence = exam.cached(float, (NAME, "evidence"), lambda: _evidence(exam))
 
-    def agreement(*key: object) -> tuple[float, float]:
-        return exam.cached(tuple[float, float], (NAME, by, *key), lambda: _agreement(exam, original))
+    twin = _twin_exam(exam)
 
-    with exam.borrowing(), Redrawn(exam.explainer.model) as drawn:
-        parts = parts_of(drawn.model, lambda _: _logits(exam), by)
+    def agreement(*key: object) -> tuple[float, float]:
+        return exam.cached(tuple[float, float], (NAME, by, *key), lambda: _agreement(twin, original))
+
+    with twin.borrowing(), Redrawn(twin.explainer.model) as drawn:
+        parts = parts_of(drawn.model, lambda _: _logits(twin), by)
         seeds = [_seed(exam.seed, number) for number in range(len(parts))]
         alone = []
         for number in exam.track(range(len(parts)), "randomising"):
@@ -248,12 +245,25 @@ def randomisation(
         for other in exam.track(range(beside), "randomised copies"):
             if other:
                 _draw_all(drawn, parts, _seed(exam.seed, len(parts) * other))
-            chance.append(exam.cached(float, (NAME, by, "chance", other), lambda: _evidence(exam)))
+            chance.append(exam.cached(float, (NAME, by, "chance", other), lambda: _evidence(twin)))
             if 0 < other < copies:
                 agreements.append(agreement("copy", other))
     stages = tuple(Stage(p.name, *t, *a) for p, t, a in zip(parts, together, alone, strict=True))
     means = mean_known([plain for plain, _ in agreements]), mean_known([absolute for _, absolute in agreements])
     return Randomisation(exam.method.name, stages, *means, evidence, tuple(chance))
+
+
+def _twin_exam(exam: Exam) -> Exam:
+    """The same examination of a twin of the model, of which weights can be drawn anew."""
+    loaded = exam.explainer
+    explainer = Explainer(twin_of(loaded.model), loaded.processor, attention_at=loaded.attention_at)
+    how: dict[str, Any] = {"method": exam.wanted, "options": exam.options, "target": exam.target, "seed": exam.seed}
+    twin = Exam(explainer, exam.inputs, batch_size=exam.step, progress=False, **how)
+    twin.explanations = exam.explanations
+    with exam.borrowing(), twin.borrowing():
+        exams = {exam.explainer.model: exam, explainer.model: twin}
+        require_whole(loaded.model, explainer.model, lambda model: _logits(exams[model]))
+    return twin
 
 
 def _seed(seed: int, number: int) -> int:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
 from whyformer.checks.result import Finding
 from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.base import Source
 from whyformer.parameters import Count, Rate
 from whyformer.types import Explanation
 
@@ -126,8 +126,8 @@ def _noisy(exam: Exam, noise: float, draw: int) -> list[Explanation]:
     if main is None or not main.is_floating_point() or several:
         raise NotOffered("noise needs one tensor of numbers or of token ids; this input has several, or categories.")
     noisy = main + noise * float(main.float().std()) * torch.randn(main.shape, generator=generator).to(main)
-    changed: dict[str, Any] = {**exam.batch.tensors, modality.main: noisy}
-    return exam.explain(changed, target=exam.targets)
+    changed = exam.batch.with_tensors(**{modality.main: noisy})
+    return exam.explain(Source(modality, changed, changed.size), target=exam.targets)
 
 
 def _paraphrased(exam: Exam, paraphrases: list[str]) -> tuple[float, float]:

@@ -90,7 +90,7 @@ def wiegreffe_pinter(
     their shown attention is compared by JSD.
 
     Misleads when: a model that could do without attention was not trained to. The retrained version, the guided MLP
-    and the model-consistent adversary need training: ``python -m bench.attention_debate`` runs them.
+    and the model-consistent adversary need training: ``whyformer.retrained_attention``.
     """
     others = [Explainer(model, exam.explainer.processor) for model in models]
     ours = exam.explain(method="raw_attention", scalar="probability")

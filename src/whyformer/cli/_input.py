@@ -46,6 +46,11 @@ def target_from(target: str | None, versus: str | None) -> Any:
     return (None if target is None else _index_or_label(target), _index_or_label(versus))
 
 
+def layer_from(layer: str) -> int | str:
+    """An attention block by its number, or a module by its name."""
+    return _index_or_label(layer)
+
+
 def units_from(units: str) -> str:
     """What gets a score in a text."""
     if units not in ("token", "word", "sentence"):
@@ -100,6 +105,18 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
     from whyformer.files.image_file import open_image
 
     return [open_image(Path(path)) for path in arguments]
+
+
+def drawn_faces() -> dict[str, Any]:
+    """What the shipped model of cats and dogs is tried on: drawings, since its photos may not be passed on."""
+    from whyformer.demo.faces import face
+    from whyformer.errors import MissingExtra
+
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtra("Pillow", "hf", "reading images") from None
+    return {f"a drawn {animal}": Image.fromarray(face(animal)) for animal in ("cat", "dog")}
 
 
 def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), why: str = "") -> None:

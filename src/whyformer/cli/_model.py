@@ -63,14 +63,27 @@ def load_language(name: str, trusted: bool = False) -> tuple[Any, Any]:
         return model, _processor(name, trusted, "AutoTokenizer", "tokenizer")
 
 
-def load_image(name: str, trusted: bool = False) -> tuple[Any, Any]:
-    """Model and image processor."""
+def load_image(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
+    """Model and image processor; the shipped model of cats and dogs where no name is given."""
     _require_transformers()
     with quiet():
+        if name is None:
+            from whyformer.demo import load_pets
+
+            return load_pets()
         model = _model(name, trusted)
         if not _is_image_model(model):
             raise BadInput(f"{name!r} is no model of images: use 'whyformer explain text'.")
         return model, _processor(name, trusted, "AutoImageProcessor", "image processor")
+
+
+def load_textures() -> tuple[Any, Any]:
+    """The shipped model of shapes and textures, and its image processor."""
+    _require_transformers()
+    with quiet():
+        from whyformer import demo
+
+        return demo.load_textures()
 
 
 def load_pair(name: str, trusted: bool = False) -> tuple[Any, Any]:

@@ -81,4 +81,8 @@ Cache = Annotated[
 Out = Annotated[
     Path | None, typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg or .json.")
 ]
+AnyOut = Annotated[
+    Path | None,
+    typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

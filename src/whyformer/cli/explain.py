@@ -278,8 +278,19 @@ def text(
 
 
 def image(
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files.")],
-    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Folder or hub name of an image classifier.")],
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="IMAGE", help="Image files.", show_default="a drawn cat and a drawn dog"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="Folder or hub name of an image classifier or detector.",
+            show_default="the shipped model of cats and dogs",
+        ),
+    ] = None,
     trust_remote_code: Trusted = False,
     method: Methods = None,
     target: TargetName = None,
@@ -289,6 +300,9 @@ def image(
     batch_size: BatchSize = None,
     seed: Seed = 0,
     own_scale: OwnScale = False,
+    detail: Annotated[
+        bool, typer.Option("--detail", help="Scores of single pixels, too, of methods that have them.")
+    ] = False,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -296,7 +310,9 @@ def image(
 
     \b
     Examples:
-      whyformer explain image cat.jpg --model my-vit/
+      whyformer explain image cat.jpg
+      whyformer explain image --out faces.html
+      whyformer explain image cat.jpg -m saliency --detail --out cat.png
       whyformer explain image cat.jpg --model my-vit/ --out cat.png
       whyformer explain image a.png b.png --model my-vit/ \\
           -m grad_sam -m attention_rollout --out both.html
@@ -305,19 +321,23 @@ def image(
     how = asked(
         out, option, method, target=target_from(target, versus), scalar=scalar, batch_size=batch_size, seed=seed
     )
+    from whyformer.cli._input import drawn_faces
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
     from whyformer.files.image_file import open_image
 
-    opened = [open_image(path) for path in images]
+    if model is not None and not images:
+        raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
+    faces = drawn_faces() if not images else {}
+    opened = [*faces.values()] if faces else [open_image(path) for path in images or []]
     explainer = Explainer(*load_image(model, trust_remote_code))
     if explainer.prepare(opened[:1])[0].objects and versus is None:
         how["target"] = object_from(target)
     explained = explainer.explain(opened, method=method or None, **how)
-    names = [path.name for path in images]
+    names = [*faces] if faces else [path.name for path in images or []]
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
     titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
-    deliver(results, out, json, images=seen, titles=titles, shared=not own_scale)
+    deliver(results, out, json, images=seen, titles=titles, shared=not own_scale, detail=detail)
 
 
 def table(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.cli._input import check_out
-from whyformer.cli._options import BatchSize, Json, Seed, Trusted
+from whyformer.cli._options import AnyOut, BatchSize, Json, Seed, Trusted
 from whyformer.cli._output import deliver_result
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -28,7 +28,13 @@ def tcav(
     ] = None,
     random: Annotated[
         list[Path] | None,
-        typer.Option("--random", "-r", exists=True, metavar="PATH", help="A random set, or a folder of such sets."),
+        typer.Option(
+            "--random",
+            "-r",
+            exists=True,
+            metavar="PATH",
+            help="A random set, or a folder of such sets; not needed with --relative.",
+        ),
     ] = None,
     inputs: Annotated[
         Path | None,
@@ -51,10 +57,7 @@ def tcav(
     classifier: Annotated[str, typer.Option("--classifier", metavar="NAME", help="logistic or sgd.")] = "logistic",
     batch_size: BatchSize = None,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", dir_okay=False, metavar="FILE", help="Write .html, .png, .svg, .pdf, .json or .npz."),
-    ] = None,
+    out: AnyOut = None,
     json: Json = False,
 ) -> None:
     """Test whether a model's answer depends on concepts.
@@ -67,16 +70,20 @@ def tcav(
       whyformer tcav --relative --out concepts.png
       whyformer tcav --model my-vit/ -c striped=stripes/ -c dotted=dots/ \\
           --random random/ --inputs zebras/ --target zebra --layer 8
+      whyformer tcav --relative --model my-vit/ -c striped=stripes/ \\
+          -c dotted=dots/ --inputs zebras/ --target zebra --layer 8
       whyformer tcav --model my-bert/ -c polite=polite.txt --random texts/ \\
           --inputs reviews.txt --target positive --layer 3
     """
     check_out(out, OUTPUTS)
-    together = (model, concept, random, inputs)
-    if any(together) and not all(together):
+    together = (model, concept, inputs)
+    if any((*together, random)) and not all(together):
         raise typer.BadParameter("give --model, --concept, --random and --inputs together, or none of them")
+    if model is not None and not random and not relative:
+        raise typer.BadParameter("concepts are compared with --random sets; with --relative, with each other")
     if model is not None and (target is None or layer is None):
         raise typer.BadParameter("your own model needs --target and --layer")
-    from whyformer.cli._input import target_from
+    from whyformer.cli._input import layer_from, target_from
     from whyformer.concepts.tcav import tcav as measure
 
     arguments = (
@@ -84,8 +91,8 @@ def tcav(
         if model is None
         else _user_concepts(model, trust_remote_code, concept or [], random or [], inputs)
     )
-    place = arguments.pop("layer", None) if layer is None else int(layer) if layer.lstrip("-").isdigit() else layer
-    arguments.pop("layer", None)
+    shipped_layer = arguments.pop("layer", None)
+    place = shipped_layer if layer is None else layer_from(layer)
     aim = arguments.pop("target", None)
     aim = aim if target is None else target_from(target, None)
     loaded = arguments.pop("model")
@@ -154,7 +161,7 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
     """Generated pictures for the shipped model of textures."""
     import numpy as np
 
-    from whyformer.cli._model import load_image
+    from whyformer.cli._model import load_textures
     from whyformer.demo import pictures as drawn
     from whyformer.errors import MissingExtra
 
@@ -162,7 +169,7 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
         from PIL import Image
     except ImportError:
         raise MissingExtra("Pillow", "hf", "reading images") from None
-    model, processor = load_image(str(Path(drawn.__file__).parent / "textures"))
+    model, processor = load_textures()
     rng = np.random.default_rng(seed)
 
     def mixed() -> Any:

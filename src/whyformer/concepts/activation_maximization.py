@@ -76,10 +76,18 @@ def shaken(image: Tensor, jitter: float, scale: float, draw: Any) -> Tensor:
 
 
 def total_variation(image: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours."""
-    across = (image[..., :, 1:] - image[..., :, :-1]).abs().mean()
-    down = (image[..., 1:, :] - image[..., :-1, :]).abs().mean()
+    """Σ |difference of neighbours|, across and down, over pixels and colours."""
+    across = (image[..., :, 1:] - image[..., :, :-1]).abs().sum()
+    down = (image[..., 1:, :] - image[..., :-1, :]).abs().sum()
     return across + down
+
+
+def penalties_of(image: Tensor, l2: float, tv: float) -> dict[str, Tensor]:
+    """What a picture costs, in units of the activation: λ‖x‖² and its like, as sums over pixels and colours.
+
+    Sums, not means: a mean over the 12,288 numbers of a small picture leaves λ = 1 without any effect.
+    """
+    return {"l2·‖x‖²": l2 * image.square().sum(), "tv·TV(x)": tv * total_variation(image)}
 
 
 def checkerboard(image: Tensor, grid: tuple[int, int]) -> float:
@@ -110,6 +118,7 @@ class Maximized(Result):
     options: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     model: str = ""
+    penalties: dict[str, float] = field(default_factory=dict)  # of the result, in units of the activation
 
     def to_frame(self) -> pd.DataFrame:
         """One row per step."""
@@ -211,8 +220,8 @@ def maximized_text(
         for _ in track(range(settings["steps"]), "maximising"):
             with SwapEmbedding(ids, table, placed):
                 value = sought.value(batch)
-            strange = (soft_ND.norm(dim=1) / typical - 1).square().mean()
-            step(value - settings["norm"] * strange)
+            strange = settings["norm"] * (soft_ND.norm(dim=1) / typical - 1).square().mean()
+            step(value - strange)
             history.append(float(value.detach()))
         nearest = torch.cdist(soft_ND.detach().float(), words_VD.float()).argmin(1)
         chosen = allowed_V.nonzero()[:, 0].to(nearest.device)[nearest]
@@ -227,6 +236,7 @@ def maximized_text(
         history=tuple(history),
         tokens=tuple(modality.labels(chosen.tolist())),
         start=history[0],
+        penalties={"norm·strangeness": float(strange.detach())},
         options=settings,
         warnings=notes,
         model=type(explainer.model).__name__,
@@ -261,8 +271,8 @@ def activation_maximization(
     processor: Any = None,
     steps: Count = 256,
     lr: Rate = 0.05,
-    l2: Weight = 0.0,
-    tv: Weight = 0.1,
+    l2: Weight = 1e-4,
+    tv: Weight = 1e-4,
     jitter: Annotated[float, Limits(0, 10**6)] | None = None,
     scale: Annotated[float, Limits(0, 1, open_high=True)] = 0.1,
     fourier: bool = True,
@@ -276,9 +286,12 @@ def activation_maximization(
 ) -> Maximized:
     """Which input does a unit like best?
 
-    Images: max_x f(T(x)) − l2·mean x² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
+    Images: max_x f(T(x)) − l2·‖x‖² − tv·TV(x), with a new random T each step (``jitter`` pixels, default one
     patch, and ``scale``). x is made of waves that fall off with 1/f (``fourier``) and kept between black and
-    white (``bounded``).
+    white (``bounded``). ‖x‖² = Σ x² and TV(x) = Σ |difference of neighbours| run over all pixels and colours of the
+    model's input (normalised: 0 is the processor's mean colour), and are taken from the activation as they are. So the
+    best x of a linear unit w·x is w / (2·l2), and a λ fits units of one size: ``penalties`` of the result says what
+    they cost. Raise them by tens until the picture clears up; the value falls where they are too large.
     Text: max_E f(E) − norm·mean (‖e‖/‖typical e‖ − 1)² over ``length`` soft embeddings, then the nearest tokens;
     ``value`` is that of the tokens, and often far below what the soft embeddings reached.
 
@@ -309,7 +322,7 @@ def activation_maximization(
             for _ in track(range(steps), "maximising"):
                 image = canvas.image()
                 value = sought.value(_with(modality, batch, shaken(image, jitter, scale, draw)))
-                step(value - l2 * image.square().mean() - tv * total_variation(image))
+                step(value - sum(penalties_of(image, l2, tv).values()))
                 history.append(float(value.detach()))
             image = canvas.image().detach()
             final = float(sought.value(_with(modality, batch, image)).detach())
@@ -322,6 +335,7 @@ def activation_maximization(
         image=_bytes(explainer, image[0], bounded),
         checkerboard=checkerboard(image, grid),
         start=start,
+        penalties={name: float(cost) for name, cost in penalties_of(image, l2, tv).items()},
         options=options,
         warnings=_warnings(jitter, patch, start, final),
         model=type(explainer.model).__name__,

@@ -196,6 +196,7 @@ def interval(scores: Array) -> tuple[float, float]:
 
 
 RUNS = 20  # concept vectors per pair of concepts where no random sets say how many
+SMALLEST = 6  # examples of a side that each of these vectors has for its own, where there are enough
 FAIR = 0.6  # held-out accuracy below which a layer is said not to know the concept
 
 
@@ -205,7 +206,7 @@ def tcav(
     *,
     layer: Place | str,
     concepts: Annotated[Mapping[str, Examples], Filled()],
-    random_sets: Sequence[Examples],
+    random_sets: Sequence[Examples] = (),
     class_inputs: Any,
     target: Aims,
     processor: Any = None,
@@ -226,18 +227,20 @@ def tcav(
     concepts: name → inputs that show it. random_sets: lists of inputs that show nothing in particular, 20 or more; each
     gives one vector per concept. Each vector learns from examples of its own where the concept has enough of them
     (random sets × their size), else from a new draw among all.
-    relative: compare concepts with each other instead, all pairs or those given; ``random_sets`` then serve the test.
+    relative: compare concepts with each other instead, all pairs or those given. ``random_sets`` then serve the test
+    only, and can be left out: scores are tested against those of the same concepts with their examples shuffled,
+    where each concept has 120 of them or more (20 vectors of 6), and are not tested otherwise.
     pooling: "cls" (first token), "mean" (real tokens), "flat" (inputs of one length).
     classifier: "logistic", or "sgd" (hinge loss, as in the authors' code).
 
-    Scores are tested against those of random concepts (Welch, Holm-corrected over the concepts). A claim also needs
-    vectors that are right for 60 % of the held-out examples.
+    Scores are tested against those of random (or shuffled) concepts (Welch, Holm-corrected over the concepts). A claim
+    also needs vectors that are right for 60 % of the held-out examples.
 
     Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
     much: see ``magnitude``.
     """
-    _check(concepts)
+    _check(concepts, random_sets, relative)
     pairs = _pairs(concepts, relative)
     explainer = Explainer(model, processor)
     track = tracker(progress)
@@ -247,7 +250,7 @@ def tcav(
         gradient_BD, aim = reader.gradients(class_inputs, target)
         known = {name: reader.activations(inputs) for name, inputs in track(list(concepts.items()), "concepts")}
         others = [reader.activations(inputs) for inputs in track(list(random_sets), "random sets")]
-    null = _random_vectors(others, classifier, seed)
+    null = _random_vectors(others, classifier, seed) if others else _shuffled_vectors(known, classifier, seed)
     fits: dict[tuple[str, str], list[CAV]] = {}
     for name, versus in track(pairs, "concept vectors"):
         # Both ways round come from one fit, so that one score is exactly 1 − the other (but for exact zeros).
@@ -260,7 +263,13 @@ def tcav(
         random=tuple(score(gradient_BD, cav) for cav in null),
         layer=reader.name,
         target=aim,
-        options={"pooling": pooling, "classifier": classifier, "alpha": alpha, "seed": seed},
+        options={
+            "pooling": pooling,
+            "classifier": classifier,
+            "alpha": alpha,
+            "seed": seed,
+            "tested_against": "random sets" if others else "shuffled concepts",
+        },
         inputs=len(gradient_BD),
         warnings=_warnings(rows, known, others, gradient_BD, size),
         model=type(explainer.model).__name__,
@@ -268,9 +277,14 @@ def tcav(
     )
 
 
-def _check(concepts: Mapping[str, Any]) -> None:
+def _check(concepts: Mapping[str, Any], random_sets: Sequence[Any], relative: Any) -> None:
     if "random" in concepts:
         raise BadInput('"random" is what concepts are compared with: call the concept something else.')
+    if not len(random_sets) and relative is False:
+        raise BadInput(
+            "concepts are compared with random_sets: give some, 20 or more, or compare two concepts with each other, "
+            "which needs none: relative=True."
+        )
 
 
 def _pairs(concepts: Mapping[str, Any], relative: bool | Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -306,8 +320,9 @@ def _vectors(
 
 
 def _size(known: dict[str, Array], names: tuple[str, ...], others: list[Array]) -> int:
-    """Examples of each side that a vector learns from."""
-    return min([len(known[name]) for name in names] + [len(other) for other in others])
+    """Examples of each side that a vector learns from; without random sets to say how many, its own if they suffice."""
+    most = min([len(known[name]) for name in names] + [len(other) for other in others])
+    return most // RUNS if not others and most >= RUNS * SMALLEST else most
 
 
 def _parts(examples_ND: Array, size: int, runs: int, seed: int) -> list[Array]:
@@ -331,6 +346,22 @@ def _random_vectors(others: list[Array], classifier: str, seed: int) -> list[CAV
         return []
     pairs = zip(others, [*others[1:], others[0]], strict=True)
     return [fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(pairs)]
+
+
+def _shuffled_vectors(known: dict[str, Array], classifier: str, seed: int) -> list[CAV]:
+    """The examples of all concepts, mixed and dealt out to two sides: what a vector is where no concept tells them.
+
+    None where concepts have too few for vectors that share none: such vectors are too much alike to test anything.
+    """
+    fewest = min(map(len, known.values()))
+    if fewest < RUNS * SMALLEST:
+        return []
+    rng = np.random.default_rng(seed)
+    mixed_ND = rng.permutation(np.concatenate([x_ND[rng.permutation(len(x_ND))[:fewest]] for x_ND in known.values()]))
+    sides = np.array_split(mixed_ND[: 2 * RUNS * (fewest // RUNS)], 2 * RUNS)
+    return [
+        fit_cav(a, b, classifier, seed + run) for run, (a, b) in enumerate(zip(sides[::2], sides[1::2], strict=True))
+    ]
 
 
 def _magnitude(gradient_BD: Array, cav: CAV) -> float:
@@ -409,7 +440,14 @@ def _warnings(
             "some, their scores are not independent, p is too small, and no claim is made. Give more examples, or "
             "fewer or smaller random sets."
         )
-    if sets < 3:
+    if not sets:
+        fewest = min(map(len, known.values()))
+        if fewest < RUNS * SMALLEST:
+            remarks.append(
+                f"{fewest} examples of a concept are too few for {RUNS} vectors of their own: nothing can be said "
+                f"about significance. Give {RUNS * SMALLEST} or more, or random sets."
+            )
+    elif sets < 3:
         remarks.append("fewer than three random sets: nothing can be said about significance.")
     elif sets < 10:
         remarks.append(f"{sets} random sets make a weak test: 20 or more are usual.")

@@ -15,6 +15,7 @@ SENTENCES = (  # to try it on
     "I cannot wait for next time",
     "You look extremely confused",
 )
+SENTENCE_LABELS = ("positive", "negative", "negative", "positive", "negative")
 
 
 def load_sentiment() -> tuple[Any, Any]:

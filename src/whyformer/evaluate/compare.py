@@ -17,7 +17,7 @@ from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
-from whyformer.explainer import Explainer
+from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
@@ -74,6 +74,7 @@ class Comparison(Result):
     """Which explanation to trust here: measured on these inputs, with this replacement."""
 
     what: ClassVar[str] = "comparison"
+    later: ClassVar[tuple[str, ...]] = ("value",)
 
     rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
     metrics: tuple[str, ...]
@@ -91,6 +92,7 @@ class Comparison(Result):
     warnings: tuple[str, ...] = ()
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    value: str | None = None  # what curves are of, where it is not the probability of the target
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:
@@ -150,6 +152,7 @@ def compare(
     reference: Any = None,
     target: Aims = None,
     scalar: Scalar = "logit",
+    units: Segments = "token",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -164,7 +167,9 @@ def compare(
     image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
     "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
     "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
-    cache: a folder in which everything that was computed is kept; a stopped job goes on from there.
+    units: what counts as a part, as for ``explain``. Answers of language models, (prompt, answer), are judged as a
+    whole, by their log-probability. cache: a folder in which everything that was computed is kept; a stopped job goes
+    on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -175,6 +180,7 @@ def compare(
     _check_marks(judged, rationales, masks)
     perturb = any("perturbation" in metric.needs for metric, _ in judged)
     how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how["units"] = units
     opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
     with opened as games:
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
@@ -242,7 +248,15 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
+        value=_value(games),
     )
+
+
+def _value(games: Games) -> str | None:
+    """What the curves are of; None: the probability of the target."""
+    if games.modality.opaque:
+        return f"{games.scalar.replace('_', '-')} of the answer"
+    return "log-probability of the answer" if games.batch.answers else None
 
 
 def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Games) -> tuple[ComparedMethod, ...]:

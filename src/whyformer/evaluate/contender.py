@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.engines.perturbation.game import digest
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
 from whyformer.inputs.choose import are_tensors
+from whyformer.loan.fingerprint import digest
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods
-from whyformer.result import Float32, read_piece, write_piece
+from whyformer.result import Float32, is_whole, read_piece, write_piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +76,9 @@ def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> 
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
     path = _path(entry, games, scalar)
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
+    how |= games.asked
     explain: Any = partial(games.explainer.explain, **how, **entry.options)
-    if path is not None and path.is_file():
+    if path is not None and is_whole(path):
         known = dataclasses.replace(read_piece(Contender, path), options=entry.options)
         if memory and known.peak_bytes is None:
             known = dataclasses.replace(known, peak_bytes=_peak(explain, games))
@@ -85,7 +86,7 @@ def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> 
         return known
     peak = _peak(explain, games) if memory else None  # first: what is loaded only once does not count as time
     try:
-        explanations = explain(games.inputs, target=list(games.targets), batch_size=games.batch_size)
+        explanations = explain(games.inputs, target=games.wanted_targets, batch_size=games.batch_size)
     except WhyformerError as reason:
         return dataclasses.replace(entry, failure=str(reason))
     except Exception as error:  # one broken method must not lose the others
@@ -109,7 +110,8 @@ def _peak(explain: Any, games: Games) -> int | None:
     number = int(np.argmax([len(u) for u in games.units]))
     one = one_input(games.inputs, number)
     try:
-        return peak_bytes(lambda: explain(one, target=[games.targets[number]], batch_size=games.batch_size))
+        target = None if games.wanted_targets is None else [games.targets[number]]
+        return peak_bytes(lambda: explain(one, target=target, batch_size=games.batch_size))
     except Exception:  # a measurement that some exotic tensor does not support loses no result
         return None
 
@@ -136,7 +138,8 @@ def _path(entry: Contender, games: Games, scalar: str) -> Path | None:
     if games.folder is None:
         return None
     tensors = [x for pair in games.batch.tensors.items() for x in pair]
-    targets = repr([(t.index, t.versus, t.position) for t in games.targets])
+    targets = repr([(t.index, t.versus, t.position, t.end) for t in games.targets])
+    targets += repr(([(a.tokens, a.start) for a in games.batch.answers], games.asked["units"]))
     options = repr(sorted(entry.options.items()))
     name = digest(games.weights, entry.method, options, games.seed, scalar, targets, *tensors)
     return games.folder / f"{name}.scores.json"

@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from whyformer.engines.perturbation.game import COLUMNS, Game, Store, digest, folder_of, weights_digest
+from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
+from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch
+from whyformer.inputs.base import Batch, Source
+from whyformer.inputs.batch import Decoding
+from whyformer.inputs.language import says_tokens
+from whyformer.loan.fingerprint import digest, processor_digest, weights_digest
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import scalar_of
@@ -42,23 +46,30 @@ class Games:
         progress: bool | None = None,
         cache: str | Path | None = None,
         perturb: bool = True,
+        units: Any = "token",
     ) -> None:
-        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress}
-        self.session = session = Session(explainer, inputs, target=target, scalar=scalar, **how)
+        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
+        source = explainer.source(inputs)
+        if gives_answers(source):  # an answer is judged as a whole: by its log-probability
+            how["decoding"] = Decoding(span=True)
+        self.session = session = Session(explainer, source, target=target, scalar=scalar, **how)
+        # What explanations are asked for besides the method, so that they are of the same.
+        self.asked = {"units": units, "span": "decoding" in how}
         self.explainer, self.seed, self.batch_size, self.track = explainer, seed, session.step, session.track
         self.modality, self.scalar, self.batch = session.modality, session.scalar, session.batch
         # Where an input gives several explanations (detections, tokens of an answer), each is judged by itself.
         self.of = self.batch.groups or tuple(range(self.batch.size))  # per explanation: the input it is of
         self.inputs = [inputs] if session.single else inputs
-        if self.batch is not session.padded:
+        if self.batch is not session.padded and not self.batch.answers:
             self.inputs = _as_tensors(session)
         self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.pool = self._pool(reference)
         self.runs = [session.run(rows) for rows in session.parts()]
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
-        self.units: list[Units] = [u for run in self.runs for u in run.units]
+        self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(u) for u in self.units]
-        self.weights = weights_digest(explainer.model) if cache is not None else ""
+        # Everything that an answer depends on besides the input, what is explained of it, and the variant.
+        self.weights = "" if cache is None else _explained_by(explainer)
         self.folder = folder_of(cache)
         self._games: dict[int, Game] = {}
 
@@ -122,6 +133,19 @@ class Games:
         step = 1 if self.session.one_by_one else self.batch_size
         return self.runs[number // step], number % step
 
+    def per_part(self, number: int, scores_XU: Array) -> Array:
+        """(…, P) scores of the tokens of one input, added up over its parts."""
+        run, row = self.run_of(number)
+        if not run.segments:
+            return np.asarray(scores_XU[..., self.parts[number]])
+        groups = run.segments[row][0]
+        return np.stack([scores_XU[..., groups[part]].sum(-1) for part in self.parts[number]], -1)
+
+    @property
+    def wanted_targets(self) -> list[Target] | None:
+        """What explanations are to be of; None where the answers say it."""
+        return None if self.batch.answers else list(self.targets)
+
     def _parts(self, units: Units) -> Array:
         """The units that are judged: those that can be taken away, special tokens apart."""
         removable = np.array(self.modality.removable(units), dtype=bool)
@@ -144,16 +168,17 @@ class Games:
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
             len(parts),
-            partial(_say, run, row, variants, queries),
+            partial(_say, run, row, variants, queries, Prefix(run, row)),
             batches=lambda present_MP: variants.batches(present_MP, self.batch_size),
-            store=self._store(variants, len(parts), self.targets[number], columns),
+            store=self._store(variants, len(parts), number, columns),
             draws=variants.draws,
             columns=columns,
         )
 
-    def _store(self, variants: Variants, parts: int, target: Target, columns: int) -> Store | None:
+    def _store(self, variants: Variants, parts: int, number: int, columns: int) -> Store | None:
         if self.folder is None:
             return None
+        target = self.targets[number]
         name = digest(
             self.weights,
             str(self.replacement),
@@ -161,9 +186,24 @@ class Games:
             target.index,
             target.versus,
             target.position,
+            target.end,
+            repr([(a.tokens, a.start) for a in self.batch.answers[number : number + 1]]),
+            repr(self.asked["units"]),
             *variants.contents(parts),
         )
         return Store(self.folder / f"{name}.variants", parts, columns)
+
+
+def _explained_by(explainer: Explainer) -> str:
+    marks = repr(sorted(explainer.attention_at.items()))
+    return digest(weights_digest(explainer.model), processor_digest(explainer.processor), marks)
+
+
+def gives_answers(source: Source) -> bool:
+    """Prompts of a language model that come with their answers."""
+    modality = source.modality
+    paired = bool(source.raw) and all(isinstance(raw, tuple) for raw in source.raw)
+    return paired and says_tokens(modality.model) and not modality.compares and not modality.multi_input
 
 
 def _as_tensors(session: Session) -> dict[str, Any]:
@@ -177,7 +217,7 @@ def _as_tensors(session: Session) -> dict[str, Any]:
     return {**batch.tensors, **batch.constants}
 
 
-def _say(run: Run, row: int, variants: Variants, queries: Queries | None, present_MP: Array) -> Array:
+def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix: Prefix, present_MP: Array) -> Array:
     """(M, 3) probability, logit, and whether the target is predicted; the mean over draws.
 
     A detector says one thing more: whether another query took the object over.
@@ -185,17 +225,17 @@ def _say(run: Run, row: int, variants: Variants, queries: Queries | None, presen
     total = np.zeros((len(present_MP), COLUMNS if queries is None else COLUMNS + 1))
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
-        parts = queries.say(batch) if queries is not None else _said(run, row, batch)
+        parts = queries.say(batch) if queries is not None else _said(run, row, prefix.logits(batch).float())
         total += np.stack([p.double().cpu().numpy() for p in parts], 1)
     return total / variants.draws
 
 
-def _said(run: Run, row: int, batch: Batch) -> list[Tensor]:
-    logits = run.forward(batch, [row] * batch.size).float()
+def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
     target = run.targets[row]
     targets = [target] * len(logits)
     single = logits.shape[1] == 1  # a number, not a class: there is no probability
-    probability = scalar_of(logits, targets, "logit" if single else "probability")
+    known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
+    probability = scalar_of(logits, targets, known_as)
     stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
     return [probability, scalar_of(logits, targets, "logit"), stays]
 

@@ -55,8 +55,10 @@ def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, 
         batch = batch.with_tensors(**{k: v + noise(v.shape, v, v.float().std().to(v.dtype)) for k, v in floats.items()})
     method = get_method(entry.method)
     study = games.run_of(number)[0].study
-    run = Run(modality, batch, study, target=[games.targets[number]], scalar=scalar, seed=games.seed)
+    run = Run(
+        modality, batch, study, target=games.wanted_targets and [games.targets[number]], scalar=scalar, seed=games.seed
+    )
     with mode:
         attribution = method.run(run, **method.checked(entry.options))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
-    return np.asarray(scores[games.parts[number]])
+    return games.per_part(number, scores)

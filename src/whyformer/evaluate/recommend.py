@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -15,15 +15,15 @@ from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
-from whyformer.evaluate.contender import filled, wanted
+from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
 from whyformer.evaluate.trial import Trial
-from whyformer.explainer import Explainer
+from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
-from whyformer.parameters import BatchSize, OneOf, Replacement, Seed, checked
-from whyformer.registry import CLASSES
+from whyformer.parameters import BatchSize, Count, OneOf, Replacement, Seed, checked
+from whyformer.registry import CLASSES, get_method
 from whyformer.result import Result, dataframe
 from whyformer.run import Run
 from whyformer.targets import Aims, Scalar
@@ -249,6 +249,15 @@ SPACED = {
     "generic_attention": "rollout",
 }
 LEADERS = 10
+BUDGET = 1500
+BACKWARD = 2  # forwards, about
+# What methods do besides passes of the model, in forwards for so many units, about: whatever takes as long.
+BESIDES: dict[str, Callable[[float], float]] = {
+    "alti": lambda units: units / 4,
+    "attention_flow": lambda units: units**2 / 100,
+    "decompx": lambda units: units,
+    "value_zeroing": lambda units: units / 2,
+}
 
 
 @checked
@@ -260,12 +269,14 @@ def recommend(
     scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,
+    budget: Count | None = BUDGET,
     report: bool = True,
     value: Annotated[str, OneOf(*VALUES)] = "logit",
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
     scalar: Scalar = "logit",
+    units: Segments = "token",
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -277,8 +288,10 @@ def recommend(
     spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean, each) and
     reading (row, column, column mean, column max): (L + 2)(H + 1)·4 candidates, 728 for 12 layers of 12 heads;
     "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the others that
-    stand too; None is all of them, [] none. All are scored by ranked truthfulness (RFT), from N + 1 forwards per input
-    of N parts, on one half of the inputs; what wins is reported by AOPC on the other half.
+    stand too; None is all of them, [] none. budget: about so many forwards per input are spent on methods that nobody
+    named; on long inputs the dearest are left out, and ``excluded`` says which. None: no end.
+    All are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half of the inputs;
+    what wins is reported by AOPC on the other half.
     scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
     is then tested on the same inputs by other variants of them. ``report=False`` chooses only. ``value``: RFT of the
     "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
@@ -292,6 +305,7 @@ def recommend(
     explainer = Explainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how["units"] = units
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
@@ -305,11 +319,35 @@ def recommend(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax at its end."
             )
+        contenders, dear = (contenders, {}) if methods is not None else _affordable(contenders, games, budget)
         field = _field(games, spaces, contenders)
+        field.excluded.update(dear)
         if not field.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
             raise NotOffered(f"none of the candidates can explain this model: {reasons}")
         return _recommended(games, field, known, scope, report, value)
+
+
+def _affordable(
+    contenders: Sequence[Contender], games: Games, budget: int | None
+) -> tuple[list[Contender], dict[str, str]]:
+    """Those that the budget pays for, the cheapest first; and why others are left out."""
+    units = float(np.mean([len(units) for units in games.units]))
+    prices = {}
+    for entry in contenders:
+        method = get_method(entry.method)
+        forwards, backwards = method.cost(round(units), **(method.defaults | entry.options))
+        prices[entry.name] = forwards + BACKWARD * backwards + BESIDES.get(entry.method, lambda _: 0.0)(units)
+    spent, dear = 0.0, {}
+    for name, price in sorted(prices.items(), key=lambda each: each[1]):
+        if budget is not None and spent + price > budget:
+            dear[name] = (
+                f"left out: about {price:.0f} forwards for each input of {units:.0f} units, and of budget={budget} "
+                f"{budget - spent:.0f} were left. Name it in methods, or raise the budget."
+            )
+        else:
+            spent += price
+    return [entry for entry in contenders if entry.name not in dear], dear
 
 
 def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Field:
@@ -321,7 +359,7 @@ def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Fi
             if "gradient" in spaces:
                 refuse_without_gradients(games.explainer.model, "spaces='gradient'")
             candidates, units = scores_of_each(games.runs, spaces, _alone)
-            scores = [all_U[:, parts] for all_U, parts in zip(units, games.parts, strict=True)]
+            scores = [games.per_part(number, all_U) for number, all_U in enumerate(units)]
         except WhyformerError as reason:
             excluded["attention aggregations"] = str(reason)
     aside: dict[str, list[Array]] = {}

@@ -25,11 +25,12 @@ from whyformer.heads.importance_kinds import (
     token_counts,
     token_sums,
 )
+from whyformer.heads.parts import of_part, parts_of, place_of, refuse_labels, through
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
-from whyformer.session import Session, passing_through
+from whyformer.session import Session
 from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import importance_view
@@ -72,8 +73,10 @@ class HeadImportance(Result):
     """Scores (L, H), with 95 % limits of the mean over inputs; NaN where a layer has fewer heads than the widest."""
 
     what: ClassVar[str] = "head importance"
+    later: ClassVar[tuple[str, ...]] = ("parts",)
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
+        "parts": "L",
         "scores": "LH",
         "low": "LH",
         "high": "LH",
@@ -94,6 +97,11 @@ class HeadImportance(Result):
     cost: Cost = field(default_factory=Cost)
     warnings: tuple[str, ...] = ()
     model: str = ""
+    parts: tuple[str, ...] | None = None  # encoder, decoder or cross, per layer, where there are several streams
+
+    def part(self, name: str) -> Array:
+        """The scores (layers of the part, H) of one part: "encoder", "decoder", "cross" or a stream."""
+        return of_part(self.scores, self.parts, name)
 
     def ranked(self) -> list[tuple[int, int, float]]:
         """(layer, head, score) from the most to the least important; ties keep their order."""
@@ -113,6 +121,7 @@ class HeadImportance(Result):
         rows = [
             {
                 "layer": layer,
+                **place_of(self.parts, layer),
                 "head": head,
                 "score": score,
                 "low": float(self.low[layer, head]),
@@ -181,6 +190,8 @@ def head_importance(
       "ablation"    s(x) - s(x without the head), signed; ``ablate="all_but_one"`` takes the others of its layer away.
     scalar: "logit" of ``target`` (default: the predicted class), or "loss" at ``labels`` (one per input).
     normalize: None, "l2" (per layer), "minmax", "l2_minmax" or "share" (heads/importance.py).
+    Of a model that translates, inputs are texts or (text, translation) pairs, and scores are means over the tokens of
+    the translations; ``parts`` of the result says which layers are encoder, decoder and cross-attention.
 
     Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
     the same job both look useless. ``heads.pruning_curve`` takes heads away together.
@@ -195,12 +206,16 @@ def head_importance(
     if labels is not None and target is not None:
         raise BadInput("give target or labels, not both.")
     opening: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
-    with passing_through(model, inputs, target=target, progress=progress, **opening) as session:
+    opening |= {"target": target, "progress": progress, "each_token": kind != "confidence"}
+    with through(model, inputs, **opening) as session:
         if kind in {"gradient", "relevance"}:
             refuse_without_gradients(session.model, f'head_importance(kind="{kind}")')
+        if labels is not None:
+            refuse_labels(session)
         known = None if labels is None else checked_labels(labels, session.size)
         loss = scalar == "loss"
-        session.target = target if labels is None or loss else known
+        if known is not None and not loss:
+            session.target = known
         how = _How(kind, per, scalar, normalize, ablate, rule, session.target, known if loss else None)
         samples, direction = _samples(session, how)
         return _result(session, how, samples, direction, seed)
@@ -240,8 +255,11 @@ def _labels_of(how: _How, rows: list[int]) -> list[Any] | None:
 
 
 def _gradient_samples(session: Session, how: _How) -> tuple[Array, Array]:
-    if how.per == "token" and not session.study.one_stream:
-        raise NotOffered('per="token" needs one stream of tokens; this model has several. Use per="example".')
+    if how.per == "token" and not (session.study.one_stream or session.study.multi_stream):
+        raise NotOffered(
+            'per="token" needs to know whose tokens each layer is about, and which stream asks which could not be told '
+            'for this model. Use per="example".'
+        )
 
     def measure(run: Run, rows: list[int]) -> Tensor:
         """(b, 3, L, H): signed gradient, sums of absolute values over tokens, and their number."""
@@ -286,4 +304,5 @@ def _result(session: Session, how: _How, samples: Array, direction: Array | None
         cost=session.cost(),
         warnings=session.warnings,
         model=type(session.model).__name__,
+        parts=parts_of(session.study),
     )

@@ -16,6 +16,7 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
+from whyformer.heads.parts import calls, stream_relevance
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import resolve_targets, scalar_of
@@ -72,7 +73,7 @@ def score_of(run: Run, logits_BC: Tensor, rows: list[int] | None, labels: list[A
         return loss_of(logits_BC, label_indices(labels, logits_BC.detach(), run))
     if rows is None:
         return run.scalars(logits_BC)
-    return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.scalar)
+    return scalar_of(logits_BC.float(), [run.targets[row] for row in rows], run.reading)
 
 
 # Ablation: take a head away, or leave it alone in its layer, and see what the score loses.
@@ -157,13 +158,24 @@ def token_sums(maps: Record) -> Tensor:
 
 
 def token_counts(run: Run, layers: int) -> Tensor:
-    """(B, L) tokens that the sums run over: all real ones, and in the last layer those that feed the head.
+    """(B, L) tokens that the sums run over: all real ones that ask, and in the last layer those that feed the head.
 
     NOTE[DIFF] Michel's code divides the last layer by the number of examples, since only [CLS] has a gradient there;
     for other readouts (mean pooling) that becomes the number of rows that are read.
     """
-    counts = run.keep_BN.sum(1)[:, None].repeat(1, layers).float()
-    counts[:, -1] = (run.readout_BN > 0).sum(1).float()
+    if not run.multi_stream:
+        counts = run.keep_BN.sum(1)[:, None].repeat(1, layers).float()
+        counts[:, -1] = (run.readout_BN > 0).sum(1).float()
+        return counts
+    keep, read, schedule = run.by_stream(run.keep_BN), run.by_stream(run.readout_BN), run.schedule
+    counts = torch.full((run.batch.size, layers), torch.nan, device=run.keep_BN.device)
+    for step in schedule.steps:
+        if step.query not in keep:  # positions that are no units
+            continue
+        # After the last self-attention of a stream that is read, nothing carries one of its rows to another.
+        last = max(schedule.between(step.query, step.query), default=step.site)
+        alone = step.site >= last and bool((read[step.query] > 0).any())
+        counts[:, step.site] = ((read[step.query] > 0) if alone else keep[step.query]).sum(1).float()
     return counts
 
 
@@ -175,10 +187,13 @@ def confidence(run: Run) -> Tensor:
     keep_BN = run.keep_BN
     looked_at = keep_BN & ~run.special_BN
     layers = []
-    for site in run.record().sites:
+    for call, site in zip(calls(run), run.record(multi_stream=run.multi_stream).sites, strict=True):
+        if call is None:
+            layers.append(torch.full((run.batch.size, site.heads), torch.nan, device=keep_BN.device))
+            continue
         attention = site.attention_BHQK.float()
-        strongest_BHQ = (attention * looked_at[:, None, None, :]).amax(-1)
-        rows_BQ = keep_BN[:, site.first_query : site.first_query + attention.shape[2]].float()
+        strongest_BHQ = (attention * looked_at[:, None, None, call.keys]).amax(-1)
+        rows_BQ = keep_BN[:, call.queries].float()
         layers.append((strongest_BHQ * rows_BQ[:, None]).sum(-1) / rows_BQ.sum(1).clamp(min=1)[:, None])
     return table(layers)
 
@@ -222,8 +237,11 @@ def relevance_rows(run: Run) -> list[Tensor]:
     """Per layer (B, H): relevance that reaches the readout row through that layer's heads.
 
     Generic attention's row r = e·(I + Ā_L) ··· (I + Ā_1) is evaluated from the left: r_l = r_{l+1} + r_{l+1}·Ā_l, and
-    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads.
+    since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads. Over several streams:
+    heads/parts.py.
     """
+    if run.multi_stream:
+        return stream_relevance(run)
     row_BN = run.readout_BN.float()
     added: list[Tensor] = []
     for site in reversed(run.record(grad=True).sites):

@@ -13,13 +13,13 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import relevance_rows
+from whyformer.heads.parts import Call, calls, parts_of, place_of, through
 from whyformer.heads.roles import distances, places
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import BatchSize, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
-from whyformer.session import passing_through
 from whyformer.targets import Aims
 from whyformer.types import Cost
 from whyformer.views.heads import profile_view
@@ -37,7 +37,9 @@ def mixing_BL(run: Run) -> Tensor:
 
     NaN where the blocks of the model could not be taken apart (capture/blocks/anatomy.py).
     """
-    sites = run.record().sites
+    sites = run.record(multi_stream=run.multi_stream).sites
+    if run.multi_stream:
+        return torch.full((run.batch.size, len(sites)), torch.nan)
     try:
         ratio_BLN = mixing_ratio(run, level="attn_res_ln")
     except NotOffered:
@@ -63,7 +65,8 @@ class LayerProfile(Result):
     """Per layer, the mean over inputs of each curve with its 95 % limits; ``samples`` (S, 4, L) holds every input."""
 
     what: ClassVar[str] = "layer profile"
-    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "samples": "SCL"}
+    later: ClassVar[tuple[str, ...]] = ("parts",)
+    axes: ClassVar[Mapping[str, str]] = {"paths": "L", "parts": "L", "samples": "SCL"}
 
     samples: Float32
     paths: tuple[str, ...]
@@ -71,6 +74,7 @@ class LayerProfile(Result):
     cost: Cost = field(default_factory=Cost)
     warnings: tuple[str, ...] = ()
     model: str = ""
+    parts: tuple[str, ...] | None = None  # encoder, decoder or cross, per layer, where there are several streams
 
     def curve(self, name: str) -> Array:
         """(L,) mean over the inputs."""
@@ -93,7 +97,12 @@ class LayerProfile(Result):
     def rows(self) -> list[dict[str, Any]]:
         curves = {name: self.curve(name) for name in CURVES}
         return [
-            {"layer": layer, **{name: float(curve[layer]) for name, curve in curves.items()}, "path": path}
+            {
+                "layer": layer,
+                **place_of(self.parts, layer),
+                **{name: float(curve[layer]) for name, curve in curves.items()},
+                "path": path,
+            }
             for layer, path in enumerate(self.paths)
         ]
 
@@ -119,11 +128,15 @@ def layer_profile(
     bridges, in tokens (in patches on an image), special tokens left out. mixing ratio: how much of a position's new
     vector comes from others (Kobayashi et al. 2021), NaN where the model's blocks cannot be taken apart.
 
+    Of a model that translates, inputs are texts or (text, translation) pairs: the decoder reads the translation, and
+    relevance is that of its last token. Between encoder and decoder, distance is how far a position of one lies from
+    the same position of the other; the mixing ratio is known for models with one stream only.
+
     Misleads when: the layers are compared across models of different depth, or inputs of different length: entropy and
     distance grow with length.
     """
     how: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
-    with passing_through(model, inputs, target=target, progress=progress, **how) as session:
+    with through(model, inputs, target=target, progress=progress, **how) as session:
         refuse_without_gradients(session.model, "layer_profile")
         samples = session.gather(lambda run, rows: _curves(run), label="layers")
         return LayerProfile(
@@ -133,6 +146,7 @@ def layer_profile(
             session.cost(),
             session.warnings,
             type(session.model).__name__,
+            parts_of(session.study),
         )
 
 
@@ -147,10 +161,13 @@ def _curves(run: Run) -> Tensor:
 def entropy_BL(run: Run) -> Tensor:
     """(B, L) -Σ_k A log A, mean over heads and real rows."""
     layers = []
-    for site in run.record().sites:
-        attention = site.attention_BHQK.float()
+    for call in calls(run):
+        if call is None:
+            layers.append(torch.full((run.batch.size,), torch.nan, device=run.keep_BN.device))
+            continue
+        attention = call.site.attention_BHQK.float()
         entropy_BQ = -torch.xlogy(attention, attention).sum(-1).mean(1)
-        real_BQ = run.keep_BN[:, site.first_query : site.first_query + attention.shape[2]].float()
+        real_BQ = run.keep_BN[:, call.queries].float()
         layers.append((entropy_BQ * real_BQ).sum(1) / real_BQ.sum(1).clamp(min=1))
     return torch.stack(layers, 1)
 
@@ -159,19 +176,19 @@ def distance_BL(run: Run) -> Tensor:
     """(B, L) mean distance that attention bridges, Σ A·|q - k| / Σ A over heads, rows and columns; those of special
     tokens are left out, so that a row that looks at [SEP] only counts for nothing.
     """
-    sites = run.record().sites
     rows = []
     for row in range(run.batch.size):
         apart_NN = distances(places(run, row))
         ordinary_N = run.keep_BN[row] & ~run.special_BN[row]
-        layers = [_distance(site.attention_BHQK[row], site.first_query, apart_NN, ordinary_N) for site in sites]
+        layers = [_distance(call, row, apart_NN, ordinary_N) for call in calls(run)]
         rows.append(torch.stack(layers))
     return torch.stack(rows)
 
 
-def _distance(attention_HQK: Tensor, first: int, apart_NN: Tensor, ordinary_N: Tensor) -> Tensor:
-    asked = torch.arange(attention_HQK.shape[1], device=ordinary_N.device) + first
-    queries = asked[ordinary_N[asked]]  # none where a last layer asks for [CLS] only
-    part = attention_HQK.float()[:, queries - first][..., ordinary_N]
-    bridged = (part * apart_NN[queries][:, ordinary_N]).sum()
+def _distance(call: Call | None, row: int, apart_NN: Tensor, ordinary_N: Tensor) -> Tensor:
+    if call is None:
+        return apart_NN.new_tensor(torch.nan)
+    queries_Q, keys_K = ordinary_N[call.queries], ordinary_N[call.keys]  # none where a last layer asks for [CLS] only
+    part = call.site.attention_BHQK[row].float()[:, queries_Q][..., keys_K]
+    bridged = (part * apart_NN[call.queries, call.keys][queries_Q][:, keys_K]).sum()
     return bridged / part.sum().clamp(min=torch.finfo(part.dtype).tiny)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.parameters import BatchSize, checked
+from whyformer.errors import BadInput
+from whyformer.heads.parts import Call, calls, parts_of, place_of, through
+from whyformer.parameters import BatchSize, Place, checked
 from whyformer.result import Float32, Result, dataframe
 from whyformer.run import Run
-from whyformer.session import Session, passing_through
-from whyformer.types import Site
+from whyformer.session import Session
+from whyformer.study.streams import slices
 from whyformer.views.heads import roles_view
 from whyformer.views.view import view_of
 
@@ -31,15 +33,19 @@ def places(run: Run, row: int) -> Tensor:
     """(N, 1) or, on a grid, (N, 2) coordinates of one input's attention positions; NaN where there is none.
 
     Padding has no place; on a grid neither have special tokens. In a text, positions are counted among the real ones.
+    With several streams each is counted by itself; beside an image, texts have no place.
     """
     units, keep = run.units[row], run.keep_BN[row]
     real = keep.nonzero()[:, 0]
     if units.grid is None:
         result = torch.full((len(keep), 1), torch.nan, device=keep.device)
-        result[real, 0] = torch.arange(len(real), device=keep.device, dtype=torch.float)
+        for where in slices(run.stream_sizes).values() if run.multi_stream else [slice(None)]:
+            real = keep[where].nonzero()[:, 0]
+            result[where][real, 0] = torch.arange(len(real), device=keep.device, dtype=torch.float)
         return result
     result = torch.full((len(keep), 2), torch.nan, device=keep.device)
-    patches = real[~torch.tensor(units.special, device=keep.device)]
+    on_image = [units.is_patch(i) for i in range(len(units))]
+    patches = real[torch.tensor(on_image, device=keep.device)]
     index = torch.arange(len(patches), device=keep.device)
     columns = units.grid[1]
     result[patches] = torch.stack([index // columns, index % columns], 1).float()
@@ -60,6 +66,7 @@ Offset = tuple[int, ...]
 POSITIONAL = 0.9  # Voita et al. 2019: at least 90 % of the argmaxes at one relative position
 SEPARATOR = 0.5  # ours: most of the attention
 RARE, RARE_LIFT = 0.5, 2.0  # ours: most argmaxes, and twice what chance gives
+ALIGNED = 0.5  # ours: most argmaxes, and twice what chance gives
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +74,19 @@ class HeadRoles(Result):
     """Shares (L, H) behind each role; NaN where a layer has fewer heads, or where a role needs text."""
 
     what: ClassVar[str] = "head roles"
+    later: ClassVar[tuple[str, ...]] = ("parts", "aligned")
     axes: ClassVar[Mapping[str, str]] = {
         "paths": "L",
+        "parts": "L",
         "positional": "LH",
         "offset": "L",
         "separator": "LH",
         "first": "LH",
         "rare": "LH",
+        "aligned": "LH",
     }
 
-    positional: Float32  # share of argmaxes at the best fixed offset
+    positional: Float32  # share of argmaxes at the best fixed offset; NaN where words ask patches
     offset: list[list[Offset]]  # that offset: tokens to the right, or (rows down, columns right) on a grid
     separator: Float32  # attention on separators: special tokens but the first position, and punctuation
     first: Float32  # attention on the first position (an attention sink, where it is large)
@@ -84,9 +94,14 @@ class HeadRoles(Result):
     rare_chance: float  # what a head that looks anywhere would get
     paths: tuple[str, ...]
     inputs: int
+    parts: tuple[str, ...] | None = None  # encoder, decoder or cross, per layer, where there are several streams
+    aligned: Float32 | None = None  # share of aligned rows of a cross head whose argmax is their source token
+    aligned_chance: float = float("nan")  # what a head that looks anywhere would get
 
     def name(self, layer: int, head: int) -> str:
         """The role of a head by the thresholds of this file, "" where none fits."""
+        if self.aligned is not None and self.aligned[layer, head] >= max(ALIGNED, RARE_LIFT * self.aligned_chance):
+            return "alignment"
         if self.positional[layer, head] >= POSITIONAL:
             return f"positional {', '.join(f'{d:+d}' for d in self.offset[layer][head])}"
         if self.separator[layer, head] >= SEPARATOR:
@@ -112,6 +127,7 @@ class HeadRoles(Result):
         return [
             {
                 "layer": i,
+                **place_of(self.parts, i),
                 "head": j,
                 "role": self.name(i, j),
                 "positional": float(self.positional[i, j]),
@@ -119,14 +135,18 @@ class HeadRoles(Result):
                 "separator": float(self.separator[i, j]),
                 "first": float(self.first[i, j]),
                 "rare": float(self.rare[i, j]),
+                **({} if self.aligned is None else {"aligned": float(self.aligned[i, j])}),
             }
             for i in range(layers)
             for j in range(heads)
-            if not np.isnan(self.positional[i, j])
+            if not np.isnan(self.first[i, j])
         ]
 
 
 view_of.register(HeadRoles, roles_view)
+
+
+Alignments = Sequence[Sequence[tuple[Place, Place]]]
 
 
 @checked
@@ -136,6 +156,7 @@ def roles(
     *,
     processor: Any = None,
     frequencies: Mapping[str, float] | None = None,
+    alignments: Alignments | None = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     progress: bool | None = None,
@@ -144,19 +165,34 @@ def roles(
 
     Rows of special tokens are left out; a head's choice in a row is its largest weight over all real positions.
     frequencies: how often each token occurs, from a corpus; counted over the inputs by default.
+    Of a model that translates, inputs are texts or (text, translation) pairs, and the decoder reads the translation.
+    alignments: for each input, (position of a source token, position of the decoder that writes its translation),
+    both counted from 0 with special tokens; heads of the cross-attention that look there are named "alignment".
 
     Misleads when: the inputs are few or short. Many offsets are tried, so the best of them is flattered, and in a
     handful of sentences nearly every token is a rarest one (see ``rare_chance``).
     """
-    opened = passing_through(
-        model, inputs, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
-    with opened as session:
-        text = session.modality.stream == "text"
+    how: dict[str, Any] = {"processor": processor, "attention_at": attention_at, "batch_size": batch_size}
+    with through(model, inputs, progress=progress, **how) as session:
+        text = session.modality.stream in READ
         counts = frequencies if frequencies is not None else _token_counts(session) if text else {}
-        tally = _Tally()
-        session.each(lambda run, rows: tally.add(run, counts if text else None), label="roles")
+        tally = _Tally(_checked_alignments(alignments, session))
+        session.each(lambda run, rows: tally.add(run, rows, counts if text else None), label="roles")
         return tally.result(session)
+
+
+READ = ("text", "source")  # streams of words
+
+
+def _checked_alignments(alignments: Alignments | None, session: Session) -> Alignments | None:
+    if alignments is None:
+        return None
+    if len(alignments) != session.size:
+        raise BadInput(f"{len(alignments)} alignments for {session.size} inputs: give a list of pairs for each input.")
+    parts = parts_of(session.study)
+    if parts is None or "cross" not in parts:
+        raise BadInput("alignments are about the cross-attention of an encoder-decoder, and this model has none.")
+    return alignments
 
 
 def _token_counts(session: Session) -> Counter[str]:
@@ -176,47 +212,72 @@ def is_punctuation(label: str) -> bool:
 class _Tally:
     """Counts over all rows of all inputs."""
 
-    def __init__(self) -> None:
+    def __init__(self, alignments: Alignments | None = None) -> None:
+        self.alignments = alignments
         self.rows: dict[int, int] = defaultdict(int)  # by layer: the last may ask for one row only
         self.offsets: dict[int, dict[Offset, Tensor]] = defaultdict(dict)
-        self.sums: dict[str, dict[int, Tensor]] = {name: {} for name in ("separator", "first", "rare")}
-        self.chance = 0.0
-        self.text = True
+        self.sums: dict[str, dict[int, Tensor]] = {name: {} for name in ("separator", "first", "rare", "aligned")}
+        self.aligned_rows: dict[int, int] = defaultdict(int)
+        self.chance = self.aligned_chance = 0.0
+        self.looked = 0  # rows that the chance of a rare token was summed over
 
-    def add(self, run: Run, counts: Mapping[str, float] | None) -> None:
-        self.text = counts is not None
-        for layer, site in enumerate(run.record().sites):
-            for row in range(run.batch.size):
-                self._one(run, layer, site, row, counts)
+    def add(self, run: Run, rows: list[int], counts: Mapping[str, float] | None) -> None:
+        for call in calls(run):
+            for row, index in enumerate(rows):
+                if call is not None:
+                    self._one(run, call, row, index, counts)
 
-    def _one(self, run: Run, layer: int, site: Site, row: int, counts: Mapping[str, float] | None) -> None:
-        keep = run.keep_BN[row]
-        special = run.special_BN[row]
-        asked = torch.arange(site.attention_BHQK.shape[2], device=keep.device) + site.first_query
+    def _one(self, run: Run, call: Call, row: int, index: int, counts: Mapping[str, float] | None) -> None:
+        layer = call.layer
+        keep, special = run.keep_BN[row], run.special_BN[row]
+        asked = torch.arange(call.queries.start, call.queries.stop, device=keep.device)
         chosen = keep[asked] & ~special[asked]
         if not chosen.any():  # a last layer that asks for [CLS] only
             chosen = keep[asked]
-        attention_HQK = site.attention_BHQK[row].float()[:, chosen] * keep.float()
+        attention_HQK = call.site.attention_BHQK[row].float()[:, chosen] * keep[call.keys].float()
         queries = asked[chosen]
-        largest_HQ = attention_HQK.argmax(-1)
+        largest_HQ = attention_HQK.argmax(-1) + call.keys.start
         self.rows[layer] += len(queries)
         self._count_offsets(layer, places(run, row), queries, largest_HQ)
-        real = keep.nonzero()[:, 0]
-        _sum(self.sums["first"], layer, attention_HQK[..., real[0]].sum(1))
+        real = keep[call.keys].nonzero()[:, 0] + call.keys.start
+        _sum(self.sums["first"], layer, attention_HQK[..., real[0] - call.keys.start].sum(1))
+        if self.alignments is not None and call.streams[0] != call.streams[1]:
+            self._count_aligned(run, call, row, self.alignments[index])
         if counts is None:
             return
         units = run.units[row]
-        pause = torch.tensor([is_punctuation(label) for label in units.labels], device=keep.device)
+        here = [i for i, at in enumerate(keep.nonzero()[:, 0].tolist()) if call.keys.start <= at < call.keys.stop]
+        labels, hidden = [units.labels[i] for i in here], [units.special[i] for i in here]
+        pause = torch.tensor([is_punctuation(label) for label in labels], device=keep.device)
         ends = special[real] & (torch.arange(len(real), device=keep.device) > 0)
-        _sum(self.sums["separator"], layer, attention_HQK[..., real[pause | ends]].sum((1, 2)))
-        often = [counts.get(label, 0) for label in units.labels]
-        candidates = [n for n, is_special in zip(often, units.special, strict=True) if not is_special]
+        _sum(self.sums["separator"], layer, attention_HQK[..., real[pause | ends] - call.keys.start].sum((1, 2)))
+        often = [counts.get(label, 0) for label in labels]
+        candidates = [n for n, is_special in zip(often, hidden, strict=True) if not is_special]
         least = min(candidates, default=0)
-        rare = [n == least and not is_special for n, is_special in zip(often, units.special, strict=True)]
+        rare = [n == least and not is_special for n, is_special in zip(often, hidden, strict=True)]
         hit = torch.isin(largest_HQ, real[torch.tensor(rare, device=keep.device)])
         _sum(self.sums["rare"], layer, hit.float().sum(1))
         if layer == 0:
+            self.looked += len(queries)
             self.chance += len(queries) * sum(rare) / len(real)
+
+    def _count_aligned(self, run: Run, call: Call, row: int, pairs: Sequence[tuple[int, int]]) -> None:
+        """Rows that write a word of the source: is the largest weight on it?"""
+        keep = run.keep_BN[row]
+        sources = keep[call.keys].nonzero()[:, 0].tolist()
+        targets = {at: i for i, at in enumerate(keep[call.queries].nonzero()[:, 0].tolist())}
+        wanted: dict[int, set[int]] = defaultdict(set)
+        for source, target in pairs:
+            if not (0 <= source < len(sources) and target >= 0):
+                raise BadInput(f"alignments name source token {source}, and that text has {len(sources)} tokens.")
+            wanted[target].add(sources[source])
+        largest_HQ = call.site.attention_BHQK[row].float()[:, list(targets)].argmax(-1)
+        for i, at in enumerate(targets.values()):
+            if wanted[at]:
+                hit = torch.isin(largest_HQ[:, i], torch.tensor(sorted(wanted[at]), device=keep.device))
+                _sum(self.sums["aligned"], call.layer, hit.float())
+                self.aligned_rows[call.layer] += 1
+                self.aligned_chance += len(wanted[at]) / len(sources)
 
     def _count_offsets(self, layer: int, places_NA: Tensor, queries: Tensor, largest_HQ: Tensor) -> None:
         moves_HQA = places_NA[largest_HQ] - places_NA[queries][None]
@@ -231,27 +292,33 @@ class _Tally:
         widest = max(heads for _, heads in session.layers)
         positional = np.full((len(session.layers), widest), np.nan, np.float32)
         offset: list[list[Offset]] = []
+        several = parts_of(session.study) is not None
         for layer, (_, heads) in enumerate(session.layers):
             moves = sorted(self.offsets[layer], key=lambda m: (sum(map(abs, m)), m))  # ties go to the nearest
             counts = torch.stack([self.offsets[layer][m] for m in moves]) if moves else torch.zeros(1, heads)
             best = counts.argmax(0)
-            positional[layer, :heads] = (counts.amax(0) / max(self.rows[layer], 1)).numpy()
+            if moves or not several:  # words that ask patches have no offset
+                positional[layer, :heads] = (counts.amax(0) / max(self.rows[layer], 1)).numpy()
             offset.append([moves[int(i)] if moves else () for i in best])
+        aligned_rows = sum(self.aligned_rows.values())
         return HeadRoles(
             positional=positional,
             offset=offset,
-            separator=self._means("separator", positional),
-            first=self._means("first", positional),
-            rare=self._means("rare", positional),
-            rare_chance=self.chance / max(self.rows[0], 1),
+            separator=self._means("separator", positional, self.rows),
+            first=self._means("first", positional, self.rows),
+            rare=self._means("rare", positional, self.rows),
+            rare_chance=self.chance / max(self.looked, 1),
             paths=session.paths,
             inputs=session.size,
+            parts=parts_of(session.study),
+            aligned=None if self.alignments is None else self._means("aligned", positional, self.aligned_rows),
+            aligned_chance=self.aligned_chance / aligned_rows if aligned_rows else float("nan"),
         )
 
-    def _means(self, name: str, like: Array) -> Array:
+    def _means(self, name: str, like: Array, rows: Mapping[int, int]) -> Array:
         result = np.full(like.shape, np.nan, np.float32)
         for layer, total in self.sums[name].items():
-            result[layer, : len(total)] = (total / max(self.rows[layer], 1)).cpu().numpy()
+            result[layer, : len(total)] = (total / max(rows[layer], 1)).cpu().numpy()
         return result
 
 

@@ -72,6 +72,7 @@ class Modality(ABC):
     has_categories = False  # some of its columns are categories
     reference: Any = None  # rows that means and resampling are taken from, where the description names some
     reference_name = ""
+    opaque = False  # the model is asked from outside: nothing of it can be seen, or differentiated
     compares = False  # the one "class" is the similarity of two inputs
     generates = False  # the classes are tokens of a vocabulary
     objects = False  # a detector's: one explanation per object that it found
@@ -168,6 +169,8 @@ class Modality(ABC):
     # Parts of the input away, several at a time
 
     takes_token_ids = False  # any token id can stand for an absent unit
+    takes_texts = False  # any text can
+    deletes_several = False  # "delete" leaves out any number of units at once, without tensors of other lengths
 
     def trimmed(self, one: Batch) -> Batch:
         """One input without the padding at its end."""
@@ -271,6 +274,10 @@ class Modality(ABC):
         """
         return False
 
+    def reads_other_steps(self, one: Batch, keys: int) -> bool:
+        """The input has steps of its own, and the ``keys`` positions that the model attends over are not those."""
+        return False
+
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
         """Find out, by running the model, what its units are; how many passes that took."""
         return 0
@@ -343,6 +350,10 @@ class Modality(ABC):
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         """One row (and target) per explanation, for inputs that give several: detections, generated tokens."""
         return batch, target
+
+    def located(self, batch: Batch, target: Any) -> Batch:
+        """The same of inputs that give one each: the token, span or choice that is explained, where there is one."""
+        return batch
 
     def adopt(self, tensors: Mapping[str, Any] | Sequence[Any] | Tensor) -> Batch:
         """The user's own tensors → a batch, with names checked against the model."""

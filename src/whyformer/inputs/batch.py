@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.types import Units
+from whyformer.types import Target, Units
 
 Raw = Any
 
@@ -65,6 +65,9 @@ class Batch:
     trunks: tuple[int, ...] = ()  # per row: the text that it is the beginning of, for models that do not look ahead
     shared: Batch | None = None  # the one row that all others are beginnings of: the model is run on it alone
     groups: tuple[int, ...] = ()  # per row: the input it belongs to, where one input gives several explanations
+    spans: tuple[tuple[int | None, int | None], ...] = ()  # per input: first and last token of an explained answer
+    targets: tuple[Any, ...] = ()  # per input: what is explained, where the modality found it out
+    predictions: tuple[Target, ...] = ()  # per input: what the model says, where that is no class of its logits
     reference_rows: int = 0  # so many rows at the end are not explained: they are there for the first to look at
     alone: bool = False  # rows that would look at others are run without them
 
@@ -90,6 +93,9 @@ class Batch:
             trunks=pick(self.trunks),
             shared=None,
             groups=pick(self.groups),
+            spans=pick(self.spans),
+            targets=pick(self.targets),
+            predictions=pick(self.predictions),
             reference_rows=0,
         )
 

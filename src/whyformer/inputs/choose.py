@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput
+from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality, named_tensors, signature_of
 from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
@@ -18,12 +19,14 @@ from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import SIZES, are_packed
+from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
 from whyformer.inputs.seq2seq import Seq2SeqInput
 from whyformer.inputs.similarity import SimilarityInput, compares_texts
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.inputs.tensors import TensorInput
 from whyformer.inputs.text import TextInput
+from whyformer.inputs.token_heads import MaskedInput, TokenLabelInput
 
 __all__ = ["are_tensors", "choose_modality", "encoded", "is_single", "listed", "register_modality", "unpacked"]
 
@@ -37,6 +40,15 @@ KINDS: list[tuple[Recognises, Makes]] = [
     (lambda model, processor, inputs: compares_texts(model, inputs), SimilarityInput),
 ]
 
+# Texts that are explained at a place of them, by how transformers ends the name of the model's class.
+TASKS: dict[str, type[TextInput]] = {
+    "QuestionAnswering": SpanInput,
+    "QuestionAnsweringSimple": SpanInput,
+    "TokenClassification": TokenLabelInput,
+    "MaskedLM": MaskedInput,
+    "MultipleChoice": ChoiceInput,
+}
+
 
 def register_modality(recognises: Recognises, make: Makes) -> None:
     """Explain inputs of another kind: those that are recognised, by the modality that is made. The newest is asked
@@ -45,6 +57,8 @@ def register_modality(recognises: Recognises, make: Makes) -> None:
 
 
 def choose_modality(model: nn.Module, processor: Any, inputs: Any) -> Modality:
+    if isinstance(model, AskedModel):
+        return PromptInput(model, processor)
     for recognises, make in KINDS:
         if recognises(model, processor, inputs):
             return make(model, processor)
@@ -69,7 +83,7 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     if main == "pixel_values" or ("pixel_values" in parameters and "input_ids" not in parameters):
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
-        return TextInput(model, processor)
+        return TASKS.get(task_of(model).rpartition("For")[2], TextInput)(model, processor)
     if _looks_like_image(inputs):
         return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
@@ -95,7 +109,8 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     # Token ids: the first two-axis integer tensor, unless floats beside it make it a table.
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):
-        return TextInput(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+        kind = TASKS.get(task_of(model).rpartition("For")[2], TextInput)
+        return kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
     # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
     images = [
         k for k, v in tensors.items() if (k in floats and v.ndim == 4) or (k == "pixel_values" and v.ndim in (3, 4))
@@ -131,7 +146,9 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
 
 
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
-    """The model and processor inside a transformers pipeline."""
+    """The model and processor inside a transformers pipeline; a function that is asked, as a model."""
+    if takes_questions(model):
+        return asked_model(model), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
         pipeline_processor = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
@@ -141,4 +158,6 @@ def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
             f"model is the name {str(model)!r}: load it first, e.g. "
             "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
         )
+    if callable(model) and not isinstance(model, (type, nn.Module)):
+        return asked_model(model), processor
     return model, processor

@@ -77,7 +77,7 @@ def _another(modality: Modality, ids: Tensor) -> int:
 def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
     """The batch with the positions that targets name, counted among the real tokens of each text."""
     wanted = target if isinstance(target, list) else [target] * batch.size
-    if batch.positions or not any(isinstance(t, Target) and t.position is not None for t in wanted):
+    if batch.positions or batch.spans or not any(isinstance(t, Target) and t.position is not None for t in wanted):
         return batch
     keep = batch.keep_BN
     if keep is None or modality.multi_input or modality.compares:
@@ -85,11 +85,15 @@ def at_positions(modality: Modality, batch: Batch, target: Any) -> Batch:
     positions = []
     for want, count in zip(wanted, keep.sum(1).tolist(), strict=True):
         position = want.position if isinstance(want, Target) else None
-        position = count - 1 if position is None else position
-        if isinstance(position, bool) or not isinstance(position, int) or not -count <= position < count:
-            raise BadInput(f"Target(position={position!r}): the text has {count} tokens, 0 to {count - 1}.")
-        positions.append(position % count)
+        positions.append(position_of(count - 1 if position is None else position, count))
     return replace(batch, positions=tuple(positions))
+
+
+def position_of(position: Any, count: int) -> int:
+    """A position that a target names, counted from the start."""
+    if isinstance(position, bool) or not isinstance(position, int) or not -count <= position < count:
+        raise BadInput(f"Target(position={position!r}): the text has {count} tokens, 0 to {count - 1}.")
+    return position % count
 
 
 def places(batch: Batch) -> list[int]:
@@ -99,7 +103,13 @@ def places(batch: Batch) -> list[int]:
     width = keep.shape[1]
     if not batch.positions:
         return [width - 1 - int(row.flip(0).float().argmax()) for row in keep]
-    return [int(row.nonzero()[position, 0]) for row, position in zip(keep, batch.positions, strict=True)]
+    return [place for (place,) in ranked(batch, [[position] for position in batch.positions])]
+
+
+def ranked(batch: Batch, positions: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Per row, where among all positions those stand that are counted among the real ones."""
+    assert batch.keep_BN is not None
+    return [[int(row.nonzero()[p, 0]) for p in each] for row, each in zip(batch.keep_BN, positions, strict=True)]
 
 
 def spoken_at(batch: Batch) -> list[list[int]]:
@@ -125,7 +135,22 @@ def shortened(batch: Batch) -> Batch:
 
 def without_tokens(positions: Sequence[int], gone: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """Positions once some tokens before them, or they themselves, were left out."""
-    return tuple(max(0, p - sum(token <= p for token in tokens)) for p, tokens in zip(positions, gone, strict=True))
+    return tuple(_moved_up(p, tokens) for p, tokens in zip(positions, gone, strict=True))
+
+
+def _moved_up(position: int, gone: Sequence[int]) -> int:
+    return max(0, position - sum(token <= position for token in gone))
+
+
+def spans_without(
+    spans: Sequence[tuple[int | None, int | None]], gone: Sequence[Sequence[int]]
+) -> tuple[tuple[int | None, int | None], ...]:
+    """Answers once some tokens were left out."""
+    moved = []
+    for (start, end), tokens in zip(spans, gone, strict=True):
+        first, last = (None if p is None else _moved_up(p, tokens) for p in (start, end))
+        moved.append((first, last))
+    return tuple(moved)
 
 
 # Answers
@@ -323,6 +348,12 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     if not answer:
         raise BadInput("the model wrote nothing: generate= asks for at least one new token.")
     return answer
+
+
+def written_answer(modality: Any, batch: Batch) -> str:
+    """What the model writes after the first prompt of a batch, without special tokens."""
+    exchange = _generated_exchanges(modality, batch.select([0]))[0]
+    return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
 
 
 def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[int]]:

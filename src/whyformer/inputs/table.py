@@ -19,7 +19,15 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import NOT_THE_MODELS, Modality, Source, model_failed, over_features, require_numbers
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
-from whyformer.inputs.table_model import Tokens, arrangement, named_tokens, observed_tokens, outputs_of, require_classes
+from whyformer.inputs.table_model import (
+    Tokens,
+    arrangement,
+    facts_of,
+    named_tokens,
+    observed_tokens,
+    outputs_of,
+    require_classes,
+)
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of
 from whyformer.types import Record, Units
@@ -162,16 +170,16 @@ class TableInput(Modality):
 
     def _reference(self) -> Batch:
         assert self.table.reference is not None
-        facts, key = known_about(self.model), ("reference", self.table)
-        if key not in facts:
+        facts = facts_of(self)
+        if "reference" not in facts:
             whole, _ = self.read(self.table.reference)
             site = self.observed(whole.select([0])).sites[0]
             taken = {*site.attention_BHQK.shape[1:]}  # heads, positions: rows must be told from them by their number
             count = next((n for n in range(whole.size, 0, -1) if n + 1 not in taken), 0)
             if not count:
                 raise BadInput(f"{whole.size} reference rows are too few for this model: give 8 or more.")
-            facts[key] = whole.select(range(count))
-        reference: Batch = facts[key]
+            facts["reference"] = whole.select(range(count))
+        reference: Batch = facts["reference"]
         return replace(reference, tensors={k: self.move(v) for k, v in reference.tensors.items()})
 
     def any_row(self) -> Batch:
@@ -206,9 +214,10 @@ class TableInput(Modality):
 
         Where the row is one token, as the rows beside it are, its columns are units of their own.
         """
-        facts, key = known_about(self.model), ("tokens", self.table, length)
-        if facts.get(("row is one token", self._widths)) and length == len(self.table.columns):
+        alone = known_about(self.model).get(("row is one token", self._widths))
+        if alone and length == len(self.table.columns):
             return tuple((name,) for name in self.table.columns)
+        facts, key = facts_of(self), ("tokens", length)
         if key not in facts:
             facts[key] = named_tokens(self.table, length) if self.table.tokens else observed_tokens(self, batch, length)
         tokens: Tokens = facts[key]

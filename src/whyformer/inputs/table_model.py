@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -136,14 +137,21 @@ class TabularModel(Protocol):
 
 def outputs_of(modality: TabularModel) -> int | None:
     """How many outputs the model has for a row (None: they are no row); columns and categories are tried first."""
-    facts, key = known_about(modality.model), ("outputs", modality.table)
-    if key not in facts:
+    facts = facts_of(modality)
+    if "outputs" not in facts:
         with borrowed(modality.model), torch.no_grad():
             logits = logits_of(_any_output(modality))
             _try_categories(modality)
-        facts[key] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
-    outputs: int | None = facts[key]
+        facts["outputs"] = logits.shape[1] if logits.ndim == 2 else 1 if logits.ndim == 1 else None
+    outputs: int | None = facts["outputs"]
     return outputs
+
+
+def facts_of(modality: TabularModel) -> dict[Any, Any]:
+    """What is known about the model with this table, to be read and added to; it goes with the table."""
+    tables = known_about(modality.model).setdefault("tables", weakref.WeakKeyDictionary())
+    facts: dict[Any, Any] = tables.setdefault(modality.table, {})
+    return facts
 
 
 def require_classes(modality: TabularModel, outputs: int | None) -> tuple[str, ...]:

@@ -62,6 +62,9 @@ class TensorInput(Modality):
         before, after = (first_values(partial(forward, batch), names) for batch in (one, other))
         return int((before != after).any(-1).any(1)[0].sum()) == 1
 
+    def reads_other_steps(self, one: Batch, keys: int) -> bool:
+        return self.stream == "sequence" and not self.seen_columns(one, keys)
+
     def columns(self, batch: Batch) -> list[tuple[str, int]]:
         """(tensor, column) of each input unit."""
         if self.stream == "sequence":
@@ -78,11 +81,12 @@ class TensorInput(Modality):
                 return choice
         return []
 
-    def _columns_of(self, batch: Batch, row: int, count: int) -> list[tuple[str, int]]:
-        """Those of the ``count`` units of one input: without its padding."""
+    def _columns_of(self, batch: Batch, row: int, units: Units) -> list[tuple[str, int]]:
+        """Those of the units of one input: without its padding, and without the model's own token."""
         columns = self.columns(batch)
         real = self.keep(batch, len(columns), None)[row].nonzero()[:, 0].tolist()
-        return [columns[i] for i in real] if len(real) == count else self.seen_columns(batch, count)
+        whole = len(real) == units.special.count(False)
+        return [columns[i] for i in real] if whole else self.seen_columns(batch, len(units))
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         columns = self.seen_columns(batch, length)
@@ -96,12 +100,20 @@ class TensorInput(Modality):
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         if batch.keep_BN is not None and batch.keep_BN.shape[1] == length:  # found out by running the model
             return batch.keep_BN
+        if batch.keep_BN is not None and self.stream == "sequence" and batch.keep_BN.shape[1] < length:
+            own = length - batch.keep_BN.shape[1]
+            before = own if front is None else front
+            return nn.functional.pad(batch.keep_BN.bool(), (before, own - before), value=True)
         tensor = next(iter(batch.tensors.values()))
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
+        steps = (batch.size, self.length(batch)) if self.stream == "sequence" else keep.shape
+        own = length - steps[1]  # the model's own tokens, which no mask of the input speaks of
+        before = own if front is None else front
         for name, mask in batch.tensors.items():
-            if mask.shape == keep.shape and "mask" in name:
-                keep = ~mask.bool() if "padding" in name else mask.bool()
-                require_shown(name, keep)
+            if mask.shape == steps and own >= 0 and "mask" in name:
+                real = ~mask.bool() if "padding" in name else mask.bool()
+                require_shown(name, real)
+                keep = nn.functional.pad(real, (before, own - before), value=True)
         return keep
 
     @property
@@ -111,7 +123,7 @@ class TensorInput(Modality):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         if replacement not in self.replacements:
             raise UnknownName("replacement", replacement, self.replacements)
-        columns = self._columns_of(batch, row, len(units))
+        columns = self._columns_of(batch, row, units)
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
@@ -125,7 +137,7 @@ class TensorInput(Modality):
         return copies.with_tensors(**changed)
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        columns = self.seen_columns(one, len(units))
+        columns = self._columns_of(one, 0, units)
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "

@@ -18,7 +18,7 @@ from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.fillings import drawn_inputs
-from whyformer.inputs.language import ANSWER, answered, has_answers, is_causal, without_tokens
+from whyformer.inputs.language import ANSWER, answered, has_answers, is_causal, spans_without, without_tokens
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
 from whyformer.targets import logits_of
@@ -418,7 +418,8 @@ class TextInput(Modality):
         if keep is None or self.multi_input:
             return one
         width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-        tensors = {k: v[:, :used] if v.ndim == 2 and v.shape[1] == width else v for k, v in one.tensors.items()}
+        # Boxes of words (LayoutLM) are as many as the tokens are; a picture beside the text has its channels there.
+        tensors = {k: v[:, :used] if v.ndim in {2, 3} and v.shape[1] == width else v for k, v in one.tensors.items()}
         return replace(one, tensors=tensors, keep_BN=keep[:, :used])
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
@@ -467,10 +468,11 @@ class TextInput(Modality):
         }
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
-        gone = [[rank] for rank in range(len(positions))] if one.positions else []
-        chosen = without_tokens(one.positions * len(gone), gone)
+        gone = [[rank] for rank in range(len(positions))]
+        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
+        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
         answers = tuple(answer.moved(-1) for answer in one.answers * len(positions))
-        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, answers=answers)
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:

@@ -76,7 +76,7 @@ def pick(units: Units, index: list[int]) -> Units:
 
     return Units(
         of(units.labels), of(units.special), of(units.stream), units.grid, of(units.word), of(units.spans), units.text,
-        units.image_size, of(units.boxes),
+        units.image_size, of(units.boxes), role=of(units.role),
     )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
+from whyformer.engines.gradient.choose import gradient_space
+from whyformer.engines.gradient.input_space import SLOPES
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
@@ -58,6 +60,8 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     leaf = trace.leaves[-1 if run.modality.embeds else 0]
     inputs = leaf if space == "input" else trace.tokens()
     (gradient,) = run.differentiated(trace, [inputs])
+    if rules.cut and SLOPES not in run.study.undisturbed:
+        gradient_space(run, at)  # refuses a model whose plain gradient is no slope either
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)

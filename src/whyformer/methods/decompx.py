@@ -40,9 +40,9 @@ def decompx(run: Run, *, bias: Annotated[str, OneOf(*BIAS_RULES)] | None = "absd
     """
     if bias is not None:
         one_of("bias", bias, BIAS_RULES)
+    require_readable(run.study)
     if run.scalar != "logit" and not (run.scalar == "log_odds" and run.logits.shape[1] == 1):
         raise NotOffered(f"decompx splits logits, not scalar={run.scalar!r}: use scalar='logit'.")
-    require_readable(run.study)
     if not run.study.sites or run.study.unclaimed:
         run.record()  # raises, and says what is missing
     targets = run.targets

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.game import game_of_scores
+from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.variants import LeftOut, Variants, grouped_variants, players_of_parts
 from whyformer.parameters import Replacement
 from whyformer.registry import Passes, method
@@ -42,21 +42,27 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
     replacement: Any = replace if replace is not None else run.modality.replacements[0]
     scores = torch.zeros(run.keep_BN.shape, dtype=torch.float32, device=run.keep_BN.device)
     values_B = run.value_B
+    games: list[Game | None] = []
     for row, units in enumerate(run.track(run.units, "occlusion")):
         if run.segments:
-            scores[row, run.keep_BN[row]] = _of_segments(run, row, replacement).to(scores.device)
+            scores_U, game = _of_segments(run, row, replacement)
+            games.append(game)
+            scores[row, run.keep_BN[row]] = scores_U.to(scores.device)
             continue
         game = game_of_scores(run, row, LeftOut(run, row, replacement), len(units))
+        games.append(game)
         without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool))).float()
         drop_U = values_B[row] - without_U.to(scores.device)
         # What stays whatever is asked for (queries of the model's own) has no score.
         removable_U = torch.tensor(run.modality.removable(units), device=drop_U.device)
         scores[row, run.keep_BN[row].nonzero()[:, 0]] = torch.where(removable_U, drop_U, 0.0)
     used, remarks = Variants.used(run, replacement)
-    return Attribution(scores, warnings=[remarks] * run.batch.size, used={"replace": used})
+    return Attribution(
+        scores, checks=saved_by_prefix(games), warnings=[remarks] * run.batch.size, used={"replace": used}
+    )
 
 
-def _of_segments(run: Run, row: int, replacement: Any) -> Tensor:
+def _of_segments(run: Run, row: int, replacement: Any) -> tuple[Tensor, Game]:
     """(U,) the fall of the score without each stretch of the text, shared out evenly among what stands in it."""
     units, (groups, _) = run.units[row], run.segments[row]
     players = [p for p in players_of_parts(run, row, range(len(groups))) if p]
@@ -66,4 +72,4 @@ def _of_segments(run: Run, row: int, replacement: Any) -> Tensor:
     scores_U = torch.zeros(len(units))
     for members, value in zip(players, without, strict=True):
         scores_U[list(members)] = (float(run.value_B[row]) - float(value)) / len(members)
-    return scores_U
+    return scores_U, game

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from whyformer.engines.perturbation.game import Game, game_of_scores
+from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
 from whyformer.engines.perturbation.players import BY, Players, players_of
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered
@@ -62,17 +62,18 @@ def shap(
     replacement = replace if replace is not None else _default_replacement(run)
     scores = torch.zeros(run.keep_BN.shape)
     base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
+    games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "shap"):
         players = players_of(run, row, by, keep_special, superpixels)
         if not players.members:  # nothing but special tokens
             continue
         made = grouped_variants if run.segments else Replaced
         variants = made(run, row, players.members, replacement)
-        game = game_of_scores(run, row, variants, len(players.members))
+        games[row] = game = game_of_scores(run, row, variants, len(players.members))
         values, base_B[row], errors_B[row] = _values(game, players, algorithm, evaluations, run.seed)
         scores[row, run.keep_BN[row].cpu()] = players.per_unit(values)
     error_B = (run.value_B.cpu() - base_B.float() - scores.sum(1)).abs()
-    checks = {"additivity_error": error_B}
+    checks = {"additivity_error": error_B} | saved_by_prefix(games)
     if not errors_B.isnan().all():
         checks["standard_error"] = errors_B.nan_to_num(0.0)
     used, remarks = Variants.used(run, replacement)
@@ -169,7 +170,8 @@ class _seeded:  # noqa: N801  (reads as a statement)
 def _default_replacement(run: Run) -> str:
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
-        if (name != "delete" or run.segments) and (masked or name != "attention_mask"):
+        deletes = run.segments or run.modality.deletes_several
+        if (name != "delete" or deletes) and (masked or name != "attention_mask"):
             return name
     raise NotOffered(
         "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "

@@ -1,8 +1,12 @@
-"""Interference: does looking into a model change what it says?
+"""Interference: does looking into a model change what it says, or do the inputs of a batch change each other's answers?
 
 Some code takes another way while it is looked into: torch's fused encoder sets padded rows to zero and is left aside as
 soon as a function mode is on. So what a model says under interception is held to what it says by itself, once for each
 form of a batch; a difference that is no rounding is an error.
+
+Other code mixes the rows of a batch (Nystromformer divides by the largest sum of all of them). So the plain pass of a
+batch is made in two halves: whatever depends on all rows, a mean or a maximum, is another one for at least one half.
+Such inputs are run singly from then on, and the results say so.
 """
 
 from __future__ import annotations
@@ -12,8 +16,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import modules_of
-from whyformer.errors import NotOffered
+from whyformer.borrow import known_about, modules_of
+from whyformer.errors import MixedInputs, NotOffered
 
 FULL = (1e-3, 1e-5)  # of the largest logit, and besides: what float32 may lose over many layers
 COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type
@@ -28,45 +32,96 @@ OTHER_ADVICE = (
     "torch.is_grad_enabled(), requires_grad or has_torch_function. occlusion explains the model as it is."
 )
 
+MIXES = "mixes the inputs of a batch"  # a fact about a model: True or False, once it was tried
+SINGLY = (
+    "what this model says about an input changes with those beside it in a batch, so that every input, and every "
+    "variant of one, was run by itself."
+)
+
 Form = tuple[object, ...]
+Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselves
 
 
-def rounding(model: nn.Module, logits: Tensor) -> float:
-    """How far two passes may differ by rounding: attention written out is rounded otherwise than torch's kernels."""
+def rounding_step(model: nn.Module, logits: Tensor) -> float:
+    """The relative step of the coarsest numbers that a model computes with."""
     modules = modules_of(model)
     types = {logits.dtype, *(p.dtype for m in modules for p in m._parameters.values() if p is not None)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
     if any("quantized" in type(m).__module__ for m in modules) or not all(t.is_floating_point for t in types):
         types.add(torch.bfloat16)  # eight bits
+    return max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+
+
+def rounding(model: nn.Module, logits: Tensor) -> float:
+    """How far two passes may differ by rounding: attention written out is rounded otherwise than torch's kernels."""
     largest = float(logits.abs().max()) if logits.numel() else 0.0
-    step = max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+    step = rounding_step(model, logits)
     if step <= torch.finfo(torch.float32).eps:
         return FULL[0] * largest + FULL[1]
     return step * (COARSE_STEPS[0] * largest + COARSE_STEPS[1])
 
 
-def require_same(model: nn.Module, watched: Tensor, alone: Callable[[], Tensor]) -> int:
+def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) -> int:
     """Refuse a model that says something else while it is looked into; how many passes that took.
 
-    watched: logits under interception; alone: the same pass without any.
+    watched: logits under interception; part: the same rows without any. halves: find out as well whether rows change
+    each other's answers.
     """
+    everything, looked = slice(len(watched)), watched.detach().float()
+    halves = halves and len(watched) > 1 and MIXES not in known_about(model)
     with torch.no_grad():
-        plain = alone().detach().float()
-        looked = watched.detach().float()
-        if plain.shape == looked.shape and _apart(plain, looked) <= rounding(model, plain):
+        plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
+        if _same(model, plain, looked):
+            if halves:
+                known_about(model)[MIXES] = False
             return 1
-        again = alone().detach().float()
-    if again.shape != plain.shape or _apart(plain, again) > rounding(model, plain):
+        together = part(everything).detach().float() if halves else plain
+        again = part(everything).detach().float()
+    if not _same(model, together, again):
         raise NotOffered(
-            f"the model answers differently each time ({_shown(plain, again)}), so that no explanation would be of "
+            f"the model answers differently each time ({_shown(together, again)}), so that no explanation would be of "
             "its answer. Take what is random out of its forward, or seed it there."
         )
-    fused = _by_fused_path(model, looked, alone)
+    if halves and _same(model, together, looked):
+        raise mixed(model, together, plain)
+    fused = _by_fused_path(model, looked, lambda: part(everything))
     raise NotOffered(
-        f"the model says something else while it is looked into ({_shown(plain, looked)}), so that this would explain "
-        f"another answer. {FUSED_ADVICE if fused else OTHER_ADVICE}"
+        f"the model says something else while it is looked into ({_shown(together, looked)}), so that this would "
+        f"explain another answer. {FUSED_ADVICE if fused else OTHER_ADVICE}"
     )
+
+
+def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
+    """Refuse rows of a batch that change each other's answers, tried once per model; how many passes that took."""
+    facts = known_about(model)
+    if MIXES in facts or len(together) < 2:
+        return 0
+    with torch.no_grad():
+        halves = _halved(part, len(together))
+    if not _same(model, halves, together.detach().float()):
+        raise mixed(model, together.detach().float(), halves)
+    facts[MIXES] = False
+    return 1
+
+
+def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
+    """The error, and the model known for what it does."""
+    known_about(model)[MIXES] = True
+    return MixedInputs(
+        f"what the model says about an input changes with those beside it in a batch ({_shown(together, apart)}): "
+        "its forward mixes the rows. Pass batch_size=1, so that each is run by itself."
+    )
+
+
+def _halved(part: Part, rows: int) -> Tensor:
+    """(rows, C) of two passes, over half of the rows each."""
+    halves = [part(half).detach().float() for half in (slice(0, rows // 2), slice(rows // 2, rows))]
+    return torch.cat(halves) if len({half.shape[1] for half in halves}) == 1 else halves[0]
+
+
+def _same(model: nn.Module, one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and _apart(one, other) <= rounding(model, one)
 
 
 def _apart(one: Tensor, other: Tensor) -> float:

@@ -233,6 +233,8 @@ class _Isolate(Outline):
         if name == "softmax" and any(n in self.lengths for n in out.shape):
             self.last = None  # weights of positions, each of which hears of all others
         elif name in POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
+            if operand.shape[2] == operand.shape[1]:
+                return  # a map that torch's attention hands back beside its result, no vectors (WavLM)
             self._fingerprint(operand)
             if out.ndim < 2 or out.shape[1] != operand.shape[1]:
                 self.last = None

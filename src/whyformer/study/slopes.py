@@ -1,19 +1,20 @@
-"""Slopes: is the gradient that was recorded at the attention maps the slope of the score?
+"""Slopes: is the gradient that was recorded, at the attention maps or at the input, the slope of the score?
 
 What runs out of autograd's sight (a torch.autograd.Function with a backward of its own, re-entrant checkpointing,
-``detach()``) leaves maps without a gradient, or with a part of it. So all maps are changed a little in one random
-direction, and the change of the score is held to what the recorded gradients say.
+``detach()``) leaves maps or inputs without a gradient, or with a part of it. So all of them are changed a little in one
+random direction, and the change of the score is held to what the recorded gradients say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from whyformer.capture.roles import Rewrite
-from whyformer.errors import CaptureError
+from whyformer.errors import CaptureError, NotOffered
 from whyformer.types import Record
 
 Changed = Callable[[Rewrite], Tensor]  # (B,) scores with every map rewritten
@@ -24,15 +25,24 @@ UNSTEADY = 0.2  # by how much of itself a slope may change with the step and sti
 
 JUMPS = (
     "the score jumps close to where gradients were first taken (experts or positions that the model picks), so that "
-    "gradients of attention could not be held to measured slopes: they hold between two jumps at most."
+    "they could not be held to measured slopes: they hold between two jumps at most."
 )
 
 REMEDY = (
     "Part of the model runs out of autograd's sight: a torch.autograd.Function with a backward of its own, re-entrant "
     "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
-    "use_reentrant=False) or write the function out in plain torch; or use a method that needs no gradients of "
-    "attention (attention_rollout, occlusion)."
+    "use_reentrant=False) or write the function out in plain torch."
 )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One direction: how the score moves along it by a step, what the gradients say, and how exact either can be."""
+
+    moved: Callable[[float], float]  # the sum of all scores, a step away
+    slope: float  # by the gradients
+    size: float  # of the terms that it is a sum of
+    noise: float  # of a score
 
 
 def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
@@ -41,41 +51,86 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
     shared: the scores are of one row, run once.
     """
     rows = slice(0, 1 if shared else None)
-    directions = [_direction(site.attention_BHQK[rows], number) for number, site in enumerate(maps.sites)]
     said = [
-        float((site.attention_grad_BHQK.double() * site.attention_BHQK.double() * direction).sum())
-        for site, direction in zip(maps.sites, directions, strict=True)
+        # Row by row, and directions drawn anew each time: maps of long inputs fill the memory by themselves.
+        sum(
+            float((gradient_HQK.double() * map_HQK.double() * direction_HQK).sum())
+            for gradient_HQK, map_HQK, direction_HQK in zip(
+                site.attention_grad_BHQK,
+                site.attention_BHQK,
+                _direction(site.attention_BHQK[rows], number).expand(site.attention_BHQK.shape),
+                strict=True,
+            )
+        )
+        for number, site in enumerate(maps.sites)
         if site.attention_grad_BHQK is not None
     ]
-    noise = NOISE * torch.finfo(maps.logits.dtype).eps * (float(maps.logits.abs().max()) + 1) * len(score_B) ** 0.5
+    noise = _noise(torch.finfo(maps.logits.dtype).eps, maps.logits)
 
     def moved(step: float) -> float:
         def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
-            direction = directions[layer][:, first : first + attention_BHQK.shape[1]]
+            whole_BHQK = maps.sites[layer].attention_BHQK[rows]
+            direction = _direction(whole_BHQK, layer)[:, first : first + attention_BHQK.shape[1]]
             return attention_BHQK * (1 + step * direction).to(attention_BHQK.dtype)
 
         return float(changed(rewrite).double().sum())
 
-    whole, size = sum(said), sum(map(abs, said))
+    passes, doubt, slope = _held(Measured(moved, sum(said), sum(map(abs, said)), noise), score_B)
+    if slope is None:
+        return passes, doubt
+    raise CaptureError(
+        f"the gradients recorded at the attention maps are not the slope of the score ({sum(said):.3g} where "
+        f"{slope:.3g} was measured), so that maps weighted by them would be wrong. {REMEDY}"
+    )
+
+
+def require_input_slopes(
+    inputs: Tensor, gradient: Tensor, logits: Tensor, score_B: Tensor, step: float, changed: Callable[[Tensor], Tensor]
+) -> tuple[int, str]:
+    """Refuse input gradients that are not the slope of ``score_B``; how many passes that took, what is left to say.
+
+    step: of the model's rounding. changed: (B,) scores with other numbers in place of ``inputs``.
+    """
+    numbers = inputs.detach().double()
+    generator = torch.Generator().manual_seed(0)
+    # Of either sign, since many models normalise what they read: they do not hear a change of scale.
+    direction = torch.randn(numbers.shape, generator=generator, dtype=torch.float64).to(numbers.device) * numbers.abs()
+    terms = gradient.double() * direction
+
+    def moved(step: float) -> float:
+        return float(changed((numbers + step * direction).to(inputs.dtype)).double().sum())
+
+    measured = Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), _noise(step, logits))
+    passes, doubt, slope = _held(measured, score_B)
+    if slope is None:
+        return passes, doubt
+    raise NotOffered(
+        f"the gradient at the input is not the slope of the score ({measured.slope:.3g} where {slope:.3g} was "
+        f"measured), so that scores made of it would be wrong. {REMEDY}"
+    )
+
+
+def _noise(step: float, logits: Tensor) -> float:
+    return NOISE * step * (float(logits.detach().abs().max()) + 1) * len(logits) ** 0.5
+
+
+def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
+    """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
 
     def agrees(slope: float, step: float) -> bool:
-        return abs(slope - whole) <= TOLERANCE * size + noise / step
+        return abs(slope - measured.slope) <= TOLERANCE * measured.size + measured.noise / step
 
-    slope = (moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0]
-    if agrees(slope, STEPS[0]):
-        return 1, ""
+    if agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
+        return 1, "", None
     slopes: list[float] = []
     for step in STEPS:  # a bend of the model, or one of its choices, may lie within one step, not within all
-        slopes.append((moved(step) - moved(-step)) / (2 * step))
+        slopes.append((measured.moved(step) - measured.moved(-step)) / (2 * step))
         if agrees(slopes[-1], step):
-            return 1 + 2 * len(slopes), ""
-    if max(slopes) - min(slopes) > UNSTEADY * max(map(abs, slopes)) + noise / min(STEPS):
-        return 1 + 2 * len(slopes), JUMPS
-    slope = slopes[0]
-    raise CaptureError(
-        f"the gradients recorded at the attention maps are not the slope of the score ({whole:.3g} where {slope:.3g} "
-        f"was measured), so that maps weighted by them would be wrong. {REMEDY}"
-    )
+            return 1 + 2 * len(slopes), "", None
+    passes = 1 + 2 * len(slopes)
+    if max(slopes) - min(slopes) > UNSTEADY * max(map(abs, slopes)) + measured.noise / min(STEPS):
+        return passes, JUMPS, None
+    return passes, "", slopes[0]
 
 
 def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Collection[int]) -> int:
@@ -100,4 +155,4 @@ def _direction(like: Tensor, seed: int) -> Tensor:
     """Random numbers of one sign, so that a change does not average out over a large map."""
     generator = torch.Generator().manual_seed(seed)
     sign = 1 if torch.rand((), generator=generator) < 0.5 else -1
-    return sign * (torch.rand(like.shape, generator=generator, dtype=torch.float64) + 0.5).to(like.device)
+    return sign * (torch.rand(like.shape, generator=generator) + 0.5).to(like.device)

@@ -13,16 +13,17 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about, modules_of
+from whyformer.borrow import known_about
 from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
-from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
+from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
+from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.leak import ROUNDING, Leak, audit
 from whyformer.study.readout import (
     Reached,
@@ -58,10 +59,16 @@ ONE_TOKEN = (
     "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
     "that it learns from, as TabPFN does), so attention tells nothing about columns."
 )
+BY_CONTENT = (
+    "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
+    "stands there, and maps are read at the rows that feed the head."
+)
 AROUND = (
     "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
     "the layers); attention methods follow the layers, and miss what those tell the head directly."
 )
+
+OPAQUE = "the model is asked from outside (a function, a server): no attention of it can be seen."
 
 
 def beside_others(modality: Modality, one: Batch) -> Study:
@@ -157,10 +164,16 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
 
 def study_one(modality: Modality, one: Batch) -> Study:
     """The study of one input; attention that was seen in part is refused."""
+    if modality.opaque:
+        return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
     called = Called()
     study = _followed(modality, one, called)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
-    return study if hidden is None or not study.sites else study.refused(hidden, hidden=True)
+    if hidden is not None and study.sites:
+        return study.refused(hidden, hidden=True)
+    if study.trouble is not None and study.sites and modality.reads_other_steps(one, study.sites[0].keys):
+        return replace(study, sites=())  # nobody reads the model's positions: units are the steps of the input
+    return study
 
 
 def _followed(modality: Modality, one: Batch, called: Called) -> Study:
@@ -259,8 +272,10 @@ def _confirmed(
     stands there (the largest id, a mask token): then it moves with the order.
     """
     site, extra, front = where
+    if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
+        _require_fixed(modality, run, names, readout, last)
     fits = site.queries == site.keys == modality.length(run.one) + extra
-    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions:
+    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
         return readout
     other = reordered(run.one, modality.length(run.one))
     each = Readout("rows", rows=tuple(range(site.keys)))
@@ -275,6 +290,17 @@ def _confirmed(
     rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
     expected = readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
     return readout if rows == expected else each
+
+
+def _require_fixed(modality: Modality, run: Passes, names: dict[int, str], readout: Readout, last: int) -> None:
+    """Refuse a head that reads other rows of the picture upside down: it finds them by what stands there."""
+    picture = run.one.tensors[modality.main]
+    other = run.one.with_tensors(**{modality.main: picture.flip(-1, -2)})
+    rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
+    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
+    expected = readout.weights(modality.keep(other, count, None))[0].nonzero()[:, 0].tolist()
+    if not maximum and rows != expected:
+        raise CaptureError(BY_CONTENT.format(readout=readout))
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
@@ -401,10 +427,14 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
-    depth = len(modules_of(modality.model))
-    key = (type(modality).__name__, modality.main, shapes, modality.form(batch), depth)
+    # What the model itself is like is not part of the key: when it changes, all that is known of it goes (borrow.py).
+    key = (type(modality).__name__, modality.main, shapes, modality.form(batch))
     if key in facts:
-        return facts[key], False
+        facts.move_to_end(key)
+        study = facts[key]
+        if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
+            study = facts[key] = replace(study, notes=(*study.notes, SINGLY))
+        return study, False
     row = _longest(batch)
     if mixes:
         study = beside_others(modality, batch.select([row]))
@@ -412,6 +442,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         study = study_one(modality, batch.select([row]))
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(batch.select([row]), study.grid))
+    if facts.get(MIXES):
+        study = replace(study, notes=(*study.notes, SINGLY))
     if study.input_length > 1:  # a single position teaches nothing about rows
         facts[key] = study
     return study, True

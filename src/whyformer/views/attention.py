@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,13 +13,19 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.types import Explanation, Record, Site, Units
+from whyformer.views.facts import number
 from whyformer.views.image import require_fit, to_pixels
-from whyformer.views.view import Fact, HeadColours, Matrix, Panel, View, scale_of
+from whyformer.views.view import Fact, HeadColours, Matrix, Panel, Scale, View, scale_of
 
 Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
+ScaleOf = Annotated[str, OneOf("shared", "free", "full")] | tuple[float, float]
 SMALL = 64  # rows and columns of a map among many
+LARGE = 1000  # from here on numbers are told in the power of ten of the largest
+FEW = 400  # cells that have room for their numbers
+LABELLED, NUMBERED = 3, 2  # maps beside each other, with labels or with numbers
 CAPTION = "Each row is a position that looks; the colour says how much of its attention each column gets."
+IN_NUMBERS = "Each row is a position that looks; a number is the share of its attention that a column gets."
 
 
 @checked
@@ -28,43 +36,111 @@ def attention_map(
     labels: Labels | None = None,
     *,
     row: Place = 0,
+    values: bool = False,
+    scale: ScaleOf = "free",
 ) -> View:
     """One attention map with its labels.
 
     ``site``: number in call order; ``head``: a number, or "mean" or "max" over heads; ``labels``: of the positions (an
-    Explanation's do), or a pair for rows and columns; ``row``: which input of the batch.
+    Explanation's do), or a pair for rows and columns; ``row``: which input of the batch. ``values``: write the weights
+    into the cells, of which there may be 400. ``scale``: "free", from 0 to the largest weight of the map; "full",
+    from 0 to 1; or (low, high).
     """
     chosen = _site(record, site)
-    values = _maps(chosen, row)
-    rows, columns = _label_pair(labels, values.shape[1:], chosen.first_query)
-    matrix = _matrix(_reduced(values, head), rows, columns)
+    maps = _maps(chosen, row)
+    rows, columns = _label_pair(labels, maps.shape[1:], chosen.first_query)
+    weights = _reduced(maps, head)
+    (one_scale,) = _scales([weights], scale)
+    matrix = Matrix(weights, one_scale, rows, columns, "query (looks)", "key (is looked at)", numbers=values)
     which = f"head {head}" if isinstance(head, int) else f"{head} over {chosen.heads} heads"
-    facts = (Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which))
-    return View("Attention", (Panel((matrix,), wide=True),), facts, caption=CAPTION, legend=matrix.scale)
+    facts = [Fact("site", chosen.path or "the model itself"), Fact("kind", _kind(chosen)), Fact("shown", which)]
+    facts += [Fact("window", f"the first of {chosen.windows}")] if chosen.windows > 1 else []
+    return _drawn("Attention", [Panel((matrix,), wide=True)], tuple(facts), CAPTION)
+
+
+def _scales(maps: Sequence[Array], scale: str | tuple[float, float], signed: bool = False) -> list[Scale]:
+    """One per map; the same for all unless each is "free"."""
+    if isinstance(scale, tuple):
+        low, high = scale
+        if not (np.isfinite(scale).all() and low < high):
+            raise BadInput(f"scale={scale!r}: (low, high), two numbers of which the second is larger.")
+        return [Scale(low, high, signed and low == -high, "attention")] * len(maps)
+    if scale == "free":
+        return [scale_of([one], signed, meaning="attention") for one in maps]
+    largest = scale_of(maps, signed, meaning="attention")
+    full = Scale(-1.0 if largest.signed else 0.0, 1.0, largest.signed, "attention")
+    return [full if scale == "full" else largest] * len(maps)
+
+
+def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption: str, columns: int = 1) -> View:
+    """A view of matrices: numbers where they fit, one legend where one scale holds for all, else a line at each map."""
+    scales = {m.scale for p in panels for m in p.marks if isinstance(m, Matrix)}
+    crowded = max((m.values.size for p in panels for m in p.marks if isinstance(m, Matrix) and m.numbers), default=0)
+    if crowded > FEW:
+        caption += f" Numbers are left out: a map has {crowded} cells, and there is room for {FEW}."
+    elif crowded:
+        caption = caption.replace(CAPTION, IN_NUMBERS)
+    if len(scales) > 1:
+        caption += " Each map has its own scale: strengths cannot be compared between maps."
+    largest = max(
+        (float(np.nanmax(np.abs(m.values))) for p in panels for m in p.marks if isinstance(m, Matrix)), default=0.0
+    )
+    power = math.floor(math.log10(largest)) if np.isfinite(largest) and largest >= LARGE else 0
+    if power and 0 < crowded <= FEW:
+        caption += f" Numbers in the cells are times 1e{power}."
+    legend = scales.pop() if len(scales) == 1 else None
+    fitting = [_fitting(panel, crowded <= FEW, legend is None, power) for panel in panels]
+    return View(title, tuple(fitting), facts, caption=caption, columns=columns, legend=legend)
+
+
+def _fitting(panel: Panel, numbers: bool, own_scale: bool, power: int) -> Panel:
+    marks = tuple(
+        replace(m, numbers=m.numbers and numbers, power=power) if isinstance(m, Matrix) else m for m in panel.marks
+    )
+    ends = [f"{number(m.scale.low)} to {number(m.scale.high)}" for m in marks if isinstance(m, Matrix) and own_scale]
+    return replace(panel, marks=marks, title=", ".join([panel.title, *ends] if panel.title else ends))
 
 
 @checked
-def heads_grid(record: Record, *, row: Place = 0, sites: Places | None = None) -> View:
-    """Every head of every layer, small, on one scale: layers down, heads across."""
+def heads_grid(
+    record: Record,
+    *,
+    row: Place = 0,
+    sites: Places | None = None,
+    labels: Labels | None = None,
+    values: bool = False,
+    scale: ScaleOf = "shared",
+) -> View:
+    """Every head of every layer, small: layers down, heads across.
+
+    ``labels`` and ``values`` as for ``attention_map``: with either, maps are large, a few beside each other.
+    ``scale``: "shared", one for all; "free", each from 0 to its own largest weight; "full", 0 to 1; or (low, high).
+    """
     numbers = range(len(record.sites)) if sites is None else sites
-    chosen = [(number % len(record.sites), _site(record, number)) for number in numbers]
+    chosen = [(at % len(record.sites), _site(record, at)) for at in numbers]
+    large = labels is not None or values
     whole = [_maps(site, row) for _, site in chosen]
-    maps = [[_largest(one, SMALL) for one in heads] for heads in whole]
-    scale = scale_of([one for heads in maps for one in heads], meaning="attention")
+    maps = [[one if large else _largest(one, SMALL) for one in heads] for heads in whole]
+    scales = iter(_scales([one for heads in maps for one in heads], scale))
     longest = max(max(heads.shape[1:]) for heads in whole)
-    columns = max(len(m) for m in maps)
+    columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
-    for (number, _), heads in zip(chosen, maps, strict=True):
-        for head, values in enumerate(heads):
-            panels.append(Panel((Matrix(values, scale, small=True),), f"{number}.{head}"))
-        panels += [Panel(())] * (columns - len(heads))
-    facts = (Fact("sites", str(len(chosen))), Fact("titles", "site.head, in call order; one scale for all"))
+    for (at, site), heads in zip(chosen, maps, strict=True):
+        names = _label_pair(labels, heads[0].shape, site.first_query) if large else ((), ())
+        for head, weights in enumerate(heads):
+            axes = ("query", "key") if large else ("", "")
+            mark = Matrix(weights, next(scales), *names, *axes, small=not large, numbers=values)
+            panels.append(Panel((mark,), f"{at}.{head}"))
+        panels += [Panel(())] * (-len(heads) % columns if large else columns - len(heads))
+    shared = "each with its own scale" if scale == "free" else "one scale for all"
+    shared += "; of windows the first" if any(site.windows > 1 for _, site in chosen) else ""
+    facts = (Fact("sites", str(len(chosen))), Fact("titles", f"site.head, in call order; {shared}"))
     caption = CAPTION
-    if longest > SMALL:
+    if longest > SMALL and not large:
         caption = (
             f"Rows look at columns. {longest} positions share {SMALL} cells: a colour is the largest weight inside."
         )
-    return View("Attention, every head", tuple(panels), facts, caption=caption, columns=columns, legend=scale)
+    return _drawn("Attention, every head", panels, facts, caption, columns)
 
 
 def _largest(values: Array, longest: int) -> Array:
@@ -84,10 +160,13 @@ def attention_streams(
     layer: Place = -1,
     head: Place | Annotated[str, OneOf("mean", "max")] = "mean",
     row: Place = 0,
+    values: bool = False,
+    scale: ScaleOf = "shared",
 ) -> View:
     """One map per kind of attention: encoder-self, decoder-self, cross; or each pair of streams.
 
-    ``labels``: by stream name ("source" and "target" for encoder and decoder); ``layer``: which of a kind's sites.
+    ``labels``: by stream name ("source" and "target" for encoder and decoder); ``layer``: which of a kind's sites;
+    ``values`` and ``scale`` as for ``heads_grid``.
     """
     groups: dict[tuple[str, str, str], list[Site]] = {}
     has_decoder = any("decoder" in site.path for site in record.sites)
@@ -98,14 +177,14 @@ def attention_streams(
         if not -len(members) <= layer < len(members):
             raise BadInput(f"layer={layer}: {name} has {len(members)} sites.")
         maps.append((name, query, key, _reduced(_maps(members[layer], row), head), members))
-    scale = scale_of([m[3] for m in maps], meaning="attention")
-    for name, query, key, values, members in maps:
-        rows, columns = _stream_labels(labels, query, values.shape[0]), _stream_labels(labels, key, values.shape[1])
-        mark = Matrix(values, scale, rows, columns, query or "query", key or "key")
+    scales = _scales([m[3] for m in maps], scale)
+    for (name, query, key, weights, members), its_scale in zip(maps, scales, strict=True):
+        rows, columns = _stream_labels(labels, query, weights.shape[0]), _stream_labels(labels, key, weights.shape[1])
+        mark = Matrix(weights, its_scale, rows, columns, query or "query", key or "key", numbers=values)
         panels.append(Panel((mark,), f"{name} ({len(members)} sites)" if len(members) > 1 else name))
     shown = f"head {head}" if isinstance(head, int) else f"{head} over heads"
     facts = (Fact("shown", f"site {layer} of each kind, {shown}"),)
-    return View("Attention by kind", tuple(panels), facts, caption=CAPTION, columns=min(3, len(panels)), legend=scale)
+    return _drawn("Attention by kind", panels, facts, CAPTION, min(LABELLED, len(panels)))
 
 
 @checked
@@ -128,6 +207,8 @@ def heads_over_image(
         raise BadInput("heads_over_image needs units with a patch grid: pass an Explanation of an image.")
     chosen = _site(record, site)
     maps = _maps(chosen, row)
+    if chosen.windows > 1:
+        raise NotOffered("this attention runs inside windows, and a map of one of them does not cover the image.")
     if maps.shape[2] != len(units):
         raise BadInput(f"the map has {maps.shape[2]} keys and the input {len(units)} units: not the same input.")
     if not -maps.shape[1] <= query < maps.shape[1]:
@@ -151,8 +232,18 @@ def heads_over_image(
 
 
 @checked
-def relevance_map(explanation: Explanation, streams: tuple[str, str] | None = None) -> View:
-    """The whole map of a method that has one: output positions down, input positions across."""
+def relevance_map(
+    explanation: Explanation,
+    streams: tuple[str, str] | None = None,
+    *,
+    values: bool = False,
+    scale: ScaleOf = "shared",
+) -> View:
+    """The whole map of a method that has one: output positions down, input positions across.
+
+    ``values`` and ``scale`` as for ``heads_grid``; what a position gets from itself is left out of a scale that is
+    not named in numbers.
+    """
     from whyformer.views.facts import doubts, facts
 
     matrix = explanation.matrix
@@ -163,21 +254,18 @@ def relevance_map(explanation: Explanation, streams: tuple[str, str] | None = No
         if streams not in parts:
             raise UnknownName("pair of streams", streams, parts)
         parts = {streams: parts[streams]}
-    scale = scale_of([_off_diagonal(m) for m in parts.values()], explanation.signed)
+    scales = _scales([_off_diagonal(m) for m in parts.values()], scale, explanation.signed)
     panels = []
-    for (query, key), values in parts.items():
-        rows, columns = (_unit_labels(explanation.units, s, n) for s, n in zip((query, key), values.shape, strict=True))
-        mark = Matrix(values, scale, rows, columns, query or "output position", key or "input position")
+    for ((query, key), cells), its_scale in zip(parts.items(), scales, strict=True):
+        rows, columns = (_unit_labels(explanation.units, s, n) for s, n in zip((query, key), cells.shape, strict=True))
+        axes = (query or "output position", key or "input position")
+        mark = Matrix(cells, replace(its_scale, meaning="score"), rows, columns, *axes, numbers=values)
         panels.append(Panel((mark,), f"{query} ← {key}" if query else "", wide=len(parts) == 1))
-    return View(
-        "Relevance map",
-        tuple(panels),
-        facts(explanation),
-        doubts(explanation),
-        "Rows are output positions, columns input positions. Colours are scaled to the entries off the diagonal.",
-        columns=min(2, len(panels)),
-        legend=scale,
-    )
+    caption = "Rows are output positions, columns input positions."
+    if scale in ("shared", "free"):
+        caption += " Colours are scaled to the entries off the diagonal."
+    drawn = _drawn("Relevance map", panels, facts(explanation), caption, min(2, len(panels)))
+    return replace(drawn, doubts=doubts(explanation))
 
 
 def _off_diagonal(values: Array) -> Array:
@@ -211,10 +299,6 @@ def _reduced(maps_HQK: Array, head: int | str) -> Array:
         raise UnknownName("head", head, ["mean", "max", f"0 to {len(maps_HQK) - 1}"])
     one: Array = maps_HQK[head]
     return one
-
-
-def _matrix(values: Array, rows: tuple[str, ...], columns: tuple[str, ...]) -> Matrix:
-    return Matrix(values, scale_of([values], meaning="attention"), rows, columns, "query (looks)", "key (is looked at)")
 
 
 def _label_pair(

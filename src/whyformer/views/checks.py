@@ -5,13 +5,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.explained import TEXT
-from whyformer.views.facts import duration
+from whyformer.views.facts import cost_of, duration
 from whyformer.views.image import heat
 from whyformer.views.text import bars, token_run
-from whyformer.views.view import Bar, Bars, Fact, Mark, Page, Panel, Scale, Terms, View, scale_of
+from whyformer.views.view import (
+    Bar,
+    Bars,
+    Fact,
+    Mark,
+    Page,
+    Panel,
+    Points,
+    Scale,
+    Scatter,
+    Table,
+    Terms,
+    View,
+    scale_of,
+)
 
 HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
 MOST_INPUTS = 5
@@ -117,7 +133,8 @@ def _cascade(result: Any) -> View:
     return View(
         f"{result.method} with random weights",
         (Panel((together,), "this part and all above it random"), Panel((alone,), "this part alone random")),
-        caption="From the output down to the input. A map that shows what was learned falls towards 0.",
+        caption="Bars: Spearman's correlation with the map of the trained model, from the output down to the input. A "
+        "map that shows what was learned falls towards 0.",
         columns=2,
     )
 
@@ -125,3 +142,51 @@ def _cascade(result: Any) -> View:
 def _short(part: str) -> str:
     words = part.split(".")
     return ".".join(words[-2:]) if words[-1].isdigit() else words[-1]
+
+
+@checked
+def retrained_page(result: Any) -> Page:
+    """The page of a RetrainedAttention: what was found in words, all models, and output against attention."""
+    lead: list[str | Terms] = []
+    for level, heading in HEADINGS.items():
+        facts = tuple(Fact(f.title, f.text) for f in result.findings() if f.level == level)
+        if facts:
+            lead.append(Terms(facts, heading))
+    columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
+    rows = tuple(
+        (
+            m.name if math.isnan(m.weight) else f"{m.name}, λ = {m.weight:g}",
+            f"{m.accuracy:.3f}",
+            "" if math.isnan(m.low) else f"{m.low:.3f} – {m.high:.3f}",
+            *(("" if math.isnan(v) else f"{v:.3f}") for v in (m.f1, m.tvd, m.jsd)),
+        )
+        for m in result.models
+    )
+    twins = [m for m in result.models if not math.isnan(m.jsd)]
+    groups = tuple(
+        Points(
+            name,
+            np.array([m.jsd for m in members]),
+            np.array([m.tvd for m in members]),
+            labels=tuple(m.name if math.isnan(m.weight) else f"λ = {m.weight:g}" for m in members),
+        )
+        for name, members in _by_name(twins).items()
+    )
+    plane = Scatter(groups, "JSD of attention from the model's", "TVD of the output from the model's")
+    settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
+    view = View(
+        result.title,
+        (Panel((Table(columns, rows),), wide=True), Panel((plane,), "Elsewhere, and at what price")),
+        (Fact("training", settings), Fact("cost", cost_of(result.cost))),
+        result.warnings,
+        "On the validation examples. An adversary is trained to say what the model says and to look elsewhere, the "
+        "more so the larger λ. The MLP sees one position at a time.",
+    )
+    return Page(result.title, (view,), tuple(lead))
+
+
+def _by_name(models: list[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for model in models:
+        groups.setdefault(model.name, []).append(model)
+    return groups

@@ -102,7 +102,9 @@ def _curves_view(result: Any) -> list[View]:
         lines += [Line(r.name, np.asarray(curves[r.name]), quiet=True) for r in result.rows if r.baseline]
         x = 100 * np.asarray(result.fractions)
         share = "% of the parts " + ("taken away" if kind == "remove" else "put in")
-        panels.append(Panel((Lines(x, tuple(lines), share, "probability of the target"),), title, note=note))
+        panels.append(
+            Panel((Lines(x, tuple(lines), share, result.value or "probability of the target"),), title, note=note)
+        )
     if not panels:
         return []
     left_out = sum(not row.baseline for row in result.rows) - CURVES

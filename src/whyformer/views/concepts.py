@@ -52,8 +52,13 @@ def _bars(result: Any) -> Bars:
         for row in result.rows
     ]
     if result.random:
-        bars.append(Bar("random | random", float(np.mean(result.random)), special=True, dots=tuple(result.random)))
+        bars.append(Bar(_null(result), float(np.mean(result.random)), special=True, dots=tuple(result.random)))
     return Bars(tuple(bars), SHARES, reference=0.5)
+
+
+def _null(result: Any) -> str:
+    """What scores are tested against."""
+    return "shuffled" if result.options.get("tested_against") == "shuffled concepts" else "random | random"
 
 
 def _alpha(result: Any) -> float:
@@ -99,7 +104,7 @@ def _table(result: Any) -> Table:
     if result.random:
         size = result.random_magnitude
         spread = "" if np.isnan(size) else f"±{size:.3g}"
-        rows.append(("random | random", f"{np.mean(result.random):.2f}", "", "", "", "", spread))
+        rows.append((_null(result), f"{np.mean(result.random):.2f}", "", "", "", "", spread))
     columns = ("concept", "score", "95 % limits", "p", "", "accuracy", "magnitude")
     return Table(columns, tuple(rows), quiet=(len(rows) - 1,) if result.random else ())
 
@@ -109,7 +114,7 @@ def maximized_view(result: Any) -> View:
     """The picture (or the tokens) that was found, beside the course of the objective."""
     liked: Mark
     if result.image is not None:
-        title = f"reaches {result.value:.3g}, checkerboard {result.checkerboard:.2f}"
+        title = f"reaches {result.value:.3g}"
         liked = Picture(result.image, interpolation="nearest")
     else:
         title = f"these tokens reach {result.value:.3g}"
@@ -117,10 +122,18 @@ def maximized_view(result: Any) -> View:
     steps = np.arange(len(result.history))
     course = Lines(steps, (Line(result.unit, np.asarray(result.history)),), "step", "activation", whole_x=True)
     facts = [Fact("model", result.model), Fact("activation", _course(result))]
+    if result.image is not None:
+        facts.append(Fact("picture", f"{' × '.join(map(str, result.image.shape[:2]))} pixels, {_grid(result)}"))
+    if result.penalties:
+        facts.append(Fact("penalties", ", ".join(f"{k} = {number(v)}" for k, v in result.penalties.items())))
     if result.options:
         facts.append(Fact("options", ", ".join(f"{k}={v}" for k, v in result.options.items())))
     panels = (Panel((liked,), title), Panel((course,), "step by step"))
     return View(f"{result.model}: what raises {result.unit}", panels, tuple(facts), result.warnings, columns=2)
+
+
+def _grid(result: Any) -> str:
+    return f"checkerboard {result.checkerboard:.2f} (1: no patch grid to be seen)"
 
 
 def _course(result: Any) -> str:

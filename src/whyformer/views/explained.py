@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
-from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method
-from whyformer.views.image import frames_of, heat, of_sound, to_pixels
+from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
+from whyformer.views.image import enlarged, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.pair import boxes_on
 from whyformer.views.reading import (
     apart_words,
@@ -55,6 +55,10 @@ MOST_BARS = 40  # beyond it the highlights say more than a column of bars
 ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
 SIGNED = "Blue raises the explained value, orange lowers it"
 UNSIGNED = "The stronger the colour, the higher the score"
+PER_PIXEL = (
+    " The map of pixels is coloured up to its 99th percentile. What repeats in every patch and jumps at its border is "
+    "the patch matrix of the model, a checkerboard; it is not in the image."
+)
 Array = np.ndarray[Any, Any]
 
 
@@ -66,12 +70,14 @@ def explanation_view(
     by: By = "token",
     *,
     most: Count | None = None,
+    detail: bool = False,
     title: str = "",
     colour_first_token: bool = False,
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it).
 
-    ``colour_first_token``: the first token of a language model takes part in the colours, too.
+    ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
+    language model takes part in the colours, too.
     """
     notes = facts(explanation)
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
@@ -83,6 +89,7 @@ def explanation_view(
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
+    panels += pixel_panels(explanation) if detail else []
     scale = None if has_patches else scale_for(explanation, by)
     panels += _ranked(explanation, most, scale)
     panels += unseen
@@ -91,7 +98,7 @@ def explanation_view(
         tuple(panels),
         notes,
         doubts(explanation),
-        caption([explanation]) + took,
+        caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
     )
@@ -164,6 +171,18 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
     return panels
 
 
+def pixel_panels(explanation: Explanation) -> list[Panel]:
+    """The map of pixels, and a part of it enlarged."""
+    whole = pixel_heat(explanation)
+    close, frame, words = enlarged(whole, explanation)
+    sides = " × ".join(f"{n / g:g}" for n, g in zip(whole.values_RC.shape, explanation.units.grid or (), strict=True))
+    scale = f"colours from {number(whole.scale.low)} to {number(whole.scale.high)}"
+    return [
+        Panel((replace(whole, frames=(*whole.frames, frame)),), "per pixel", note=scale),
+        Panel((close,), f"enlarged: {words}", note=f"of {sides} pixels each"),
+    ]
+
+
 @checked
 def side_by_side(
     explanations: Sequence[Explanation] | Mapping[str, Explanation],
@@ -173,6 +192,7 @@ def side_by_side(
     by: By = "token",
     most: Count | None = MOST,
     notes: Mapping[str, str] | None = None,
+    detail: bool = False,
     title: str = "",
 ) -> View:
     """Several explanations of one input beside each other, on one colour scale.
@@ -180,11 +200,14 @@ def side_by_side(
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
     is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores. Methods
     with and without a sign have one scale each, of the same reach.
-    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name.
+    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name. ``detail``: below each map that of
+    single pixels, where a method has one, on its own scale.
     """
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
+    if detail and not any(map(has_pixels, chosen)):
+        raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
@@ -196,6 +219,7 @@ def side_by_side(
     for explanation, factor in zip(chosen, times, strict=True):
         scale = scales.get(explanation.signed)
         marks = _marks(explanation, pixels, by, scale, factor)
+        marks += [pixel_heat(explanation)] if detail and has_pixels(explanation) else []
         if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
             marks.append(ranking(explanation, scale=scale, times=factor, most=most))
         panels.append(
@@ -216,7 +240,7 @@ def side_by_side(
         tuple(panels),
         (*(facts_about_input(chosen[0]) if one_target else ()), *common),
         (),
-        caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1),
+        caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1) + PER_PIXEL * detail,
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,

@@ -26,6 +26,8 @@ def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
     said = is_answer(explanation)
     entries = [Fact("answer", explanation.target.label) if said else Fact("prediction", str(explanation.prediction))]
+    if not said and explanation.scalar == "log_probability" and not explanation.prediction.label:
+        entries = []  # an answer that was given: what the model would say itself was not asked
     entries.append(Fact("explained", explained(explanation)))
     entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
@@ -142,8 +144,8 @@ def whole_percent(share: float) -> str:
 
 
 def number(value: float) -> str:
-    """Four significant digits; a true minus sign is left to typesetters."""
-    return f"{value:.4g}"
+    """Four significant digits, 8.1e14 for very large ones; a true minus sign is left to typesetters."""
+    return f"{value:.4g}".replace("e+", "e")
 
 
 def short(value: float) -> str:
@@ -153,7 +155,7 @@ def short(value: float) -> str:
     return (
         f"{value:.2f}"
         if 0.01 <= abs(value) < 100 or value == 0
-        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+        else f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
     )
 
 

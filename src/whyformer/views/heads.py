@@ -38,14 +38,23 @@ def head_maps(maps: Sequence[tuple[str, Array]], title: str, *, signed: bool = F
     return View(title, panels, columns=len(maps), legend=scale)
 
 
+def by_part(values_L: Array, parts: Sequence[str] | None) -> list[tuple[str, Array]]:
+    """The layers of each part (encoder, decoder, cross) by its name; all of them, unnamed, for one stream."""
+    if parts is None:
+        return [("", values_L)]
+    names = dict.fromkeys(parts)
+    return [(name, values_L[[i for i, part in enumerate(parts) if part == name]]) for name in names]
+
+
 @checked
 def importance_view(result: Any) -> View:
-    """Heat map of a HeadImportance, and what to doubt about it."""
+    """Heat map of a HeadImportance, one for each part of a model with several streams, and what to doubt about it."""
     scale = head_scale([result.scores], result.signed)
     facts = (Fact("kind", _settings(result.kind, result.options)), Fact("cost", cost_of(result.cost)))
     caption = "Grey: no such head." if np.isnan(result.scores).any() else ""
-    panels = (Panel((head_map(result.scores, scale),)),)
-    return View(result.title, panels, facts, result.warnings, caption, legend=scale)
+    maps = by_part(result.scores, result.parts)
+    panels = tuple(Panel((head_map(scores, scale),), name) for name, scores in maps)
+    return View(result.title, panels, facts, result.warnings, caption, columns=min(len(maps), 3), legend=scale)
 
 
 def _settings(kind: str, options: dict[str, Any]) -> str:
@@ -97,11 +106,14 @@ def profile_view(result: Any) -> View:
         if np.isnan(values).all():
             unknown.append(name)
             continue
-        line = Line(name, values, False, low, high)
-        drawn = Lines(np.arange(len(values)), (line,), "layer", unit, whole_x=True, from_zero=True)
+        curves = zip(*(by_part(c, result.parts) for c in (values, low, high)), strict=True)
+        lines = tuple(Line(part or name, v, False, a, b, np.arange(len(v))) for (part, v), (_, a), (_, b) in curves)
+        longest = max(len(line.values) for line in lines)
+        drawn = Lines(np.arange(longest), lines, "layer", unit, whole_x=True, from_zero=True)
         panels.append(Panel((drawn,), name))
     panels.append(Panel((rows_table(result.rows()),), wide=True))
-    doubts = (*result.warnings, *(f"{name} is not known: the blocks could not be taken apart." for name in unknown))
+    why = "the blocks could not be taken apart" if result.parts is None else "the model has several streams of tokens"
+    doubts = (*result.warnings, *(f"{name} is not known: {why}." for name in unknown))
     caption = "Means over the inputs; bands are 95 % limits."
     return View(result.title, tuple(panels), (Fact("cost", cost_of(result.cost)),), doubts, caption, columns=2)
 
@@ -135,7 +147,7 @@ def roles_view(result: Any) -> View:
             np.array([row["positional"] for row in members]),
             np.array([_elsewhere(row) for row in members]),
             kind == "no role",
-            tuple(f"layer {row['layer']}, head {row['head']}: {row['role'] or 'no role'}" for row in members),
+            tuple(f"{_layer(row)}, head {row['head']}: {row['role'] or 'no role'}" for row in members),
         )
         for kind, members in kinds.items()
         if members
@@ -143,10 +155,16 @@ def roles_view(result: Any) -> View:
     x_axis, y_axis = "share of argmaxes at the best fixed offset", "attention on separators and the first position"
     shown = sorted(rows, key=lambda row: not row["role"])
     panels = (Panel((Scatter(tuple(groups), x_axis, y_axis),)), Panel((rows_table(shown),), wide=True))
-    facts = (Fact("chance of a rare token", f"{result.rare_chance:.2f}"),)
+    facts = [Fact("chance of a rare token", f"{result.rare_chance:.2f}")]
+    if result.aligned is not None:
+        facts.append(Fact("chance of the aligned token", f"{result.aligned_chance:.2f}"))
     left_out = f" The first {MOST_ROWS} of {len(rows)} heads are listed." if len(rows) > MOST_ROWS else ""
     caption = "A point is a head. Roles are named by thresholds: positional from 0.9, others from 0.5." + left_out
-    return View(f"head roles, {result.inputs} inputs", panels, facts, caption=caption)
+    return View(f"head roles, {result.inputs} inputs", panels, tuple(facts), caption=caption)
+
+
+def _layer(row: dict[str, Any]) -> str:
+    return f"{row['part']} layer {row['depth']}" if "part" in row else f"layer {row['layer']}"
 
 
 def _elsewhere(row: dict[str, Any]) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.files.image_file import open_image, resized
 from whyformer.types import Explanation, Units
 from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
@@ -130,6 +131,8 @@ def canvas_size(mark: Picture | Heat | HeadColours, longest: int = CANVAS) -> tu
     else:
         height, width = mark.size or (mark.values_RC if isinstance(mark, Heat) else mark.maps_RC[0]).shape
     factor = longest / max(height, width)
+    if isinstance(mark, Heat) and mark.fine:
+        factor = float(max(1, round(factor)))
     return max(1, round(height * factor)), max(1, round(width * factor))
 
 
@@ -202,6 +205,63 @@ def heat(
     scale = scale or scale_of([values], explanation.signed, from_zero=False)
     size, upwards = explanation.units.image_size, of_sound(explanation.units)
     return Heat(values, scale, image, interpolation, size, frames_of(explanation), upwards)
+
+
+MOST_COLOURS = 4
+ENLARGED = 4  # patches of each side
+TAIL = 99.0  # per cent of the pixels that the scale is made for: a few are far above all others
+
+
+def has_pixels(explanation: Explanation) -> bool:
+    """Scores of single pixels, in one or several colours; other details are of embeddings."""
+    detail, size = explanation.detail, explanation.units.image_size
+    if detail is None or size is None or explanation.units.grid is None or of_sound(explanation.units):
+        return False
+    if detail.ndim == 3 and len(detail) <= MOST_COLOURS:  # larger than the picture where that was padded
+        return all(has >= wanted for has, wanted in zip(detail.shape[1:], size, strict=True))
+    return detail.shape == size
+
+
+def pixel_map(explanation: Explanation) -> Array:
+    """``detail`` of a method that scores pixels, (height, width): colours added up, or their norm without a sign."""
+    if not has_pixels(explanation):
+        raise NotOffered(
+            f"detail=True draws scores of single pixels, and this explanation ({explanation.method}) has none: its "
+            "scores are those of whole units."
+        )
+    height, width = explanation.units.image_size or (0, 0)
+    pixels = np.atleast_3d(np.asarray(explanation.detail, float).T).T[:, :height, :width]
+    if explanation.signed or explanation.options.get("magnitude"):
+        return np.asarray(pixels.sum(0))
+    norm, sizes = explanation.options.get("norm", "l2"), np.abs(pixels)
+    return np.asarray(np.sqrt((sizes**2).sum(0)) if norm == "l2" else sizes.max(0) if norm == "max" else sizes.sum(0))
+
+
+def pixel_heat(explanation: Explanation) -> Heat:
+    """The map of pixels by itself: over the image its fine pattern could not be told from that of the image."""
+    values = pixel_map(explanation)
+    signed = explanation.signed or bool(values.min() < 0)
+    reach = float(np.percentile(np.abs(values), TAIL)) or float(np.abs(values).max())
+    scale = Scale(-reach if signed else 0.0, reach, signed, "score of a pixel")
+    return Heat(values, scale, None, "nearest", explanation.units.image_size, frames_of(explanation), fine=True)
+
+
+def enlarged(mark: Heat, explanation: Explanation) -> tuple[Heat, Frame, str]:
+    """Some patches around the strongest, where they are, and in words: here single pixels can be seen."""
+    grid = explanation.units.grid or (1, 1)
+    strongest = np.unravel_index(int(np.abs(explanation.heatmap()).argmax()), grid)
+    cuts, edges, ends = [], [], []
+    for at, count, pixels in zip(strongest, grid, mark.values_RC.shape, strict=True):
+        first = min(max(0, int(at) - ENLARGED // 2), max(0, count - ENLARGED))
+        last = min(count, first + ENLARGED)
+        cuts.append(slice(round(first * pixels / count), round(last * pixels / count)))
+        edges.append((first / count, last / count))
+        ends.append((first, last - 1))
+    values = mark.values_RC[cuts[0], cuts[1]]
+    (top, bottom), (left, right) = edges
+    words = f"patches {ends[0][0]},{ends[1][0]} to {ends[0][1]},{ends[1][1]}"
+    close = replace(mark, values_RC=values, size=(values.shape[0], values.shape[1]), frames=())
+    return close, Frame((left, top, right, bottom), "enlarged"), words
 
 
 def of_sound(units: Units) -> bool:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
+STRIPED = ("The striped bar", "The striped bars")  # one and several; a terminal has other words for them
+MOST_NAMED = 3
+
+
 @dataclass(frozen=True)
 class Scale:
     """From scores to positions on a colour map. Signed scales are symmetric around zero."""
@@ -48,6 +52,10 @@ class Scale:
         if self.high <= self.low:
             return np.full(scores.shape, 0.5 if self.signed else 0.0)
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def exceeded(self, score: float) -> bool:
+        """Beyond both ends, but for rounding: bars are cut off there, and marked."""
+        return abs(score) > max(abs(self.low), abs(self.high)) * 1.0001
 
     def length(self, score: float) -> float:
         """-1 to 1: length and direction of a bar that starts at zero."""
@@ -145,7 +153,7 @@ class Picture:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """Scores of patches, over the image where there is one (uint8, height × width × 3)."""
+    """Scores of patches or pixels, over the image where there is one (uint8, height × width × 3)."""
 
     values_RC: Array
     scale: Scale
@@ -154,13 +162,15 @@ class Heat:
     size: tuple[int, int] | None = None  # height, width that the grid covers
     frames: tuple[Frame, ...] = ()
     upwards: bool = False  # patches are numbered from the bottom (frequencies)
+    fine: bool = False  # drawn in whole multiples of its cells: others would draw some wider, a pattern of their own
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
     """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other.
 
-    ``numbers`` are written into the cells where there is room. Cells that are NaN are not there, and grey.
+    ``numbers`` are written into the cells where there is room, in units of 10 to the ``power``. Cells that are NaN are
+    not there, and grey.
     """
 
     values: Array
@@ -171,6 +181,11 @@ class Matrix:
     column_axis: str = ""
     small: bool = False
     numbers: bool = False
+    power: int = 0
+
+    def told(self) -> Array:
+        """What is written into the cells."""
+        return np.asarray(self.values, float) / 10.0**self.power
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,9 +444,22 @@ def view_of(result: Any, *how: Any, **options: Any) -> Any:
 
 
 def captions(views: Sequence[View]) -> list[str]:
-    """Each view's caption, once where neighbours share it: at the last of them."""
-    following = [v.caption for v in views[1:]] + [""] * bool(views)
-    return ["" if v.caption == after else v.caption for v, after in zip(views, following, strict=True)]
+    """Each view's caption, with what its striped bars mean; once where neighbours share it: at the last of them."""
+    words = [" ".join(part for part in (view.caption, _cut_off(view)) if part) for view in views]
+    following = [*words[1:], ""] if words else []
+    return ["" if caption == after else caption for caption, after in zip(words, following, strict=True)]
+
+
+def _cut_off(view: View) -> str:
+    """Names the bars that are longer than their scale."""
+    marks = [m for p in view.panels for m in p.marks if isinstance(m, (Bars, Ranking))]
+    names = list(dict.fromkeys(b.label for m in marks for b in m.bars if m.scale.exceeded(b.colour)))
+    if not names:
+        return ""
+    told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    if len(names) == 1:
+        return f"{STRIPED[0]} of {told} goes on beyond the scale of the others: read its number."
+    return f"{STRIPED[1]} of {told} go on beyond the scale of the others: read their numbers."
 
 
 def in_symbols(part: Any) -> Any:

@@ -28,6 +28,21 @@ def infidelity(predict: Predict, scores: Sequence[float], sets: Sequence[set[int
     return sum((beta * a - b) ** 2 for a, b in pairs) / len(pairs)
 
 
+def linear_surrogate(predict: Predict, scores: Sequence[float], sets: Sequence[set[int]]) -> float:
+    """Pearson correlation of the ranks; those that tie share the mean of theirs."""
+    everything = set(range(len(scores)))
+    sums = [sum(scores[i] for i in sorted(everything - gone)) for gone in sets]
+    said = [predict(everything - gone) for gone in sets]
+
+    def ranks(numbers: list[float]) -> list[float]:
+        return [sum(o < n for o in numbers) + (sum(o == n for o in numbers) - 1) / 2 for n in numbers]
+
+    a, b = ranks([round(s, 9) for s in sums]), ranks([round(s, 9) for s in said])
+    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    above = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    return above / math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+
+
 CHOICES: list[dict[str, Any]] = [{"share": None}, {"share": 0.2}]
 TWINS = {
     "faithfulness_correlation": MetricTwin(
@@ -36,6 +51,12 @@ TWINS = {
         ),
         [*CHOICES, {"share": None, "value": "logit"}],
         {"abs": 1e-9},
+        at_least=2,
+    ),
+    "linear_surrogate": MetricTwin(
+        lambda facts, share, value="logit": linear_surrogate(facts.says[value], facts.scores, facts.drawn(share)),
+        [{"share": 0.5}, {"share": 0.2, "value": "probability"}],
+        {"abs": 1e-3},
         at_least=2,
     ),
     "infidelity": MetricTwin(

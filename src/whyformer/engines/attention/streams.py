@@ -68,6 +68,23 @@ def generic_relevance(
     self_in_rule_10: bool = True,
 ) -> Maps:
     """Rules 6, 7, 10 and 11 over the schedule; ``maps`` are Ā of eq. 5 by site (sites left out change nothing)."""
+    state, _ = relevance_states(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)
+    final = {s: state(s, schedule.last(s)) for s in schedule.streams}
+    heard = {
+        s: schedule.reduced([s], schedule.links).streams for s in schedule.streams
+    }  # of others nothing can be known
+    return _folded(schedule, {(s, t): r for s, rows in final.items() for t, r in rows.items() if t in heard[s]})
+
+
+def relevance_states(
+    schedule: Schedule,
+    maps: Mapping[int, AnyBQK],
+    keep: Mapping[str, Tensor],
+    *,
+    normalize_cross: bool = True,
+    self_in_rule_10: bool = True,
+) -> tuple[Callable[[str, int], Rows], dict[str, Tensor]]:
+    """What the rows of a stream had seen after each call, and the identity on each stream's real positions."""
     dtype = next(iter(maps.values())).dtype
     eyes = {stream: eye_of(keep_BN, dtype) for stream, keep_BN in whole_keep(schedule, keep).items()}
     for link in schedule.links:  # a placed token is nothing of its own
@@ -96,11 +113,7 @@ def generic_relevance(
         else:
             others = state(step.key, step.key_after)
             states[step.query, step.site] = _crossed(step, layer, rows, others, eyes, normalize_cross, self_in_rule_10)
-    final = {s: state(s, schedule.last(s)) for s in schedule.streams}
-    heard = {
-        s: schedule.reduced([s], schedule.links).streams for s in schedule.streams
-    }  # of others nothing can be known
-    return _folded(schedule, {(s, t): r for s, rows in final.items() for t, r in rows.items() if t in heard[s]})
+    return state, eyes
 
 
 def whole_keep(schedule: Schedule, keep: Mapping[str, Tensor]) -> dict[str, Tensor]:

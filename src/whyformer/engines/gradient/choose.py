@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from whyformer.capture.leaves import Entrance
-from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
+from whyformer.engines.gradient.input_space import SLOPES, InputSpace, SingleInput, lifted
 from whyformer.engines.gradient.multi_stream import stream_place
 from whyformer.errors import NotOffered
 from whyformer.memory import SavedBytes
@@ -55,11 +55,18 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             f"{run.length} positions of its own making: which belongs to which is not known. Use "
             "at='embeddings'."
         )
-    slopes = run.differentiated(trace, [inputs])[0] if gradient else None
+    due = SLOPES not in run.study.undisturbed
+    slopes = run.differentiated(trace, [inputs])[0] if gradient else trace.gradients([inputs])[0] if due else None
     if entrance is not None:
         inputs, slopes = trace.batch_first(inputs), None if slopes is None else trace.batch_first(slopes)
-    point_bytes = max(1, saved.total // run.batch.size)
-    return SingleInput(run, inputs.detach(), entrance, point_bytes, None if slopes is None else lifted(slopes))
+    slopes = None if slopes is None else lifted(slopes)
+    point_bytes = max(1, saved.total // run.rows_run)
+    inputs = inputs.expand(run.batch.size, *inputs.shape[1:])  # of texts that begin alike one was run for all
+    space = SingleInput(run, inputs.detach(), entrance, point_bytes, slopes if gradient else None)
+    if due and slopes is not None:
+        space.require_slopes(slopes)
+    run.notes.update(run.study.doubts)
+    return space
 
 
 def _has_several_inputs(run: Run, leaves: list[Tensor]) -> bool:

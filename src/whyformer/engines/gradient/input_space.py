@@ -11,15 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.borrow import known_about
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import NotOffered, one_of
 from whyformer.inputs.base import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run
+from whyformer.study.interference import MIXES, require_apart, rounding_step
+from whyformer.study.slopes import require_input_slopes
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
+SLOPES = ("input slopes",)  # among what a study was held to
 Norm = Annotated[str, OneOf(*NORMS)]
 
 
@@ -71,19 +75,40 @@ class InputSpace(ABC):
         run, leaf = self.run, points.detach().requires_grad_()
         batch = run.batch.select(list(rows))
         with torch.enable_grad():
-            values = scalar_of(self.logits(batch, leaf), [run.targets[r] for r in rows], run.scalar)
+            logits = self.logits(batch, leaf)
+            values = scalar_of(logits, [run.targets[r] for r in rows], run.reading)
             require_dependent(values)
             (gradient,) = slopes(values.sum(), [leaf])
+        if MIXES not in known_about(run.modality.model) and not run.modality.mixes_rows:
+            part = lambda some: self.logits(batch.select(some), points[some])  # noqa: E731
+            run.setup_forwards += require_apart(run.modality.model, logits, part)
         np.add.at(run.forwards_B, list(rows), 1)
         np.add.at(run.backwards_B, list(rows), 1)
         return gradient.detach()
+
+    def require_slopes(self, gradient: Tensor) -> None:
+        """Refuse a gradient at the inputs that is not the slope of the explained values (study/slopes.py)."""
+        run = self.run
+        if run.batch.reference_rows:
+            return
+        batch = run.batch.select(range(run.batch.size))  # another one: what is kept of outputs is of the model as it is
+
+        def changed(others: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.values_of(self.logits(batch, others))
+
+        step = rounding_step(run.modality.model, run.logits)
+        passes, doubt = require_input_slopes(self.inputs, gradient, run.logits, run.value_B, step, changed)
+        run.setup_forwards += passes
+        run.study.doubts.extend([doubt] * bool(doubt))
+        run.study.undisturbed.add(SLOPES)
 
     def _beside_others(self, point: Tensor, row: int) -> Tensor:
         """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""
         run, leaf = self.run, point.detach()[None].requires_grad_()
         with torch.enable_grad():
             points = torch.cat([self.inputs[:row], leaf, self.inputs[row + 1 :]])
-            values = scalar_of(self.logits(run.batch, points), run.targets, run.scalar)
+            values = scalar_of(self.logits(run.batch, points), run.targets, run.reading)
             require_dependent(values)
             (gradient,) = slopes(values[row], [leaf])
         run.forwards_B[row] += 1
@@ -98,7 +123,7 @@ class InputSpace(ABC):
         return self.values_of(logits)
 
     def values_of(self, logits: Tensor) -> Tensor:
-        return scalar_of(logits.detach().float(), self.run.targets, self.run.scalar)
+        return scalar_of(logits.detach().float(), self.run.targets, self.run.reading)
 
     def in_batches(self, points: Sequence[Any], label: str, memory_mb: float) -> Iterator[Sequence[Any]]:
         """Points in batches whose graphs stay within the budget."""
@@ -188,8 +213,9 @@ class SingleInput(InputSpace):
         if self.run.modality.pixels and self.entrance is None:
             return torch.ones_like(numbers, dtype=torch.bool)
         keep_BN = self.run.batch.keep_BN if self.entrance is None else self.run.keep_BN
-        if keep_BN is None and numbers.ndim == 2 and len(numbers) == self.run.length:  # steps of floats, with a mask
-            keep_BN = self.run.keep_BN
+        if keep_BN is None and numbers.ndim == 2 and self.run.length - len(numbers) in {0, 1}:
+            # Steps of floats, with a mask; the model may have added a token of its own.
+            keep_BN = self.run.modality.keep(self.run.batch, len(numbers), self.run.front)
         return torch.ones_like(numbers, dtype=torch.bool) if keep_BN is None else keep_BN[row]
 
     def spread(self, row: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.capture.embeddings import SwapEmbeddings
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
-from whyformer.engines.gradient.input_space import InputSpace, lifted
+from whyformer.engines.gradient.input_space import SLOPES, InputSpace, lifted
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
@@ -158,11 +158,18 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
             )
         stream_inputs[i].weight = swap.weight_used.detach()
     numbers = [leaves[i] for i in range(len(stream_inputs))]
-    slopes = None
-    if gradient:
+    slopes, due = None, SLOPES not in run.study.undisturbed
+    if gradient or due:
         trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
-        slopes = torch.cat([lifted(g).flatten(1) for g in run.differentiated(trace, numbers)], 1)
-    return MultiStream(run, stream_inputs, numbers, max(1, saved.total // run.batch.size), slopes)
+        each = run.differentiated(trace, numbers) if gradient else trace.gradients(numbers)
+        slopes = torch.cat([lifted(g).flatten(1) for g in each], 1)
+    space = MultiStream(
+        run, stream_inputs, numbers, max(1, saved.total // run.batch.size), slopes if gradient else None
+    )
+    if due and slopes is not None:
+        space.require_slopes(slopes)
+    run.notes.update(run.study.doubts)
+    return space
 
 
 def stream_inputs_of(run: Run) -> list[StreamInput]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
 from whyformer.errors import one_of
@@ -19,7 +20,6 @@ from whyformer.files.paths import made_folder
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]
-Part = bytes | str | int | float | Tensor | Array | None  # what a name can be made of
 
 # The first two columns of what is said. The third: is the target still predicted. A fourth, for detectors: has another
 # query taken the object over.
@@ -33,7 +33,7 @@ class Game:
     say: (M, P) present parts → (M, columns): probability and logit of the target, and whether it is the prediction;
     more where ``columns`` says so, or one number alone (:func:`game_of_scores`).
     batches: which rows of (M, P) go through the model together.
-    whole: what is said of the input with all of its parts, where that is known.
+    whole: what is said of the input with all of its parts, where that is known. prefix: what their beginning saved.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class Game:
         draws: int = 1,
         columns: int = COLUMNS,
         whole: Sequence[float] | None = None,
+        prefix: Prefix | None = None,
     ) -> None:
-        self.parts, self.draws, self.columns = parts, draws, columns
+        self.parts, self.draws, self.columns, self.prefix = parts, draws, columns, prefix
         self.forwards = 0  # variants that were run now, not read from the store
         self._say = say
         self._batches = batches or (lambda present_MP: [range(len(present_MP))])
@@ -103,47 +104,65 @@ class Game:
         return values[0] - values[1:]
 
 
+def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
+    """Checks of a perturbation method: the share of all tokens of variants that was not read again, where any was."""
+    shares = [0.0 if g is None or g.prefix is None else g.prefix.share for g in games]
+    return {"prefix_reused": torch.tensor(shares)} if any(shares) else {}
+
+
 def game_of_scores(run: Run, row: int, variants: Variants, parts: int) -> Game:
     """The game in which the one thing said of a variant is the explained value."""
+    prefix = Prefix(run, row)
+    batches: Callable[[Array], Sequence[Sequence[int]]] = partial(variants.batches, size=run.batch_size)
+    if run.modality.opaque and run.batch.size == 1:  # a server may be slow; of several inputs each is a step
+        batches = lambda present_MP: run.track(variants.batches(present_MP, run.batch_size), "asking")  # noqa: E731
     return Game(
         parts,
-        partial(_score, run, row, variants),
-        batches=partial(variants.batches, size=run.batch_size),
+        partial(_score, run, row, variants, prefix),
+        batches=batches,
         draws=variants.draws,
         columns=1,
         whole=[float(run.value_B[row])],
+        prefix=prefix,
     )
 
 
-def _score(run: Run, row: int, variants: Variants, present_MP: Array) -> Array:
+def _score(run: Run, row: int, variants: Variants, prefix: Prefix, present_MP: Array) -> Array:
     """(M, 1) the mean over draws."""
-    drawn = [run.score(variants.batch(present_MP, draw), row).double().cpu().numpy() for draw in range(variants.draws)]
+    batches = [variants.batch(present_MP, draw) for draw in range(variants.draws)]
+    shorter = prefix.logits if prefix.offered else None
+    drawn = [run.score(batch, row, shorter).double().cpu().numpy() for batch in batches]
     mean_M1: Array = np.mean(drawn, axis=0)[:, None]
     return mean_M1
 
 
 # On disk: what was said is appended as it comes, so that a stopped job goes on.
 
-FORMAT = b"whyformer variants 1"
-
 
 class Store:
-    """One file per input, of records of one size: which parts were present (bits), and a few numbers."""
+    """One file per input, of records of one size: which parts were present (bits), a few numbers, and a checksum."""
 
     def __init__(self, path: Path, parts: int, columns: int = COLUMNS) -> None:
         self.path, self.parts = path, parts
-        self.record = np.dtype([("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (columns,))])
+        self.record = np.dtype(
+            [("present", "u1", ((parts + 7) // 8,)), ("said", "<f8", (columns,)), ("checksum", "<u4")]
+        )
 
     def load(self) -> dict[bytes, Array]:
-        """What is there; half a record at the end (a job killed while writing) is cut off."""
+        """What is there and whole; half a record (a job killed while writing) and changed bytes are left out."""
         if not self.path.is_file():
             return {}
         data = self.path.read_bytes()
-        whole = len(data) // self.record.itemsize * self.record.itemsize
-        if whole < len(data):
-            with self.path.open("r+b") as file:
-                file.truncate(whole)
-        records = np.frombuffer(data[:whole], self.record)
+        size = self.record.itemsize
+        starts, at = [], 0
+        while at + size <= len(data):
+            if self._checksum(data[at : at + size - 4]) == int.from_bytes(data[at + size - 4 : at + size], "little"):
+                starts.append(at)
+                at += size
+            else:  # whole records may follow damaged ones
+                at += 1
+        # The file stays as it is: another process may be adding to it.
+        records = np.frombuffer(b"".join(data[at : at + size] for at in starts), self.record)
         present = np.unpackbits(records["present"], axis=1, count=self.parts).astype(bool)
         return {row.tobytes(): np.array(said) for row, said in zip(present, records["said"], strict=True)}
 
@@ -151,45 +170,15 @@ class Store:
         records = np.zeros(len(present_MP), self.record)
         records["present"] = np.packbits(present_MP, axis=1)
         records["said"] = said_MX
+        for number, record in enumerate(records):
+            records["checksum"][number] = self._checksum(record.tobytes()[:-4])
         with self.path.open("ab") as file:
             file.write(records.tobytes())
+
+    def _checksum(self, record: bytes) -> int:
+        return zlib.crc32(record, len(record))
 
 
 def folder_of(cache: str | Path | None) -> Path | None:
     """The folder of a cache, made if it is not there."""
     return None if cache is None else made_folder(cache, "cache")
-
-
-def digest(*parts: Part) -> str:
-    """A name for these contents."""
-    name = hashlib.blake2b(FORMAT, digest_size=16)
-    for part in parts:
-        data = _bytes(part)
-        name.update(len(data).to_bytes(8, "little"))
-        name.update(data)
-    return name.hexdigest()
-
-
-def _bytes(part: Part) -> bytes:
-    if isinstance(part, bytes):
-        return part
-    if isinstance(part, Tensor):
-        flat = part.detach().cpu().contiguous().flatten()
-        # Viewed as bytes: numpy has no bfloat16.
-        return f"{part.dtype}{tuple(part.shape)}".encode() + flat.view(torch.uint8).numpy().tobytes()
-    if isinstance(part, np.ndarray):
-        return f"{part.dtype}{part.shape}".encode() + part.tobytes()
-    return repr(part).encode()
-
-
-def weights_digest(model: nn.Module) -> str:
-    """A name for the model as it is now: every weight and buffer counts."""
-    return digest(*_named(model))
-
-
-def _named(model: nn.Module) -> Iterable[str | Tensor]:
-    yield type(model).__name__
-    for name, tensor in model.state_dict().items():
-        if isinstance(tensor, Tensor):
-            yield name
-            yield tensor

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.language import without_tokens
+from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
 from whyformer.types import Units
@@ -87,7 +87,7 @@ class Replaced(Filled):
     """
 
     def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], replacement: Any) -> None:
-        if replacement == "delete":
+        if replacement == "delete" and not run.modality.deletes_several:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
         # Padding at the end is cut off, since every variant would pay for it.
@@ -141,6 +141,8 @@ class Deleted(Variants):
         self.owners = np.repeat(np.arange(len(players)), self.sizes)
         self.real = one.keep_BN[0].cpu().numpy()
         most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
+        # An answer follows something: of a prompt that goes as a whole, the last token stays.
+        self.last = int(one.keep_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
         if most == int(self.real.sum()):
             raise NotOffered(
                 "deleting every token leaves the model nothing to read, since this input has no special tokens that "
@@ -159,6 +161,8 @@ class Deleted(Variants):
         width = len(self.real)
         there = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
         there[:, self.positions] = np.asarray(present_MP)[:, self.owners]
+        if self.last is not None:
+            there[~there[:, : self.last + 1].any(1), self.last] = True
         index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in there]))
         tensors = {
             k: v[0][index.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(index)]
@@ -166,11 +170,13 @@ class Deleted(Variants):
         }
         keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
         # Counted among the real tokens.
-        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if self.one.positions else []
-        chosen = without_tokens(self.one.positions * len(gone), gone)
+        one = self.one
+        gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if one.positions or one.spans else []
+        chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
+        spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
         lost = int(self.real.sum()) - index.shape[1]  # all before the answer, which stays
-        answers = tuple(answer.moved(-lost) for answer in self.one.answers * len(index))
-        return Batch(tensors, keep_BN=keep, constants=self.one.constants, positions=chosen, answers=answers)
+        answers = tuple(answer.moved(-lost) for answer in one.answers * len(index))
+        return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
 def _or_token_id(names: Sequence[str]) -> str:
@@ -224,7 +230,7 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
         return known[0]
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
-    if isinstance(replace, str) and replace not in known:
+    if isinstance(replace, str) and replace not in known and not modality.takes_texts:
         raise UnknownName("value of replace", replace, known, "For text a token id works too.")
     return replace
 
@@ -243,7 +249,7 @@ def grouped_variants(
 ) -> Variants:
     """The variants of one input without groups of its units; one_away: one group at a time."""
     modality = run.modality
-    if replacement != "delete":
+    if replacement != "delete" or modality.deletes_several:
         return Replaced(run, row, players, replacement)
     others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
     if modality.multi_input or run.study.extra:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.engines.perturbation.ranking import (
@@ -269,6 +270,31 @@ def faithfulness_correlation(
     if np.ptp(sums_M) == 0 or np.ptp(falls_M) == 0:
         return float("nan")
     return float(np.corrcoef(sums_M, falls_M)[0, 1])
+
+
+@metric(
+    paper="Cohen-Wang et al. 2024 (ContextCite), arXiv:2409.00729; Park et al. 2023, arXiv:2303.14186",
+    kind="faithfulness",
+    higher_is_better=True,
+    needs={"perturbation"},
+    cost_text="50 forwards, the same for every method",
+    masks=lambda trial, sets=50, share=0.5, **options: sets_away(trial, sets=sets, share=share)[1:],
+)
+def linear_surrogate(trial: Trial, *, sets: Count = 50, share: Share = 0.5, value: Value = "logit") -> float:
+    """Rank correlation of the summed scores of what is there with what the model says then, over random halves.
+
+    Spearman_S(Σ_{i∈S} w_i, f(x with S alone)) over ``sets`` sets that lack a ``share`` of the parts: the linear
+    datamodeling score. For answers of language models f is the answer's log-probability. NaN where one side does not
+    vary.
+
+    Misleads when: few parts matter: most halves then hold some of them, and ranks tell little.
+    """
+    # NOTE[DIFF] the papers keep each part with a chance of one half; these sets all have one size.
+    present = sets_away(trial, sets=sets, share=share)[1:]
+    said_M, sums_M = trial.game.values(present, value), (present @ np.asarray(trial.scores_P, dtype=float)).round(12)
+    if np.ptp(sums_M) == 0 or np.ptp(said_M) == 0:
+        return float("nan")
+    return float(spearmanr(sums_M, said_M).statistic)
 
 
 def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize: bool) -> float:

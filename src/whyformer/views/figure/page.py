@@ -20,7 +20,7 @@ from whyformer.views.color import (
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
 from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
-from whyformer.views.figure.sheet_matrix import draw_matrix
+from whyformer.views.figure.sheet_matrix import draw_matrix, numbered_width
 from whyformer.views.figure.sheet_text import draw_dialogue, draw_reading, draw_run
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
 from whyformer.views.view import (
@@ -83,13 +83,20 @@ def _width(view: View) -> float:
     marks = [m for p in view.panels for m in p.marks]
     if marks and all(isinstance(m, Matrix) and m.small for m in marks):
         return max(6.0, 1.05 * view.columns + 2 * MARGIN)
+    numbered = max((numbered_width(m) * (1 if p.wide else view.columns) for p, m in _matrices(view)), default=0.0)
+    if numbered:  # numbers that were asked for are to be read
+        numbered += 2 * MARGIN + GAP * (view.columns - 1)
     if len(marks) == 1 and isinstance(marks[0], Matrix):
-        return 8.0 if max(marks[0].values.shape) > 16 else 6.5
-    plain = {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5)
+        return max(numbered, 8.0 if max(marks[0].values.shape) > 16 else 6.5)
+    plain = max(numbered, {1: 8.0, 2: 9.0, 3: 10.5}.get(view.columns, 13.5))
     tables = [
         table_width(m) * (1 if p.wide else view.columns) for p in view.panels for m in p.marks if isinstance(m, Table)
     ]
     return min(11.0, max(plain, max(tables) + 2 * MARGIN)) if tables else plain
+
+
+def _matrices(view: View) -> list[tuple[Panel, Matrix]]:
+    return [(p, m) for p in view.panels for m in p.marks if isinstance(m, Matrix)]
 
 
 def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) -> float:
@@ -173,7 +180,8 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, Picture):
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
     if isinstance(mark, Heat):
-        return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: painted(mark, size), mark.frames)
+        size = canvas_size(mark, PIXELS)
+        return _image(sheet, x, y, width, size, lambda size: painted(mark, size), mark.frames, smooth=mark.fine)
     if isinstance(mark, Matrix):
         return draw_matrix(sheet, x, y, width, mark)
     if isinstance(mark, Table):
@@ -241,12 +249,11 @@ def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
 
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
     length = scale.length(bar.colour)
-    reach = max(abs(scale.low), abs(scale.high))
     fill = bar_colour(bar, scale)
     full = width / 2 if scale.signed else width
     start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
-    beyond = abs(bar.colour) > reach * 1.0001
-    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if beyond else {}
+    striped = scale.exceeded(bar.colour)
+    style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if striped else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
     if bar.low is not None and bar.high is not None:
         left, right = (_place(x, width, scale, limit) for limit in (bar.low, bar.high))
@@ -270,10 +277,11 @@ def _image(
     size: tuple[int, int],
     paint: Callable[[tuple[int, int]], Any],
     frames: Sequence[Frame] = (),
+    smooth: bool = False,
 ) -> float:
     drawn = min(width, 3.2 * size[1] / max(size))
     height = drawn * size[0] / size[1]
-    sheet.pixels(x, y, drawn, height, paint(size))
+    sheet.pixels(x, y, drawn, height, paint(size), smooth)
     for frame in frames:
         _frame(sheet, x, y, drawn, height, frame)
     return y + height

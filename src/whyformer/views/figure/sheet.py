@@ -83,10 +83,10 @@ class Sheet:
         style = {"linewidth": 0.6} | style
         self.axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, **style))
 
-    def pixels(self, x: float, y: float, width: float, height: float, values: Array) -> None:
-        self.axes.imshow(
-            values, extent=(x, x + width, y + height, y), aspect="auto", interpolation="nearest", origin="upper"
-        )
+    def pixels(self, x: float, y: float, width: float, height: float, values: Array, smooth: bool = False) -> None:
+        """``smooth``: where single pixels matter, none may be drawn wider than others."""
+        how: dict[str, Any] = {"aspect": "auto", "interpolation": "antialiased" if smooth else "nearest"}
+        self.axes.imshow(values, extent=(x, x + width, y + height, y), origin="upper", **how)
 
 
 def letter(size: float, mono: bool = False) -> float:

@@ -19,6 +19,15 @@ UPRIGHT = 3  # letters of a column's label that need not be slanted
 SIZE = 8.0
 
 
+def numbered_width(mark: Matrix) -> float:
+    """Inches that a matrix needs for its numbers to be drawn; 0 without numbers."""
+    if not mark.numbers:
+        return 0.0
+    across, down = (max((len(_short(x)) for x in names), default=0) for names in (mark.column_labels, mark.row_labels))
+    slant = across * letter(SIZE) * 0.6 if across > UPRIGHT else 0.05
+    return 0.35 + down * letter(SIZE) + slant + (READABLE + 0.02) * int(mark.values.shape[1])
+
+
 def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) -> float:
     """Returns where it ends."""
     rows, columns = int(mark.values.shape[0]), int(mark.values.shape[1])
@@ -41,7 +50,7 @@ def draw_matrix(sheet: Sheet, x: float, y: float, width: float, mark: Matrix) ->
     sheet.pixels(left, top, cell * columns, cell * rows, pixels)
     sheet.box(left, top, cell * columns, cell * rows, "none", LINE)
     if mark.numbers and cell >= READABLE:
-        for (r, c), value in np.ndenumerate(mark.values):
+        for (r, c), value in np.ndenumerate(mark.told()):
             ink = ink_on((int(pixels[r, c, 0]), int(pixels[r, c, 1]), int(pixels[r, c, 2])))
             middle: dict[str, Any] = {"ha": "center", "va": "center", "size": cell * 15, "color": ink}
             sheet.text(left + (c + 0.5) * cell, top + (r + 0.5) * cell, short(float(value)), **middle)

@@ -41,7 +41,8 @@ def document(page: Page) -> str:
     """A whole page."""
     title = page.title or (page.views[0].title if page.views else "whyformer")
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        # "only": browsers that darken pages by themselves would turn the colour scales over.
+        '<!doctype html>\n<html lang="en" style="color-scheme:only light">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An empty icon keeps browsers from asking for one.
         '<link rel="icon" href="data:,">\n'
@@ -186,8 +187,7 @@ def _bars(mark: Bars) -> str:
 
 def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
     length = scale.length(bar.colour)
-    reach = max(abs(scale.low), abs(scale.high))
-    beyond = abs(bar.colour) > reach * 1.0001
+    beyond = scale.exceeded(bar.colour)
     fill = bar_colour(bar, scale)
     size = abs(length) * (50 if scale.signed else 100)
     start = (50 - size if length < 0 else 50) if scale.signed else 0

@@ -1,4 +1,7 @@
-"""The style sheet of all pages. White ground on purpose: the colour scales start from it, also in dark notebooks."""
+"""The style sheet of all pages. White ground on purpose: the colour scales start from it, also in dark notebooks.
+
+``only light`` says so to browsers that darken pages by themselves: weak scores would be brighter than strong ones.
+"""
 
 STYLE = """
 .wf{color-scheme:only light;
@@ -51,7 +54,7 @@ table.wf-bars{border-collapse:collapse;width:100%;max-width:620px;font-size:.93e
 table.wf-bars tr,table.wf-bars td,table.wf-bars th{background:none;border:0;padding:1px 6px 1px 0;text-align:left;
 font-weight:400;vertical-align:middle;white-space:nowrap}
 table.wf-bars td:first-child{color:#57606a;text-align:right;width:1%}
-table.wf-bars th{width:1%;max-width:11em;overflow:hidden;text-overflow:ellipsis;
+table.wf-bars th{width:1%;max-width:14em;overflow:hidden;text-overflow:ellipsis;
 font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;font-size:.93em}
 table.wf-bars th.wf-pair{max-width:24em}
 table.wf-bars td.wf-number{width:1%;text-align:right;font-variant-numeric:tabular-nums;color:#1b1f24}

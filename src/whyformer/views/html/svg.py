@@ -32,7 +32,7 @@ def picture_svg(mark: Picture) -> str:
 
 def heat_svg(mark: Heat) -> str:
     size = canvas_size(mark, LONGEST)
-    tips = _tips(mark, size) if mark.interpolation == "nearest" else ""
+    tips = _tips(mark, size) if mark.interpolation == "nearest" and not mark.fine else ""
     return _framed(size, _image(painted(mark, size), size) + _boxes(mark.frames, size) + tips, "scores over the image")
 
 
@@ -139,9 +139,10 @@ def matrix_svg(mark: Matrix) -> str:
 
 
 def _numbers(mark: Matrix, pixels: Array, left: float, top: float) -> list[str]:
+    told = mark.told()
     return [
         f'<text x="{left + (c + 0.5) * NUMBERED:.1f}" y="{top + (r + 0.5) * NUMBERED + 4:.1f}" text-anchor="middle" '
-        f'fill="{ink_on((int(red), int(green), int(blue)))}">{short(float(mark.values[r, c]))}</text>'
+        f'fill="{ink_on((int(red), int(green), int(blue)))}">{short(float(told[r, c]))}</text>'
         for r, row in enumerate(pixels)
         for c, (red, green, blue) in enumerate(row)
     ]
@@ -151,10 +152,12 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
     def name(labels: tuple[str, ...], i: int) -> str:
         return labels[i] if i < len(labels) else str(i)
 
+    digits = min(4, decimals([float(x) for x in mark.values.ravel()]))
+
     return [
         f'<rect x="{left + c * cell:.1f}" y="{top + r * cell:.1f}" width="{cell:.1f}" height="{cell:.1f}" fill="none" '
         f'pointer-events="all"><title>{escape(name(mark.row_labels, r))} → {escape(name(mark.column_labels, c))}: '
-        f"{mark.values[r, c]:.4f}</title></rect>"
+        f"{fixed(float(mark.values[r, c]), digits)}</title></rect>"
         for r in range(mark.values.shape[0])
         for c in range(mark.values.shape[1])
         if not np.isnan(mark.values[r, c])

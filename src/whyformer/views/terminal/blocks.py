@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
 
 
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
+    if mark.fine:  # pixels that are picked from many would make a pattern of their own
+        mark = replace(mark, values_RC=shrunk(mark.values_RC, min(TALLEST, max(2, width // 2))))
     if coloured:
         return _half_blocks(framed(painted(mark, _fitting(canvas_size(mark), width)), mark.frames))
     values = mark.values_RC
@@ -45,9 +48,15 @@ def heads_block(mark: HeadColours, width: int, coloured: bool) -> RenderableType
         for i, name in zip(mark.numbers, mark.names, strict=True):
             legend.append("■ ", style=head_colour(i)).append(f"{name}  ")
         return Group(_half_blocks(painted_heads(mark, _fitting(canvas_size(mark), width))), legend)
-    strongest = np.stack(mark.maps_RC).argmax(0)
+    maps = [shrunk(one, max(1, width)) for one in mark.maps_RC]
+    wide = 2 if maps[0].shape[1] * 2 <= width else 1
+    if len(maps) == 1:  # one head by itself: how strongly it looks, next to its highest
+        scale = Scale(float(maps[0].min()), float(maps[0].max()))
+        shades = [Text("".join(_shade(v, scale) * wide for v in row), no_wrap=True) for row in maps[0]]
+        return Group(*shades, Text(mark.names[0]))
+    strongest = np.stack(maps).argmax(0)
     digits = "0123456789abcdefghijklmnopqrstuvwxyz"
-    lines = [Text("".join(f"{digits[v % len(digits)]} " for v in row), no_wrap=True) for row in strongest]
+    lines = [Text("".join(f"{digits[v % len(digits)]:<{wide}}" for v in row), no_wrap=True) for row in strongest]
     legend = Text("strongest head per patch: " + ", ".join(f"{digits[i % 36]} {n}" for i, n in enumerate(mark.names)))
     return Group(*lines, legend)
 
@@ -90,33 +99,55 @@ def matrix_block(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     return Group(*lines)
 
 
-def numbered_width(mark: Matrix) -> int:
-    """What a matrix of numbers needs to stand in one piece."""
-    return _label_width(mark) + 1 + NUMBER * int(mark.values.shape[1])
+def matrix_width(mark: Matrix) -> int:
+    """What a matrix needs to stand in one piece."""
+    if not mark.numbers:
+        return min(LONGEST_LABEL, _label_width([*mark.row_labels])) + 5 + int(mark.values.shape[1])
+    return _label_width(_row_names(mark)) + 1 + NUMBER * int(mark.values.shape[1])
 
 
-def _label_width(mark: Matrix) -> int:
-    return max((cell_len(label) for label in mark.row_labels), default=0)
+def _label_width(labels: list[str]) -> int:
+    return max((cell_len(label) for label in labels), default=0)
+
+
+def _row_names(mark: Matrix) -> list[str]:
+    """With their numbers where columns, which have no room for words, are told by them."""
+    names = [set_cell_size(x, LONGEST_LABEL) if cell_len(x) > LONGEST_LABEL else x for x in mark.row_labels]
+    return names if _columns_fit(mark) else [f"{name} {i:>2}" for i, name in enumerate(names)]
+
+
+def _columns_fit(mark: Matrix) -> bool:
+    return all(cell_len(label) < NUMBER for label in mark.column_labels)
 
 
 def _numbered(mark: Matrix, width: int, coloured: bool) -> RenderableType:
     """Numbers on their colours; columns that do not fit beside each other go below."""
-    label_width, columns = _label_width(mark), int(mark.values.shape[1])
+    names, by_name = _row_names(mark), _columns_fit(mark)
+    label_width, columns = _label_width(names), int(mark.values.shape[1])
     step = max(1, (width - label_width - 1) // NUMBER)
     lines = [Text(f"rows: {mark.row_axis}; columns: {mark.column_axis}", style="dim")]
     for start in range(0, columns, step):
         shown = range(start, min(start + step, columns))
-        heads = "".join(f"{mark.column_labels[c] if mark.column_labels else c:>{NUMBER - 1}} " for c in shown)
+        heads = "".join(
+            _to_the_right(mark.column_labels[c] if by_name and mark.column_labels else str(c)) for c in shown
+        )
         lines.append(Text(" " * (label_width + 1) + heads, style="dim", no_wrap=True))
-        for r, row in enumerate(mark.values):
-            label = mark.row_labels[r] if mark.row_labels else ""
-            line = Text(f"{label:>{label_width}} ", style="dim", no_wrap=True)
+        for r, (row, told) in enumerate(zip(mark.values, mark.told(), strict=True)):
+            label = names[r] if names else ""
+            line = Text(" " * (label_width - cell_len(label)) + f"{label} ", style="dim", no_wrap=True)
             for c in shown:
                 red, green, blue = (int(part) for part in colours(mark.scale, row[c]))
                 style = f"not dim {ink_on((red, green, blue))} on rgb({red},{green},{blue})" if coloured else "not dim"
-                line.append(f"{short(float(row[c])):>{NUMBER - 1}} ", style=style)
+                line.append(f"{short(float(told[c])):>{NUMBER - 1}} ", style=style)
             lines.append(line)
+    if not by_name and mark.row_labels != mark.column_labels:
+        names_across = ", ".join(f"{i} {label}" for i, label in enumerate(mark.column_labels))
+        lines.append(Text(f"columns: {names_across}", style="dim"))
     return Group(*lines)
+
+
+def _to_the_right(label: str) -> str:
+    return " " * (NUMBER - 1 - cell_len(label)) + label + " "
 
 
 def _shade(value: float, scale: Scale) -> str:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -16,15 +17,25 @@ from rich.text import Text
 
 from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
-from whyformer.views.facts import decimals, fixed
-from whyformer.views.terminal.blocks import heads_block, heat_block, matrix_block, numbered_width, picture_block
+from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.terminal.blocks import (
+    MINUS,
+    SHADES,
+    heads_block,
+    heat_block,
+    matrix_block,
+    matrix_width,
+    picture_block,
+)
 from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
 from whyformer.views.terminal.runs import dialogue_lines, reading_lines, run_lines
 from whyformer.views.view import (
+    STRIPED,
     Bar,
     Bars,
     Dialogue,
     Fact,
+    HeadColours,
     Heat,
     Lines,
     Mark,
@@ -52,6 +63,8 @@ NARROWEST = 36  # a panel that would be narrower goes below instead of beside
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
 PAIR = " = "
 LONGEST_LABEL = 20
+ARROWED = ("The bar (» or «)", "The bars (» or «)")
+RAMP = 16  # cells of a legend
 BLOCK_WORDS = {
     "The stronger the colour": "The taller the block",
     "Blue raises": "A block above a word (a bar to the right) raises",
@@ -71,6 +84,7 @@ SHADE_WORDS = {
     "Colours show": "Blocks show",
     "the colour says": "the shade says",
     "Colours are": "Shades are",
+    "Colour: the head. Its strength: how much of": "All heads: the number of the strongest. Denser blocks: more of",
 }
 
 
@@ -158,7 +172,13 @@ class _Draw:
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
         for row in rows_of(self.worth_drawing(view.panels), fitting):
             parts += [self.row(row, 1 if row[0].wide else fitting), ""]
+        legends = [
+            self.legend(scale) for scale in view.legends if any(_shaded(m) for p in view.panels for m in p.marks)
+        ]
+        parts += [*legends, ""] if legends else []
         if caption:
+            for striped, arrowed in zip(STRIPED[::-1], ARROWED[::-1], strict=True):
+                caption = caption.replace(striped, arrowed)
             words = caption if self.coloured else _without_colours(caption, view)
             parts += [Text(words, style="dim"), ""]
         if view.words_first:
@@ -167,13 +187,26 @@ class _Draw:
             parts += [*self.doubts(view.doubts), ""]
         return parts
 
+    def legend(self, scale: Scale) -> Text:
+        """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
+        zero = "0 … " if scale.signed else ""
+        ends = f" {number(scale.low)} … {zero}{number(scale.high)}  {scale.meaning}"
+        if not self.coloured:
+            return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + ends, style="dim")
+        line = Text()
+        for place in np.linspace(scale.low, scale.high, RAMP):
+            line.append(" ", style=f"on {hexadecimal(colour(scale, float(place)))}")
+        return line.append(ends, style="dim")
+
     def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
         """Without colours there is no picture, and smooth heat looks like the grid."""
         if self.coloured:
             return list(panels)
 
         def repeats(mark: Mark) -> bool:
-            return isinstance(mark, Picture) or (isinstance(mark, Heat) and mark.interpolation == "nearest")
+            return isinstance(mark, Picture) or (
+                isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
+            )
 
         return [p for p in panels if not p.marks or not all(repeats(m) for m in p.marks)]
 
@@ -184,9 +217,9 @@ class _Draw:
             return max(curves)
         if all(isinstance(m, Matrix) and m.small for m in marks):
             return 8
-        numbered = [numbered_width(m) for m in marks if isinstance(m, Matrix) and m.numbers]
-        if numbered:
-            return min(self.width, max(numbered))
+        maps = [matrix_width(m) for m in marks if isinstance(m, Matrix) and not m.small]
+        if maps:
+            return min(self.width, max(24, *maps))
         bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
         if any(PAIR in b.label for b in bars):
             return NARROWEST_PAIRS
@@ -285,7 +318,6 @@ class _Draw:
 
     def _bar(self, bar: Bar, scale: Scale, room: int) -> Text:
         length = scale.length(bar.colour)
-        beyond = abs(bar.colour) > max(abs(scale.low), abs(scale.high)) * 1.0001
         if scale.signed:
             half = (room - 1) // 2
             cells = round(abs(length) * half)
@@ -294,10 +326,14 @@ class _Draw:
             drawn = f"{left}│{right}"
         else:
             drawn = _eighths(length * room)
-        if beyond:  # longer than the scale of the ordinary units
+        if scale.exceeded(bar.colour):  # longer than the scale of the ordinary units
             drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
         plain = not self.coloured or bar.special or bar.quiet
         return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.colour))))
+
+
+def _shaded(mark: Mark) -> bool:
+    return isinstance(mark, Matrix) and not mark.numbers
 
 
 def _limits(bar: Bar, digits: int) -> str:
@@ -320,7 +356,8 @@ def _without_colours(caption: str, view: View) -> str:
     """What the caption says of colours, said of blocks."""
     marks = [m for p in view.panels for m in p.marks]
     words = BLOCK_WORDS if any(isinstance(m, (TokenRun, Reading, Dialogue)) for m in marks) else BAR_WORDS
-    if any(isinstance(m, (Heat, Matrix)) for m in marks) and not any(isinstance(m, Dialogue) for m in marks):
+    shaded = any(isinstance(m, (Heat, Matrix, HeadColours)) for m in marks)
+    if shaded and not any(isinstance(m, Dialogue) for m in marks):
         words = SHADE_WORDS
     for colour_words, other_words in words.items():
         caption = caption.replace(colour_words, other_words)

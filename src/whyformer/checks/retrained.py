@@ -1,0 +1,348 @@
+"""Attention is not not explanation, on a model of your own: twins of it are trained (Wiegreffe & Pinter 2019)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.borrow import refuse_without_gradients
+from whyformer.checks.distances import jsd, tvd
+from whyformer.checks.result import Finding
+from whyformer.checks.twins import Examples, Reader, Said, adversarial, guided, ready, supervised, train, twin_of
+from whyformer.errors import BadInput, NotOffered
+from whyformer.heads.importance_kinds import checked_labels, label_indices
+from whyformer.intervals import interval
+from whyformer.parameters import BatchSize, Count, Filled, Limits, OneOf, Rate, Seed, Weight, checked
+from whyformer.result import Result, dataframe
+from whyformer.session import LoadedModel, tracker
+from whyformer.types import Cost
+from whyformer.views.checks import retrained_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STARTS = ("model", "fresh")
+FEWEST = 10  # examples: with less, a split leaves nothing to measure on
+SLACK = (
+    0.02  # TVD that an adversary may have beyond one that only imitates the output (λ = 0); accuracy that is no loss
+)
+FAR = 0.2  # JSD in nats from which two maps tell different stories
+NAN = math.nan
+MODEL, CONTROL, UNIFORM = "the model", "retrained", "retrained, uniform attention"
+GUIDES = (
+    "MLP, uniform weights",
+    "MLP, weights it learns",
+    "MLP, the model's attention",
+    "MLP, the adversary's attention",
+)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What one model does on the validation examples, and how far it is from the user's."""
+
+    name: str
+    weight: float  # λ of an adversary; NaN for others
+    accuracy: float
+    low: float  # 95 % limits of the accuracy, over the validation examples
+    high: float
+    f1: float  # mean over the classes
+    tvd: float  # of its output from the model's
+    jsd: float  # of its attention from the model's; NaN for the MLP, which has none of its own
+
+
+@dataclass(frozen=True, eq=False)
+class RetrainedAttention(Result):
+    """Twins of a model with their attention frozen, pushed elsewhere, or lent to a classifier without context."""
+
+    what: ClassVar[str] = "retrained attention"
+
+    models: tuple[TrainedModel, ...]
+    training: int  # examples
+    validation: int
+    model: str
+    chosen: float = NAN  # λ of the adversary whose attention guides the MLP
+    options: dict[str, Any] = field(default_factory=dict)
+    cost: Cost = field(default_factory=Cost)  # passes per example, of all models together
+    warnings: tuple[str, ...] = ()
+
+    def named(self, name: str, weight: float = NAN) -> TrainedModel:
+        """One of the models, by name; an adversary by its λ."""
+        for one in self.models:
+            if one.name == name and (math.isnan(weight) or one.weight == weight):
+                return one
+        raise BadInput(f"no model is called {name!r} here: {', '.join(dict.fromkeys(m.name for m in self.models))}.")
+
+    @property
+    def adversaries(self) -> tuple[TrainedModel, ...]:
+        """By λ."""
+        return tuple(m for m in self.models if not math.isnan(m.weight))
+
+    @property
+    def title(self) -> str:
+        return f"{self.model}: retrained attention, {self.training} + {self.validation} examples"
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the three experiments say, in words."""
+        return self._uniform(), self._guide(), self._adversary()
+
+    def _uniform(self) -> Finding:
+        control, uniform = self.named(CONTROL), self.named(UNIFORM)
+        lost = control.accuracy - uniform.accuracy
+        needless = lost < SLACK
+        text = (
+            f"Trained with uniform attention, a twin reaches an accuracy of {uniform.accuracy:.3f}; with its own, "
+            f"{control.accuracy:.3f}. "
+        )
+        text += (
+            "The task does not need attention, so where the model looks explains little here."
+            if needless
+            else "The task needs attention, so a test of it means something here."
+        )
+        numbers = {"uniform": uniform.accuracy, "control": control.accuracy, "lost": lost}
+        return Finding("warning" if needless else "ok", "retrained_attention", "Uniform attention", text, numbers)
+
+    def _guide(self) -> Finding:
+        even, own, theirs, other = (self.named(name).accuracy for name in GUIDES)
+        helps = theirs > even
+        text = (
+            f"A classifier without context, weighted by the model's attention, reaches {theirs:.3f}; uniform weights "
+            f"{even:.3f}, weights that it learns {own:.3f}, the adversary's {other:.3f}. "
+        )
+        text += (
+            "The weights say something about the units by themselves."
+            if helps
+            else "The weights help no more than uniform ones: outside this model they say little about the units."
+        )
+        numbers = {"uniform": even, "learned": own, "model": theirs, "adversary": other}
+        return Finding("ok" if helps else "note", "retrained_attention", "Guided MLP", text, numbers)
+
+    def _adversary(self) -> Finding:
+        chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
+        far = chosen.jsd >= FAR
+        text = (
+            f"A twin that was trained to say the same and look elsewhere (λ = {chosen.weight:g}) differs by JSD "
+            f"{chosen.jsd:.2f} of at most 0.69 in attention and by {chosen.tvd:.3f} (TVD) in output; one that only "
+            f"imitates the output, by {first.tvd:.3f}. "
+        )
+        text += (
+            "Another model with another story gives these answers: attention is not the only explanation."
+            if far
+            else "No twin kept the output and looked elsewhere: attention and answer hang together here."
+        )
+        numbers = {"jsd": chosen.jsd, "tvd": chosen.tvd, "imitation_tvd": first.tvd, "lambda": chosen.weight}
+        return Finding("warning" if far else "ok", "retrained_attention", "Model-consistent adversary", text, numbers)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "model": m.name,
+                "lambda": m.weight,
+                "accuracy": m.accuracy,
+                "low": m.low,
+                "high": m.high,
+                "f1": m.f1,
+                "tvd": m.tvd,
+                "jsd": m.jsd,
+            }
+            for m in self.models
+        ]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per model."""
+        return dataframe(self.rows())
+
+
+view_of.register(RetrainedAttention, retrained_page)
+
+
+@checked
+def retrained_attention(
+    model: Any,
+    inputs: Any,
+    labels: Any,
+    *,
+    processor: Any = None,
+    validation: tuple[Any, Any] | Annotated[float, Limits(0, 0.9, open_low=True)] = 0.2,
+    start: Annotated[str, OneOf(*STARTS)] = "model",
+    epochs: Count = 3,
+    lr: Rate | None = None,
+    lambdas: Annotated[Sequence[Weight], Filled()] = (0.0, 0.01, 0.1, 1.0),
+    guide_epochs: Count = 20,
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    progress: bool | None = None,
+) -> RetrainedAttention:
+    """Does the task need attention, and could the model have attended elsewhere? Twins of the model are trained.
+
+    Uniform: a twin whose attention is frozen to uniform, beside one that is trained in the same way with its own.
+    Guided MLP: a classifier that sees positions one by one, weighted by uniform weights, weights it learns, the model's
+    attention, or an adversary's. Adversary: a twin trained with TVD(y_a, y_b) - λ KL(α_a ‖ α_b), for each λ: it is to
+    say what the model says and attend elsewhere. α is what would be shown: last layer, mean over heads, the row that
+    feeds the head, over ordinary tokens. The model is not changed.
+
+    labels: one per input, names or numbers of classes. validation: (inputs, labels), or the share of the inputs that is
+    kept from training. start: from the model's weights, or "fresh" ones, as in the paper (for models that can be
+    trained from nothing on so few examples). lr: of Adam; 1e-4 from the model's weights and 1e-3 from fresh ones.
+
+    Misleads when: the training is too short or too coarse for the model: compare "retrained" with "the model".
+    """
+    started = time.perf_counter()
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
+    with loaded.borrowed():
+        examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
+        refuse_without_gradients(loaded.model, "retrained_attention")
+        reader = Reader(loaded, examples)
+        classes_of, notes = _classes(reader)
+        rows = [*examples.train, *examples.validation]
+        base = reader.said(rows, values=True)
+    rate = (1e-3 if start == "fresh" else 1e-4) if lr is None else lr
+    how = {"epochs": epochs, "lr": rate, "seed": seed, "track": tracker(progress)}
+    trial = _Trial(loaded, examples, base, classes_of, how, start)
+    models = [trial.measured(MODEL, base)]
+    models.append(trial.measured(CONTROL, trial.twin(supervised(examples.labels), CONTROL)))
+    models.append(trial.measured(UNIFORM, trial.twin(supervised(examples.labels), UNIFORM, uniform=True)))
+    weights = sorted({0.0, *lambdas})
+    adversaries: list[tuple[TrainedModel, Said]] = []
+    for weight in weights:
+        said = trial.twin(adversarial(base, weight), f"adversary, λ = {weight:g}", moved=True)
+        adversaries.append((trial.measured("adversary", said, weight), said))
+    imitation = adversaries[0][0].tvd
+    chosen, guide = max((a for a in adversaries if a[0].tvd <= imitation + SLACK), key=lambda a: a[0].jsd)
+    even = {row: ordinary / ordinary.sum().clamp(min=1) for row, ordinary in base.ordinary.items()}
+    for name, lent in zip(GUIDES, (even, None, base.attention, guide.attention), strict=True):
+        models.append(trial.guided(name, lent, guide_epochs))
+    passes = (trial.passes + reader.passes) / len(rows)
+    options = {"start": start, "epochs": epochs, "lr": rate, "guide_epochs": guide_epochs, "seed": seed}
+    return RetrainedAttention(
+        (*models[:3], *(point for point, _ in adversaries), *models[3:]),
+        len(examples.train),
+        len(examples.validation),
+        type(loaded.model).__name__,
+        chosen.weight,
+        options,
+        Cost(passes, trial.backwards / len(rows), time.perf_counter() - started),
+        notes,
+    )
+
+
+class _Trial:
+    """The twins of one model, trained one after the other."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        examples: Examples,
+        base: Said,
+        classes_of: dict[int, int],
+        how: dict[str, Any],
+        start: str,
+    ) -> None:
+        self.loaded, self.examples, self.base, self.classes_of = loaded, examples, base, classes_of
+        self.how, self.start = how, start
+        self.passes = self.backwards = 0
+
+    def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
+        """What a twin says of all examples, after it was trained."""
+        twin = twin_of(self.loaded)
+        seed = self.how["seed"] + int(moved)  # an adversary starts elsewhere
+        with ready(twin, seed, self.start, moved) as parameters:
+            reader = Reader(twin, self.examples, uniform)
+            train(reader, parameters, loss, label=label, **self.how)
+            self.backwards += reader.passes
+            said = reader.said([*self.examples.train, *self.examples.validation])
+            self.passes += reader.passes
+        return said
+
+    def guided(self, name: str, guide: dict[int, Tensor] | None, epochs: int) -> TrainedModel:
+        device = next(self.loaded.model.parameters()).device
+        how = {"epochs": epochs, "seed": self.how["seed"], "device": device, "track": self.how["track"]}
+        probability = guided(self.base, guide, self.classes_of, self.examples, label=name, **how)
+        return self.measured(name, Said(probability))
+
+    def measured(self, name: str, said: Said, weight: float = NAN) -> TrainedModel:
+        rows = self.examples.validation
+        truth = np.array([self.classes_of[row] for row in rows])
+        guess = np.array([int(said.probability[row].argmax()) for row in rows])
+        hits = (guess == truth).astype(float)
+        low, high = interval(hits[:, None], self.how["seed"])
+        apart = [float(tvd(said.probability[row], self.base.probability[row])) for row in rows]
+        looks = [float(jsd(said.attention[row], self.base.attention[row])) for row in rows if said.attention]
+        far = float(np.mean(looks)) if looks else NAN
+        return TrainedModel(
+            name,
+            weight,
+            float(hits.mean()),
+            float(low[0]),
+            float(high[0]),
+            _f1(guess, truth),
+            float(np.mean(apart)),
+            far,
+        )
+
+
+def _f1(guess: np.ndarray[Any, Any], truth: np.ndarray[Any, Any]) -> float:
+    """The mean over the classes that occur of 2·hits / (said + true)."""
+    each = [
+        2 * float(((guess == c) & (truth == c)).sum()) / float((guess == c).sum() + (truth == c).sum())
+        for c in np.unique(truth)
+    ]
+    return float(np.mean(each))
+
+
+def _examples(
+    loaded: LoadedModel, inputs: Any, labels: Any, validation: Any, batch_size: int | None, seed: int
+) -> Examples:
+    """Everything that can be wrong with inputs and labels is said here, before long work."""
+    if labels is None:
+        raise BadInput("labels=None: twins are trained on labels, so give one per input.")
+    source = loaded.source(inputs)
+    if source.single:
+        raise BadInput("inputs is a single input: training needs a list of them, with a label for each.")
+    known = checked_labels(labels, source.size)
+    if source.size < FEWEST:
+        raise BadInput(f"{source.size} examples are too few to train on: give at least {FEWEST}, better some hundreds.")
+    if len({str(label) for label in known}) < 2:
+        raise BadInput(f"all labels are {known[0]!r}: there is nothing to learn. Give examples of two classes or more.")
+    if isinstance(validation, tuple):
+        more = loaded.source(validation[0])
+        others = checked_labels(validation[1], more.size)
+        rows = list(range(source.size + more.size))
+        both, train_rows, held_rows = (inputs, validation[0]), rows[: source.size], rows[source.size :]
+        return Examples(both, source.size, [*known, *others], train_rows, held_rows, batch_size)
+    order = torch.randperm(source.size, generator=torch.Generator().manual_seed(seed)).tolist()
+    held = max(1, round(validation * source.size))
+    return Examples((inputs,), source.size, known, sorted(order[held:]), sorted(order[:held]), batch_size)
+
+
+def _classes(reader: Reader) -> tuple[dict[int, int], tuple[str, ...]]:
+    """The class of every example as a number, and notes; models that cannot be trained so are refused."""
+    examples = reader.examples
+    run = reader.run(examples.train[:1])
+    run.record()  # refuses several streams, windows, and attention that cannot be read
+    if run.output.speaks or run.modality.compares or run.modality.objects:
+        raise NotOffered(
+            "twins are trained as classifiers, and this model writes tokens, compares inputs or finds objects: give a "
+            "classifier with one label per input."
+        )
+    if run.output.independent:
+        raise NotOffered("the model's classes do not exclude each other (multi-label): one label per input is needed.")
+    logits = run.logits
+    if run.gives_probabilities:
+        raise NotOffered("the model returns probabilities, and training needs logits: leave its last softmax out.")
+    try:
+        every = label_indices(examples.labels, logits.expand(len(examples.labels), -1), run)
+    except BadInput as error:
+        raise BadInput(f"labels: {error}") from error
+    if len(set(every[examples.train].tolist())) < 2:
+        raise BadInput("the training examples have one class only: give more of them, or another seed for the split.")
+    return dict(enumerate(every.tolist())), reader.sessions[0].warnings

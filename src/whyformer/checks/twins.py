@@ -1,0 +1,315 @@
+"""Twins of a model, trained on the user's examples: with attention as it is, frozen to uniform, or pushed elsewhere.
+
+The model itself is read and never changed. A twin is a copy of it, trained without dropout (its passes draw the same
+random numbers each time), by Adam, for a number of epochs; the last state counts, so that nothing is chosen on the
+validation examples.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from whyformer.capture.intercept import module_names
+from whyformer.capture.roles import Impose
+from whyformer.checks.distances import probabilities
+from whyformer.errors import AmbiguousLayout, NotOffered
+from whyformer.heads.importance_kinds import label_indices, loss_of
+from whyformer.inputs.base import Batch
+from whyformer.run import Run
+from whyformer.session import LoadedModel, Session
+
+NOISE = 0.05  # of each weight's spread: where an adversary starts, since at the model itself its loss has no slope
+WIDTH = 128  # of the diagnostic
+TINY = 1e-8
+Loss = Callable[[Run, Tensor, Tensor, list[int]], Tensor]  # run, logits, shown attention, numbers of the examples
+
+
+@dataclass
+class Examples:
+    """Inputs with labels, and which of them are trained on."""
+
+    inputs: tuple[Any, ...]  # as they came: those trained on, and those of the validation where they came by themselves
+    first: int  # how many examples the first of them holds
+    labels: list[Any]
+    train: list[int]
+    validation: list[int]
+    batch_size: int | None = None
+
+    def at(self, row: int) -> tuple[int, int]:
+        """Which of the inputs an example is among, and its number there."""
+        return (0, row) if row < self.first else (1, row - self.first)
+
+
+@dataclass
+class Said:
+    """What a model says of each example: probabilities (C,), and what it attends to, over the real positions (n,)."""
+
+    probability: dict[int, Tensor] = field(default_factory=dict)
+    attention: dict[int, Tensor] = field(default_factory=dict)
+    ordinary: dict[int, Tensor] = field(default_factory=dict)  # (n,) positions that are no special tokens
+    values: dict[int, Tensor] = field(default_factory=dict)  # (n, E) what the first attention reads, where asked for
+
+
+class Reader:
+    """A model with the examples, run batch by batch; ``uniform``: its attention is frozen."""
+
+    def __init__(self, loaded: LoadedModel, examples: Examples, uniform: bool = False) -> None:
+        self.loaded, self.examples, self.uniform = loaded, examples, uniform
+        how: dict[str, Any] = {"batch_size": examples.batch_size, "progress": False, "at_once": False}
+        self.sessions = [Session(loaded, inputs, **how) for inputs in examples.inputs]
+        self.passes = 0
+
+    @property
+    def step(self) -> int:
+        return self.sessions[0].step
+
+    def run(self, rows: Sequence[int]) -> Run:
+        """Some examples, all of them among the same inputs."""
+        places = [self.examples.at(row) for row in rows]
+        return self.sessions[places[0][0]].run([number for _, number in places])
+
+    def answers(self, run: Run) -> tuple[Tensor, Tensor]:
+        """(B, C) logits and (B, N) the attention that would be shown, in the graph."""
+        self.passes += run.batch.size
+        try:
+            return self._answers(run, run.batch, slice(None))
+        except AmbiguousLayout:
+            if run.batch.size == 1:
+                raise
+        # Batch and heads could not be told apart at this batch size; one at a time leaves no doubt.
+        alone = [self._answers(run, run.batch.select([i]), slice(i, i + 1)) for i in range(run.batch.size)]
+        logits, shown = zip(*alone, strict=True)
+        return torch.cat(logits), torch.cat(shown)
+
+    def _answers(self, run: Run, batch: Batch, rows: slice) -> tuple[Tensor, Tensor]:
+        keep_BN, special_BN = run.keep_BN[rows], run.special_BN[rows]
+        last: dict[int, list[Tensor]] = {}
+
+        def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
+            if self.uniform:
+                attention_BHQK = _uniform(attention_BHQK, keep_BN, special_BN)
+            if layer not in last:
+                last.clear()
+            last.setdefault(layer, []).append(attention_BHQK)
+            return attention_BHQK
+
+        names, axes = module_names(run.modality.model), run.study.batch_axes
+        with Impose(batch.size, names, axes, rewrite=rewrite):
+            logits = run.output.logits(batch)
+        ((_, maps),) = last.items()
+        return logits.float(), _shown(run, torch.cat(maps, 1).float(), rows)
+
+    @torch.no_grad()
+    def said(self, rows: Sequence[int], values: bool = False) -> Said:
+        """What the model says of these examples."""
+        result = Said()
+        for batch in batches(rows, self.examples, self.step):
+            run = self.run(batch)
+            logits, shown_BN = self.answers(run)
+            first = run.record(values=True).sites[0].value_BHKD if values else None
+            for i, row in enumerate(batch):
+                keep = run.keep_BN[i]
+                result.probability[row] = probabilities(logits[i : i + 1])[0].cpu()
+                result.attention[row] = shown_BN[i][keep].cpu()
+                result.ordinary[row] = ~run.special_BN[i][keep].cpu()
+                if first is not None:
+                    result.values[row] = first[i].transpose(0, 1).flatten(1)[keep].float().cpu()
+        return result
+
+
+def _uniform(attention_BHQK: Tensor, keep_BN: Tensor, special_BN: Tensor) -> Tensor:
+    """The same weight for every ordinary token that a row can see; for every position, where it sees none.
+
+    NOTE[DIFF]: Wiegreffe & Pinter have one attention, of one row; here all rows of all layers are uniform.
+    """
+    seen = (attention_BHQK > 0) & keep_BN[:, None, None, :]
+    ordinary = seen & ~special_BN[:, None, None, :]
+    chosen = torch.where(ordinary.any(-1, keepdim=True), ordinary, attention_BHQK > 0).to(attention_BHQK.dtype)
+    return chosen / chosen.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _shown(run: Run, attention_BHQK: Tensor, rows: slice) -> Tensor:
+    """(B, N) heads averaged, the rows that feed the head, as shares of the ordinary tokens."""
+    queries = attention_BHQK.shape[2]
+    first = 0 if queries == run.length else run.record().sites[-1].first_query
+    read_BQ = run.readout_BN[rows, first : first + queries].to(attention_BHQK.dtype)
+    row_BN = torch.einsum("bq,bhqk->bk", read_BQ, attention_BHQK)
+    row_BN = row_BN * (run.keep_BN & ~run.special_BN)[rows].to(row_BN.dtype)
+    return row_BN / row_BN.sum(-1, keepdim=True).clamp(min=TINY)
+
+
+def batches(rows: Sequence[int], examples: Examples, step: int) -> Iterator[list[int]]:
+    """Examples that are run together, in the order given; training and validation inputs never meet."""
+    for number in range(len(examples.inputs)):
+        here = [row for row in rows if examples.at(row)[0] == number]
+        yield from (here[i : i + step] for i in range(0, len(here), step))
+
+
+# Training
+
+
+def twin_of(loaded: LoadedModel) -> LoadedModel:
+    """A copy of the model in single precision, to be trained."""
+    try:
+        twin = copy.deepcopy(loaded.model).float()
+    except Exception as error:
+        raise NotOffered(
+            f"a copy of the model is trained, and {type(loaded.model).__name__} cannot be copied: {error}"
+        ) from error
+    return LoadedModel(twin, loaded.processor, attention_at=loaded.attention_at)
+
+
+@contextmanager
+def ready(twin: LoadedModel, seed: int, start: str, moved: bool = False) -> Iterator[list[nn.Parameter]]:
+    """The twin's weights, ready to be trained: as they are, or drawn anew. moved: beside them, by a little noise."""
+    with twin.borrowed():
+        torch.manual_seed(seed)
+        if start == "fresh":
+            _draw(twin.model)
+        parameters = [p for p in twin.model.parameters() if p.is_floating_point()]
+        for parameter in parameters:
+            if moved and start != "fresh" and parameter.numel() > 1:
+                parameter.data += NOISE * parameter.data.std() * torch.randn_like(parameter)
+            parameter.requires_grad_()
+        yield parameters
+
+
+def _draw(model: nn.Module) -> None:
+    """Every module as torch makes it; parameters of others as random numbers of the same mean and spread."""
+    for module in model.modules():
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+            continue
+        for parameter in module._parameters.values():
+            if parameter is not None and parameter.is_floating_point():
+                spread = parameter.data.std() if parameter.numel() > 1 else parameter.data.abs().mean()
+                parameter.data = parameter.data.mean() + spread * torch.randn_like(parameter)
+
+
+def train(
+    reader: Reader,
+    parameters: list[nn.Parameter],
+    loss: Loss,
+    *,
+    epochs: int,
+    lr: float,
+    seed: int,
+    track: Callable[[Sequence[Any], str], Any],
+    label: str,
+) -> None:
+    """So many epochs of Adam over the training examples."""
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+    generator = torch.Generator().manual_seed(seed)
+    examples, plan = reader.examples, list[list[int]]()
+    for _ in range(epochs):
+        order = [examples.train[i] for i in torch.randperm(len(examples.train), generator=generator).tolist()]
+        plan += batches(order, examples, reader.step)
+    for rows in track(plan, label):
+        run = reader.run(rows)
+        with torch.enable_grad():
+            logits, shown_BN = reader.answers(run)
+            value = loss(run, logits, shown_BN, rows)
+        if not bool(torch.isfinite(value)):
+            raise NotOffered(f"training ({label}) went to infinity: give a smaller lr than {lr:g}.")
+        optimizer.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+
+def supervised(labels: list[Any]) -> Loss:
+    """Cross-entropy at the labels."""
+
+    def loss(run: Run, logits_BC: Tensor, shown_BN: Tensor, rows: list[int]) -> Tensor:
+        return loss_of(logits_BC, label_indices([labels[row] for row in rows], logits_BC.detach(), run)).mean()
+
+    return loss
+
+
+def adversarial(base: Said, weight: float) -> Loss:
+    """TVD(y_a, y_b) - λ KL(α_a ‖ α_b), the mean over the batch (Wiegreffe & Pinter 2019, eq. 1)."""
+
+    def loss(run: Run, logits_BC: Tensor, shown_BN: Tensor, rows: list[int]) -> Tensor:
+        theirs_BC = torch.stack([base.probability[row] for row in rows]).to(logits_BC)
+        change = (probabilities(logits_BC) - theirs_BC).abs().sum(-1) / 2
+        looked_BN = torch.zeros_like(shown_BN)
+        for i, row in enumerate(rows):
+            looked_BN[i, run.keep_BN[i]] = base.attention[row].to(shown_BN)
+        apart = (shown_BN * (shown_BN.clamp(min=TINY).log() - looked_BN.clamp(min=TINY).log())).sum(-1)
+        return (change - weight * apart).mean()
+
+    return loss
+
+
+# The diagnostic: a classifier without context, whose positions are weighted from outside
+
+
+class GuidedMLP(nn.Module):
+    """tanh(W x) at each position by itself, weighted, and a decision: Wiegreffe & Pinter 2019, section 3.4."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.norm, self.project = nn.LayerNorm(width, elementwise_affine=False), nn.Linear(width, WIDTH)
+        self.inner, self.score = nn.Linear(WIDTH, WIDTH // 2), nn.Linear(WIDTH // 2, 1, bias=False)
+        self.decide = nn.Linear(WIDTH, classes)
+
+    def forward(self, values_BNE: Tensor, ordinary_BN: Tensor, guide_BN: Tensor | None) -> Tensor:
+        states = self.project(self.norm(values_BNE)).tanh()
+        if guide_BN is None:  # it learns its own
+            guide_BN = self.score(self.inner(states).tanh())[..., 0].masked_fill(~ordinary_BN, -1e9).softmax(-1)
+        logits: Tensor = self.decide((guide_BN[..., None] * states).sum(1))
+        return logits
+
+
+def guided(
+    base: Said,
+    guide: dict[int, Tensor] | None,
+    classes_of: dict[int, int],
+    examples: Examples,
+    *,
+    epochs: int,
+    seed: int,
+    device: torch.device,
+    track: Callable[[Sequence[Any], str], Any],
+    label: str,
+) -> dict[int, Tensor]:
+    """(C,) probabilities of each validation example, by a diagnostic trained with the guide's weights.
+
+    It sees what the model's own first attention reads at each position (its values), which no other position had part
+    in. NOTE[DIFF]: the authors learn word vectors for it; these are the model's, and not only of words.
+    """
+    step = 32
+    generator = torch.Generator().manual_seed(seed)
+    width, classes = base.values[examples.train[0]].shape[1], max(2, len(base.probability[examples.train[0]]))
+
+    def batch(rows: list[int]) -> tuple[Tensor, Tensor, Tensor | None]:
+        parts = [base.values, base.ordinary] + ([] if guide is None else [guide])
+        padded = [pad_sequence([part[row] for row in rows], batch_first=True).to(device) for part in parts]
+        return padded[0], padded[1], None if guide is None else padded[2]
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.enable_grad():
+        torch.manual_seed(seed)
+        mlp = GuidedMLP(width, classes).to(device)
+        optimizer = torch.optim.Adam(mlp.parameters(), lr=1e-3)
+        plan: list[list[int]] = []
+        for _ in range(epochs):
+            order = [examples.train[i] for i in torch.randperm(len(examples.train), generator=generator).tolist()]
+            plan += [order[i : i + step] for i in range(0, len(order), step)]
+        for rows in track(plan, label):
+            loss = F.cross_entropy(mlp(*batch(rows)), torch.tensor([classes_of[row] for row in rows], device=device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    with torch.no_grad():
+        parts = [examples.validation[i : i + step] for i in range(0, len(examples.validation), step)]
+        return {row: p.cpu() for rows in parts for row, p in zip(rows, mlp(*batch(rows)).softmax(-1), strict=True)}

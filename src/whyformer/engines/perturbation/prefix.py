@@ -1,0 +1,116 @@
+"""Variants of a prompt share its beginning: a language model has read that once, and goes on from there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.borrow import known_about
+from whyformer.inputs.base import Batch
+from whyformer.inputs.language import places, spoken_at
+from whyformer.run import Run
+
+SHORTEST = 8  # tokens that are worth keeping
+TOLERANCE = 1e-3  # of the largest logit, by which a continued text may differ from one that is read as a whole
+
+
+class Prefix:
+    """What a language model remembers of one input (its keys and values), for the variants that begin like it.
+
+    A model without such a memory, or one that says something else when it goes on from it, reads variants as a whole.
+    """
+
+    def __init__(self, run: Run, row: int) -> None:
+        self.run, self.row = run, row
+        self.reused = self.read = 0  # tokens
+        self._memory: list[tuple[Tensor, Tensor]] | None = None
+        parameters = run.modality.parameters
+        one = run.batch.select([row])
+        self.offered = (
+            run.output.causal
+            and {"past_key_values", "use_cache", "attention_mask"} <= parameters.keys()
+            and one.keep_BN is not None
+            and set(one.tensors) <= {run.modality.main, "attention_mask"}
+            and not run.modality.multi_input
+            and known_about(run.modality.model).get("goes on", True)
+        )
+        if self.offered:
+            assert one.keep_BN is not None
+            self.ids = one.tensors[run.modality.main][0][one.keep_BN[0]]
+
+    @property
+    def share(self) -> float:
+        """How much of what the variants hold was not read again."""
+        return self.reused / max(self.read, 1)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(M, C) of variants of the input, as ``run.forward`` has them."""
+        run = self.run
+        length = self._shared_length(batch) if self.offered else 0
+        self.read += batch.size * run.modality.length(batch)
+        if length < SHORTEST:
+            return run.forward(batch, [self.row] * batch.size)
+        logits = self._continued(batch, length)
+        known = known_about(run.modality.model)
+        if "goes on" not in known:
+            whole = run.output.logits(batch.select([0])).float()
+            run.setup_forwards += 1
+            known["goes on"] = bool(
+                (whole - logits[:1].float()).abs().max() <= TOLERANCE * whole.abs().max().clamp(min=1)
+            )
+            if not known["goes on"]:
+                self.offered = False
+                return run.forward(batch, [self.row] * batch.size)
+        self.reused += batch.size * length
+        return logits
+
+    def _shared_length(self, batch: Batch) -> int:
+        """Tokens that all variants begin with, before the first that something is asked after."""
+        keep, mask = batch.keep_BN, batch.tensors.get("attention_mask")
+        if keep is None or not bool(keep.all()) or (mask is not None and not bool(mask.all())):
+            return 0
+        ids = batch.tensors[self.run.modality.main]
+        width = min(ids.shape[1], len(self.ids))
+        same_N = (ids[:, :width] == self.ids[:width]).all(0)
+        asked = min(min(row) for row in spoken_at(batch)) if batch.answers else min(places(batch))
+        return min(int(same_N.cumprod(0).sum()), asked)
+
+    @torch.no_grad()
+    def _continued(self, batch: Batch, length: int) -> Tensor:
+        run, output = self.run, self.run.output
+        ids = batch.tensors[run.modality.main]
+        rest = replace(
+            batch,
+            tensors={run.modality.main: ids[:, length:], "attention_mask": torch.ones_like(ids)},
+            keep_BN=torch.ones_like(ids[:, length:], dtype=torch.bool),
+            positions=tuple(p - length for p in batch.positions),
+            answers=tuple(answer.moved(-length) for answer in batch.answers),
+        )
+        run.count([self.row] * batch.size)
+        before = dict(output.extra)
+        output.extra = before | {"use_cache": True, "past_key_values": self._remembered(batch.size, length)}
+        try:
+            return output.logits(rest)
+        finally:
+            output.extra = before
+
+    def _remembered(self, copies: int, length: int) -> Any:
+        """Keys and values of the first tokens, once per variant."""
+        from transformers import DynamicCache
+
+        run = self.run
+        if self._memory is None:
+            one = {run.modality.main: self.ids[None], "attention_mask": torch.ones_like(self.ids[None])}
+            keep = {"logits_to_keep": 1} if "logits_to_keep" in run.modality.parameters else {}
+            cache = DynamicCache()
+            run.modality.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
+            run.setup_forwards += 1
+            self._memory = [(layer.keys, layer.values) for layer in cache.layers]
+        memory = DynamicCache()
+        for number, (keys, values) in enumerate(self._memory):
+            repeated = (t[:, :, :length].expand(copies, -1, -1, -1) for t in (keys, values))
+            memory.update(*repeated, number)
+        return memory

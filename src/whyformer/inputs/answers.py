@@ -1,0 +1,324 @@
+"""Answers among several: a span of a text that answers a question, one of several choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.base import named_tensors
+from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.language import position_of, ranked
+from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
+from whyformer.targets import logits_of
+from whyformer.types import Target
+
+LONGEST = 15  # tokens of an answer that the model gives by itself, as transformers' pipeline had it
+ABSENT = -1e4  # the logit of a token that is none; finite, so that its gradient is
+ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the same choice among the others
+
+
+# An answer in the text
+
+
+class SpanInput(LocatedInput):
+    """Extractive question answering: start + end logit of an answer, or one of the two.
+
+    The answer is the best span of the context, one that is given as text, or the tokens that a Target names.
+    """
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        """(B, N, 2) start and end logits of every token."""
+        output = super().call(batch, **extra)
+        start, end = (getattr(output, name, None) for name in ("start_logits", "end_logits"))
+        if not isinstance(start, Tensor) or not isinstance(end, Tensor) or start.ndim != 2:
+            return output
+        return torch.stack([start, end], -1)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        """(B, 1) the span's logit; beside it, for probabilities, that of all other spans together."""
+        if isinstance(output, Mapping) and "start_top_log_probs" in output:
+            raise NotOffered(
+                f"{type(self.model).__name__} searches for answers by beams, and returns the best it met in place of a "
+                "start and an end for every token. A model of a class …ForQuestionAnsweringSimple gives those."
+            )
+        if not batch.spans or scalar == "cosine":
+            return None
+        rows = torch.arange(len(output), device=output.device)[:, None]
+        places_B2 = torch.tensor(ranked(batch, [[place or 0 for place in span] for span in batch.spans])).to(rows)
+        read_B2 = torch.tensor([[place is not None for place in span] for span in batch.spans], device=rows.device)
+        chosen_B2 = output[rows, places_B2, torch.arange(2, device=rows.device)]
+        if not bool(read_B2.all()):
+            chosen_B2 = chosen_B2 * read_B2
+        value_B1: Tensor = chosen_B2.sum(1, keepdim=True)
+        if scalar == "logit":
+            return value_B1
+        assert batch.keep_BN is not None
+        all_BN2 = output.masked_fill(~batch.keep_BN[:, :, None], ABSENT)
+        others_BN2 = all_BN2.scatter(1, places_B2[:, None], ABSENT)
+        total_B2, rest_B2 = all_BN2.logsumexp(1), others_BN2.logsumexp(1)
+        # Another start with any end, or this start with another end; of one of the two, another place.
+        both_B = torch.logaddexp(rest_B2[:, 0] + total_B2[:, 1], chosen_B2[:, 0] + rest_B2[:, 1])
+        other_B = torch.where(read_B2.all(1), both_B, (rest_B2 * read_B2).sum(1))
+        return torch.cat([value_B1, other_B[:, None]], 1)
+
+    def located(self, batch: Batch, target: Any) -> Batch:
+        said = self.said(batch)
+        if said is None or said[0].shape[1] != 2:
+            return batch
+        if any(isinstance(text, str) for text in batch.raw):
+            raise BadInput(
+                "a model that finds an answer in a text takes a question and the text: give ('question', 'context')."
+            )
+        aims, predictions, notes = [], [], []
+        for row, want in enumerate(each_of(target, batch.size)):
+            logits_N2, within_N = said[row], self._context(batch, row)
+            best = _best_span(logits_N2, within_N)
+            predictions.append(self._answer(batch, row, *best))
+            aims.append(self._aim(batch, row, want, logits_N2, best))
+            none = float(logits_N2[0].sum())
+            doubt = not within_N[0] and none > float(logits_N2[best[0], 0] + logits_N2[best[1], 1])
+            notes.append((f"the model prefers no answer (token 0, {none:.3g}) to its best one.",) * doubt)
+        return replace(
+            batch,
+            spans=tuple((aim.position, aim.end) for aim in aims),
+            targets=tuple(aims),
+            predictions=tuple(predictions),
+            warnings=with_notes(batch, notes),
+        )
+
+    def _aim(self, batch: Batch, row: int, want: Any, logits_N2: Tensor, best: tuple[int, int]) -> Target:
+        if want is None:
+            return self._answer(batch, row, *best)
+        if want in ("start", "end"):
+            return self._answer(batch, row, *((best[0], None) if want == "start" else (None, best[1])))
+        if isinstance(want, str):
+            spans = self._spans_of(batch, row, want)
+            return self._answer(batch, row, *max(spans, key=lambda s: float(logits_N2[s[0], 0] + logits_N2[s[1], 1])))
+        if isinstance(want, Target) and want.versus is None and (want.position, want.end) != (None, None):
+            count = len(logits_N2)
+            start, end = (None if p is None else position_of(p, count) for p in (want.position, want.end))
+            if want.index == 1 and end is None:
+                start, end = None, start
+            if start is not None and end is not None and end < start:
+                raise BadInput(f"target {want!r}: the answer would end before it starts.")
+            return self._answer(batch, row, start, end)
+        raise BadInput(
+            f"target {want!r}: of a model that finds an answer, the answer's text is a target, 'start' or 'end', "
+            "Target(0, position=first token, end=last token), or Target(0, position=…) for the start at a token and "
+            "Target(1, position=…) for the end."
+        )
+
+    def _facts(self, text: tuple[str, ...] | None, encoding: Any) -> dict[str, Any]:
+        facts = super()._facts(text, encoding)
+        if text is not None and facts["spans"] is not None and len(text) == 2:
+            facts |= {"sequence": encoding.sequence_ids(), "context": text[1]}
+        return facts
+
+    def _context(self, batch: Batch, row: int) -> Tensor:
+        """(tokens,) those that an answer may be made of: the second text, or the last stretch without specials."""
+        facts = batch.encodings[row] if batch.encodings else {}
+        if "sequence" in facts:
+            return torch.tensor([sequence == 1 for sequence in facts["sequence"]])
+        words_N = self.words_among(batch, row)
+        types = batch.tensors.get("token_type_ids")
+        if types is not None and batch.keep_BN is not None:
+            second_N = (types[row][batch.keep_BN[row]] == 1).cpu() & words_N
+            if bool(second_N.any()):
+                return second_N
+        gaps = (~words_N[: int(words_N.nonzero()[-1])]).nonzero()
+        after_N = torch.arange(len(words_N)) > (int(gaps[-1]) if len(gaps) else -1)
+        return words_N & after_N
+
+    def _answer(self, batch: Batch, row: int, start: int | None, end: int | None) -> Target:
+        """The target of a span, or of one end of it, named by its text."""
+        first, last = (start if start is not None else end), (end if end is not None else start)
+        assert first is not None and last is not None
+        facts = batch.encodings[row] if batch.encodings else {}
+        places = [s for s in facts["spans"][first : last + 1] if s is not None] if "context" in facts else []
+        if places and set(facts["sequence"][first : last + 1]) == {1}:
+            label = facts["context"][places[0].start : places[-1].end].strip()
+        elif self.processor is not None:
+            label = str(self._tokenizer().decode(self.real_ids(batch, row)[first : last + 1])).strip()
+        else:
+            label = f"token {first}" if first == last else f"tokens {first} to {last}"
+        of = "end of " if start is None else "start of " if end is None else ""
+        return Target(0, f"{of}{label}", position=start, end=end)
+
+    def _spans_of(self, batch: Batch, row: int, answer: str) -> list[tuple[int, int]]:
+        """First and last token of every place where the answer stands in the context."""
+        facts = batch.encodings[row] if batch.encodings else {}
+        within = self._context(batch, row).nonzero()[:, 0].tolist()
+        if "context" in facts:
+            places = _occurrences(facts["context"], answer) or _occurrences(facts["context"].lower(), answer.lower())
+            spans = [(i, facts["spans"][i]) for i in within if facts["spans"][i] is not None]
+            inside = [[i for i, s in spans if s.start < end and s.end > start] for start, end in places]
+            results = [(tokens[0], tokens[-1]) for tokens in inside if tokens]
+        else:
+            results = self._same_tokens(batch, row, within, answer)
+        if not results:
+            raise BadInput(
+                f"target {answer!r} does not stand in the context (or was cut off with its end): give an answer as it "
+                "stands there, 'start' or 'end', or its tokens as Target(0, position=first, end=last)."
+            )
+        return results
+
+    def _same_tokens(self, batch: Batch, row: int, within: list[int], answer: str) -> list[tuple[int, int]]:
+        """The same of tensors: where the answer's tokens stand in a row."""
+        ids, tokenizer = self.real_ids(batch, row), self._tokenizer()
+        spellings = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (answer, f" {answer}")]
+        return [
+            (i, i + len(spelling) - 1)
+            for spelling in spellings
+            for i in within
+            if spelling and ids[i : i + len(spelling)] == list(spelling)
+        ]
+
+
+def _best_span(logits_N2: Tensor, within_N: Tensor) -> tuple[int, int]:
+    """Start and end, in this order, with the largest sum."""
+    count = len(logits_N2)
+    sums_NN = logits_N2[:, None, 0] + logits_N2[None, :, 1]
+    allowed_NN = torch.ones(count, count, dtype=torch.bool).triu().tril(LONGEST - 1)
+    sums_NN = sums_NN.masked_fill(~(allowed_NN & within_N[:, None] & within_N[None]), -torch.inf)
+    flat = int(sums_NN.argmax())
+    return flat // count, flat % count
+
+
+def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
+    starts = [i for i in range(len(text)) if part and text.startswith(part, i)]
+    return [(start, start + len(part)) for start in starts]
+
+
+# One of several continuations
+
+
+class ChoiceInput(LocatedInput):
+    """Multiple choice, (prompt, [choice, …]): the logit of one choice, over the tokens of the prompt and of it.
+
+    The model reads every choice by itself, so one is explained without the others.
+    """
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        """Tensors are (inputs, choices, tokens) until a choice is made."""
+        for one in raw:
+            if not (isinstance(one, (tuple, list)) and len(one) == 2 and isinstance(one[1], (tuple, list)) and one[1]):
+                raise BadInput(
+                    "a multiple-choice model takes (prompt, [choice, choice, …]) as one input, got "
+                    f"{type(one).__name__}: {str(one)[:60]!r}"
+                )
+        flat = super().encode([(prompt, choice) for prompt, choices in raw for choice in choices])
+        counts = [len(choices) for _, choices in raw]
+        first = [sum(counts[:i]) for i in range(len(counts))]
+        # Inputs with fewer choices repeat their first, which nobody looks at.
+        index = torch.tensor(
+            [[f + (c if c < n else 0) for c in range(max(counts))] for f, n in zip(first, counts, strict=True)]
+        )
+        assert flat.keep_BN is not None
+        return Batch(
+            {name: tensor[index.to(tensor.device)] for name, tensor in flat.tensors.items()},
+            keep_BN=flat.keep_BN[index.to(flat.keep_BN.device)],
+            raw=tuple(raw),
+            encodings=tuple(
+                {
+                    "choices": [str(choice) for choice in choices],
+                    "each": flat.encodings[f : f + n],
+                    "notes": flat.warnings[f : f + n],
+                }
+                for (_, choices), f, n in zip(raw, first, counts, strict=True)
+            ),
+        )
+
+    def adopt(self, tensors: Any) -> Batch:
+        named = named_tensors(tensors, self.parameters)
+        tensor = named.get(self.main)
+        ids = tensor.shape if isinstance(tensor, Tensor) else torch.Size()
+        if len(ids) != 3:
+            return super().adopt(tensors)
+        flat = super().adopt({k: v.flatten(0, 1) if isinstance(v, Tensor) else v for k, v in named.items()})
+        assert flat.keep_BN is not None
+        each = [flat.encodings[i : i + ids[1]] for i in range(0, len(flat.encodings), ids[1])]
+        names = [f"choice {i}" for i in range(ids[1])]
+        return Batch(
+            {k: v.unflatten(0, ids[:2]) for k, v in flat.tensors.items()},
+            keep_BN=flat.keep_BN.unflatten(0, ids[:2]),
+            encodings=tuple({"choices": names, "each": facts, "notes": ((),) * ids[1]} for facts in each),
+            constants=flat.constants,
+        )
+
+    def call(self, batch: Batch, **extra: Any) -> Any:
+        """Rows of tokens are inputs with a single choice."""
+        tensors = {k: v[:, None] if v.ndim == 2 else v for k, v in batch.tensors.items()}
+        return super().call(replace(batch, tensors=tensors), **extra)
+
+    def logits(self, output: Any, batch: Batch, scalar: str) -> Tensor | None:
+        if scalar == "probability":
+            raise NotOffered(
+                "the probability of a choice depends on the tokens of all others, and one choice is explained: leave "
+                "scalar out, for its logit."
+            )
+        return None
+
+    @torch.no_grad()
+    def located(self, batch: Batch, target: Any) -> Batch:
+        if batch.tensors[self.main].ndim == 2:  # a choice was made
+            return batch
+        assert batch.keep_BN is not None
+        chosen, aims, predictions = [], [], []
+        for row, want in enumerate(each_of(target, batch.size)):
+            names = batch.encodings[row]["choices"]
+            tensors = {k: v[row : row + 1, : len(names)] for k, v in batch.tensors.items()}
+            logits = logits_of(self.call(replace(batch, tensors=tensors))).flatten()
+            if logits.shape != (len(names),):
+                raise NotOffered(f"the model gives {len(logits)} logits for {len(names)} choices, not one each.")
+            best = int(logits.argmax())
+            chosen.append(_choice(want, names, best))
+            aims.append(Target(0, names[chosen[-1]]))
+            predictions.append(Target(0, names[best]))
+            if not row:
+                alone = logits_of(self.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
+                if float((alone - logits[best]).abs().max()) > ALIKE * float(logits.abs().max()):
+                    raise NotOffered(
+                        "this model says something else of a choice alone than beside the others: its choices look at "
+                        "each other, and the logit of one cannot be explained by its own tokens."
+                    )
+        rows = list(range(batch.size))
+        keep_BN = batch.keep_BN[rows, chosen]
+        used = keep_BN.any(0)
+        facts = [batch.encodings[row] for row in rows]
+        return replace(
+            batch,
+            tensors={k: v[rows, chosen][:, used] for k, v in batch.tensors.items()},
+            keep_BN=keep_BN[:, used],
+            raw=tuple((one[0], one[1][choice]) for one, choice in zip(batch.raw, chosen, strict=False)),
+            encodings=tuple(self._cut(f["each"][c], used) for f, c in zip(facts, chosen, strict=True)),
+            warnings=tuple(f["notes"][c] for f, c in zip(facts, chosen, strict=True)),
+            targets=tuple(aims),
+            predictions=tuple(predictions),
+        )
+
+    @staticmethod
+    def _cut(facts: dict[str, Any], used_N: Tensor) -> dict[str, Any]:
+        """Facts of a user's own ids count padding, too."""
+        if len(facts["ids"]) != len(used_N):
+            return facts
+        return facts | {"ids": [i for i, used in zip(facts["ids"], used_N.tolist(), strict=True) if used]}
+
+
+def _choice(want: Any, names: list[str], best: int) -> int:
+    if want is None:
+        return best
+    name = want.label if isinstance(want, Target) and want.label else want
+    if isinstance(name, str):
+        matches = [i for i, choice in enumerate(names) if choice.lower() == name.lower()]
+        if not matches:
+            raise UnknownName("target", name, names)
+        return matches[0]
+    index = want.index if isinstance(want, Target) and want.versus is None else want
+    if isinstance(index, bool) or not isinstance(index, int) or not -len(names) <= index < len(names):
+        raise BadInput(f"target {want!r}: give a choice as text or by its number, 0 to {len(names) - 1}.")
+    return index % len(names)

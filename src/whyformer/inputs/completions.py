@@ -1,0 +1,311 @@
+"""A completions server (vLLM, and all that speak as OpenAI's /v1/completions does) asked for log-probabilities."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from email.message import Message
+from http.client import HTTPException
+from typing import IO, Annotated, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+
+from whyformer.errors import BadInput, ModelFailed, NotOffered, WhyformerError, shown
+from whyformer.parameters import Count, Filled, Limits, checked
+
+PAUSE = 0.5  # seconds before the second try, then twice as long each time
+LONGEST_PAUSE = 30.0
+BUSY = {408, 425, 429, 500, 502, 503, 504}  # statuses that may be other the next time
+NOT_THERE = (ConnectionRefusedError, socket.gaierror, ssl.SSLCertVerificationError)  # and will not be, a moment later
+NEEDED = (
+    "Explaining needs the log-probabilities of tokens that are sent, in the reply to POST /v1/completions with "
+    '"echo": true and "logprobs": 1. vLLM gives them; a model whose server does not has to be explained where it is.'
+)
+
+
+class CompletionServer:
+    """A model behind a server: ``server(prompts, answers)`` are log-probabilities, so that it can be explained.
+
+    url: where it listens, such as "http://localhost:8000". model: which of its models; None: the only one it has.
+    key: sent as a bearer token. timeout: seconds for one reply. parallel: requests at a time, of the batch_size that
+    explaining asks for together. retries: how often a busy server (429, 5xx) or a lost connection is tried again.
+    start: what is put before a text whose first token is the answer's (nothing is left of the prompt), since the first
+    token of a text has no log-probability.
+    """
+
+    @checked
+    def __init__(
+        self,
+        url: Annotated[str, Filled()],
+        model: str | None = None,
+        *,
+        key: str | None = None,
+        timeout: Annotated[float, Limits(0, open_low=True)] = 60.0,
+        parallel: Annotated[int, Limits(1, 1024)] = 8,
+        retries: Annotated[int, Limits(0, 100)] = 4,
+        start: Annotated[str, Filled()] = "\n",
+    ) -> None:
+        self.url = url.rstrip("/").removesuffix("/completions").removesuffix("/v1").rstrip("/")
+        host = _host(self.url)
+        if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key and key):
+            raise BadInput("key is no bearer token: those are printable, without spaces or line breaks around them.")
+        self.timeout, self.parallel, self.retries, self.start = timeout, parallel, retries, start
+        self.requests = 0  # sent so far, those that were tried again included
+        self._model, self._key = model, key
+        self._least = 0  # tokens to generate: none, or one where a server wants that
+        self._lock = threading.RLock()
+        handlers: list[Any] = [_Stays()]
+        if host in {"localhost", "127.0.0.1", "::1"}:  # no proxy knows what is on this machine
+            handlers.append(ProxyHandler({}))
+        self._opener: OpenerDirector = build_opener(*handlers)
+
+    def __repr__(self) -> str:
+        return f"CompletionServer({self.url!r}, model={self._model!r})"
+
+    @property
+    def __name__(self) -> str:
+        """As a function's: what results and errors call it."""
+        return self._model or "CompletionServer"
+
+    @property
+    def identity(self) -> str:
+        """What tells its answers from those of others, in a cache."""
+        return f"{self.url} {self.model}"
+
+    @property
+    def model(self) -> str | None:
+        """Which model answers; the server is asked where none was named. None: it names none itself."""
+        with self._lock:
+            if self._model is None:
+                self._model = self._only_model()
+        return self._model or None
+
+    def __call__(self, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        """The log-probability of each answer after its prompt."""
+        _ = self.model  # found out once, before there are threads
+        pairs = list(zip(prompts, answers, strict=True))
+        with ThreadPoolExecutor(max(1, min(self.parallel, len(pairs)))) as pool:
+            replies = [pool.submit(self.log_probability, *pair) for pair in pairs]
+            try:
+                return [reply.result() for reply in replies]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+    def log_probability(self, prompt: str, answer: str) -> float:
+        """Of one answer: the sum over its tokens, each given all that stands before it.
+
+        A token that holds the end of the prompt and the beginning of the answer ("the " + "mat" as "the", " mat")
+        counts as the answer's: it is where the answer is decided, and without it a part of the answer would be left
+        out. That the prompt's end is in it adds little, most often a space.
+        """
+        number = self._summed(prompt, answer) if prompt else None
+        if number is None:
+            number = self._summed(self.start + prompt, answer)
+        if number is None:
+            raise NotOffered(
+                f"the server has no log-probability for {shown(answer)} after {shown(prompt)}, also not with start="
+                f"{shown(self.start)} before it: give CompletionServer(start=…) the text that its model begins with, "
+                "such as '<s>' or '<|endoftext|>'."
+            )
+        return number
+
+    def _summed(self, prompt: str, answer: str) -> float | None:
+        """The sum over the answer's tokens; None where one of them begins the text, and has no log-probability."""
+        text = prompt + answer
+        numbers, starts = _tokens_of(self._completion({"prompt": text, "echo": True, "logprobs": 1}), text)
+        ends = [*starts[1:], len(text)]
+        # Pieces of one character have no length of their own; what the server generated begins where the text ends.
+        counted = [
+            number
+            for number, start, end in zip(numbers, starts, ends, strict=True)
+            if (start >= len(prompt) or end > len(prompt)) and start < len(text)
+        ]
+        if not counted or any(number is None for number in counted):
+            return None
+        return math.fsum(number for number in counted if number is not None)
+
+    @checked
+    def generate(self, prompt: str, max_tokens: Count = 16) -> str:
+        """What the model itself answers: its most probable next token, again and again."""
+        text = self._completion({"prompt": prompt or self.start}, max_tokens).get("text")
+        if not isinstance(text, str):
+            raise ModelFailed(f"{self.url} replied without a text: it does not speak OpenAI's /v1/completions.")
+        return text
+
+    # Requests
+
+    def _completion(self, question: dict[str, Any], max_tokens: int | None = None) -> dict[str, Any]:
+        """The first choice of the reply."""
+        body = {"max_tokens": self._least if max_tokens is None else max_tokens, "temperature": 0, **question}
+        if self.model is not None:
+            body["model"] = self.model
+        try:
+            reply = self._reply("/v1/completions", body)
+        except _Refused as refusal:
+            if refusal.status in {400, 422} and "max_tokens" in str(refusal) and not body["max_tokens"]:
+                self._least = 1  # and what it generates is left aside
+                return self._completion(question)
+            raise self._explained(refusal) from None
+        choices = reply.get("choices") if isinstance(reply, dict) else None
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            raise ModelFailed(f"{self.url} replied without choices: it does not speak OpenAI's /v1/completions.")
+        return choices[0]
+
+    def _only_model(self) -> str:
+        try:
+            listing = self._reply("/v1/models", None)
+        except _Refused as refusal:
+            if refusal.status == 404:  # a server that has no list: it may have one model without a name
+                return ""
+            raise self._explained(refusal) from None
+        data = listing.get("data") if isinstance(listing, dict) else None
+        names = [str(m["id"]) for m in data or [] if isinstance(m, dict) and "id" in m]
+        if len(names) > 1:
+            raise BadInput(
+                f"{self.url} has {len(names)} models: name one, CompletionServer(url, model=…): "
+                f"{', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
+            )
+        return names[0] if names else ""
+
+    def _explained(self, refusal: _Refused) -> WhyformerError:
+        said = f"{self.url} refused the request ({refusal})."
+        if refusal.status in {401, 403}:
+            return BadInput(f"{said} Give the key that it wants, CompletionServer(url, key=…).")
+        if refusal.status == 404:
+            return BadInput(f"{said} Is the address right, and model={self._model!r} one that it has (GET /v1/models)?")
+        if 300 <= refusal.status < 400:
+            return BadInput(f"{said} It sends on to another address: give that one as url.")
+        if any(word in str(refusal) for word in ("echo", "logprobs")):
+            return NotOffered(f"{said} {NEEDED}")
+        return ModelFailed(said)
+
+    def _reply(self, path: str, body: dict[str, Any] | None) -> Any:
+        """What the server says; a busy one is asked again, after a pause that grows."""
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self._key is not None:
+            headers["Authorization"] = f"Bearer {self._key}"
+        data = None if body is None else json.dumps(body).encode()
+        for left in reversed(range(self.retries + 1)):
+            pause = min(LONGEST_PAUSE, PAUSE * 2 ** (self.retries - left))
+            with self._lock:
+                self.requests += 1
+            try:
+                with self._opener.open(Request(self.url + path, data, headers), timeout=self.timeout) as reply:
+                    return json.loads(reply.read())
+            except HTTPError as error:
+                refusal = _Refused(error)
+                if refusal.status not in BUSY:
+                    raise refusal from None
+                trouble, pause = str(refusal), min(LONGEST_PAUSE, refusal.pause or pause)
+            except (URLError, HTTPException, OSError) as error:
+                reason = getattr(error, "reason", error)
+                trouble = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else str(reason)
+                if isinstance(reason, NOT_THERE):
+                    raise ModelFailed(
+                        f"no server was reached at {self.url} ({trouble}): start it, or correct the url."
+                    ) from error
+            except ValueError as error:
+                raise ModelFailed(f"{self.url}{path} replied with something that is not JSON: {error}.") from error
+            if left:
+                time.sleep(pause)
+        raise ModelFailed(
+            f"{self.url} did not answer in {self.retries + 1} tries ({trouble}). Is it up, and does it have the time? "
+            "CompletionServer takes timeout=, parallel= and retries=."
+        )
+
+
+def _host(url: str) -> str:
+    """Where the server is, of an address that can be one."""
+    try:
+        address = urlsplit(url)
+        host, port = address.hostname, address.port
+    except ValueError:  # half a bracket, a port beyond all ports
+        address, host, port = urlsplit(""), None, None
+    if address.username is not None:
+        raise BadInput("url holds a user's name: give the address alone, and what lets you in as key=.")
+    plain = url.isascii() and url.isprintable() and " " not in url and port != 0
+    if address.scheme not in {"http", "https"} or not host or not plain:
+        raise BadInput(f"url={shown(url)} is no address of a server: give one such as 'http://localhost:8000'.")
+    return host
+
+
+class _Stays(HTTPRedirectHandler):
+    """Sends nothing on: a key is for the server that it was given for."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> Request | None:
+        return None
+
+
+class _Refused(Exception):
+    """A reply with another status than 200, in the server's own words."""
+
+    def __init__(self, error: HTTPError) -> None:
+        self.status = error.code
+        after = error.headers.get("Retry-After", "") if error.headers else ""
+        self.pause = float(after) if after.strip().isdigit() else None
+        with error:
+            said = " ".join(error.read(4000).decode("utf-8", "replace").split())
+        super().__init__(f"HTTP {error.code}: {said[:300] or error.reason}")
+
+
+# Which tokens of a reply are the answer's
+
+
+def _tokens_of(choice: dict[str, Any], text: str) -> tuple[list[float | None], list[int]]:
+    """The log-probabilities of a reply's tokens, and where in the text each begins."""
+    facts = choice.get("logprobs")
+    facts = facts if isinstance(facts, dict) else {}
+    tokens, numbers = facts.get("tokens"), facts.get("token_logprobs")
+    if not isinstance(tokens, list) or not isinstance(numbers, list) or len(tokens) != len(numbers):
+        raise NotOffered(f"the server's reply has no log-probabilities of tokens. {NEEDED}")
+    if text not in str(choice.get("text")):
+        raise NotOffered(f"the server's reply does not repeat the text that was sent. {NEEDED}")
+    tokens = [str(token) for token in tokens]
+    offsets = facts.get("text_offset")
+    starts = offsets if _spell(text, tokens, offsets) else _aligned(text, tokens)
+    if starts is None:
+        raise NotOffered(f"the tokens of the server's reply do not spell the text that was sent. {NEEDED}")
+    return numbers, starts
+
+
+def _spell(text: str, tokens: list[str], offsets: Any) -> bool:
+    """Do the server's own offsets lead to each token? Of vLLM they are off by the tokens that begin a text."""
+    if not isinstance(offsets, list) or len(offsets) != len(tokens) or not all(isinstance(o, int) for o in offsets):
+        return False
+    within = [(t, o) for t, o in zip(tokens, offsets, strict=True) if o < len(text)]
+    return "".join(t for t, _ in within) == text and all(text.startswith(t, o) for t, o in within)
+
+
+def _aligned(text: str, tokens: list[str]) -> list[int] | None:
+    """Where each token begins, found by reading along; None where they do not spell the text.
+
+    Tokens that are not in the text (one that begins every text, the bytes of a character) take no room; the space
+    before a word may be missing in its token.
+    """
+    starts, at, unread = [], 0, 0
+    for token in tokens:
+        word = token.strip()
+        skipped = len(text) - at - len(text[at:].lstrip())
+        if token and text.startswith(token, at):
+            starts.append(at)
+            at, unread = at + len(token), 0
+        elif word and text.startswith(word, at + skipped):
+            starts.append(at)
+            at, unread = at + skipped + len(word), 0
+        elif unread and token and 0 <= (place := text.find(token, at, at + unread + len(token))):
+            starts.append(place)  # behind a character of as many bytes at most
+            at, unread = place + len(token), 0
+        else:
+            starts.append(at)
+            unread += 1
+    return starts if len(text) - at <= unread else None

@@ -1,0 +1,342 @@
+"""Prompts of a model that is only asked: a function, or a server, that says how probable an answer is.
+
+Nothing of such a model can be seen, so what is explained is the log-probability of an answer, by the words or sentences
+of the prompt that it is given after. A variant of the prompt is a row of numbers, one per unit: :class:`AskedModel`
+makes a text of it again and asks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Decoding, Raw
+from whyformer.inputs.segments import Span, spans_of
+from whyformer.types import Target, Units
+
+GONE, THERE = 0, 1  # what stands at a unit; higher numbers are texts in its place
+CERTAIN = -1e-16  # of log-probabilities: nothing is more certain, so that log-odds stay finite
+ROUNDING = 1e-4  # how far above 0 a log-probability may come out
+OPENING, QUOTES = "([{<“‘«„¿¡$#@", "\"'"  # what belongs to the word that follows
+OF_TOKENS = ("mask", "unk", "pad", "attention_mask", "resample")  # what stands for tokens of a model at hand
+
+
+class Says(Protocol):
+    """How a model is asked: the log-probability of each answer after its prompt."""
+
+    def __call__(self, prompts: Sequence[str], answers: Sequence[str], /) -> Sequence[float]: ...
+
+
+PROTOCOL = (
+    "a model that is asked from outside is a function of two lists, (prompts, answers), that returns the "
+    "log-probability of each answer after its prompt; wf.CompletionServer(url) is one"
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text, the answer whose probability is explained, and the stretches of the text that are scored."""
+
+    text: str
+    answer: str
+    spans: tuple[Span, ...]
+
+    @property
+    def key(self) -> int:
+        """A number for these contents: what tells one prompt from another among tensors."""
+        return int.from_bytes(_digest((self.text, self.answer, self.spans), 8), "little", signed=True)
+
+
+def _digest(contents: tuple[Any, ...], size: int) -> bytes:
+    return hashlib.blake2b(repr(contents).encode(), digest_size=size).digest()
+
+
+class AskedModel(nn.Module):
+    """A module without weights around what is asked; (B, U) what stands at each unit → (B, 1) log-odds of the answer.
+
+    Log-odds, so that every scalar is read from them as from a classifier of two: their sigmoid is the probability. No
+    text is asked twice.
+    """
+
+    opaque = True
+
+    def __init__(self, says: Says, identity: str) -> None:
+        super().__init__()
+        self.says = says
+        self.prompts: dict[int, Prompt] = {}
+        self.replacements: list[str] = []  # texts in place of a unit: number THERE + 1 and on
+        self.said: dict[bytes, float] = {}  # by a digest of prompt and answer, which may be long
+        # What a cache on disk knows it by, as others by their weights.
+        self.register_buffer(
+            "identity", torch.tensor(list(identity.encode("utf-8", "surrogatepass")), dtype=torch.uint8)
+        )
+
+    def forward(self, present: Tensor, prompt: Tensor) -> Tensor:
+        questions = [self.question(*variant) for variant in zip(prompt.tolist(), present.tolist(), strict=True)]
+        keys = [_digest(question, 16) for question in questions]
+        new = {key: question for key, question in zip(keys, questions, strict=True) if key not in self.said}
+        if new:
+            prompts, answers = (list(texts) for texts in zip(*new.values(), strict=True))
+            self.said.update(zip(new, self._asked(prompts, answers), strict=True))
+        log_p = torch.tensor([[self.said[key]] for key in keys], dtype=torch.float64).clamp(max=CERTAIN)
+        return log_p - torch.log(-torch.expm1(log_p))
+
+    def question(self, key: int, row: Sequence[int]) -> tuple[str, str]:
+        """The prompt as it is asked, and the answer."""
+        prompt = self.prompts[key]
+        standing = [None if n == THERE else self.replacements[n - THERE - 1] if n else "" for n in row]
+        return changed(prompt.text, prompt.spans, standing[: len(prompt.spans)]), prompt.answer
+
+    def number(self, replacement: str) -> int:
+        """What stands for a unit that is replaced by this text."""
+        if replacement not in self.replacements:
+            self.replacements.append(replacement)
+        return self.replacements.index(replacement) + THERE + 1
+
+    def _asked(self, prompts: list[str], answers: list[str]) -> list[float]:
+        name = named(self.says)
+        try:
+            numbers = [float(number) for number in self.says(prompts, answers)]
+        except WhyformerError:
+            raise
+        except Exception as error:
+            raise ModelFailed(
+                f"{name} raised {type(error).__name__}: {error}, when it was asked for the log-probability of "
+                f"{shown(answers[0])} after {shown(prompts[0])} (and {len(prompts) - 1} others). Call it by yourself: "
+                f"{PROTOCOL}."
+            ) from error
+        if len(numbers) != len(prompts):
+            raise BadInput(f"{name} returned {len(numbers)} numbers for {len(prompts)} prompts: {PROTOCOL}.")
+        for number, prompt, answer in zip(numbers, prompts, answers, strict=True):
+            if not math.isfinite(number):
+                raise NonFinite(
+                    f"{name} says {number} of {shown(answer)} after {shown(prompt)}: a log-probability is a finite "
+                    "number. Of an answer that is impossible there, let it return a very low one, such as -100."
+                )
+            if number > ROUNDING:
+                raise BadInput(
+                    f"{name} says {number:.4g} of {shown(answer)} after {shown(prompt)}, and a log-probability is "
+                    f"never above 0. Let it return logarithms, not probabilities or losses: {PROTOCOL}."
+                )
+        return numbers
+
+
+def takes_questions(model: Any) -> bool:
+    """Is it called with two things, no more and no less? What holds a model to be explained (a pipeline) is not."""
+    if not callable(model) or isinstance(model, (type, nn.Module)):
+        return False
+    try:
+        parameters = inspect.signature(model).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in places for p in parameters) == 2
+
+
+def asked_model(model: Callable[..., Any]) -> AskedModel:
+    """A function of prompts and answers as a model; one that takes anything else is refused."""
+    try:
+        inspect.signature(model).bind([], [])
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"model is a {type(model).__name__} that does not take (prompts, answers). Pass a torch.nn.Module, or a "
+            f"transformers pipeline; or else: {PROTOCOL}."
+        ) from None
+    # Of a function nothing tells whether it still says the same: what is cached serves this one only. A server is asked
+    # for the name of its model here, before it is called by it.
+    identity = str(getattr(model, "identity", "") or uuid.uuid4())
+    # Results call a model what its class is called; by the last words of that, models of transformers are known.
+    kind = type(f"{named(model)} (asked)", (AskedModel,), {})
+    asked: AskedModel = kind(model, identity)
+    return asked
+
+
+def named(says: Any) -> str:
+    """What a function is called, or the class of an object; a server may call its model anything."""
+    name = str(getattr(says, "__name__", type(says).__name__))
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
+
+
+class PromptInput(Modality):
+    """One (prompt, answer) per input; units are the words of the prompt, its sentences, or stretches of it."""
+
+    stream, main = "text", "present"
+    lengths_vary = True
+    opaque = True
+    deletes_several = True
+    takes_texts = True
+
+    def __init__(self, model: nn.Module, processor: Any = None) -> None:
+        if processor is not None:
+            raise BadInput("processor= is for models at hand: one that is asked from outside gets plain text.")
+        super().__init__(model)
+        self.size: str | Sequence[Any] = "word"
+
+    @property
+    def kind(self) -> str:
+        return "prompt"
+
+    def ask(self, decoding: Decoding, segments: Any) -> None:
+        if decoding.choices or isinstance(decoding.span, tuple) or isinstance(decoding.generate, Mapping):
+            raise NotOffered(
+                "choices, a range as span, and settings for generate are for models at hand. Here the answer is "
+                "explained as a whole: give it, (prompt, answer), or generate= a number of tokens."
+            )
+        self.decoding = decoding
+        self.size = "word" if isinstance(segments, str) and segments == "token" else segments  # there is no tokenizer
+
+    # Encoding
+
+    def encode(self, raw: Sequence[Raw]) -> Batch:
+        assert isinstance(self.model, AskedModel)
+        prompts = [self._prompt(pair) for pair in raw]
+        counts = torch.tensor([len(prompt.spans) for prompt in prompts])
+        present = torch.full((len(prompts), int(counts.max())), THERE)
+        self.model.prompts |= {prompt.key: prompt for prompt in prompts}
+        return Batch(
+            {"present": present, "prompt": torch.tensor([prompt.key for prompt in prompts])},
+            keep_BN=torch.arange(present.shape[1]) < counts[:, None],
+            raw=tuple(prompts),
+            warnings=((),) * len(prompts),
+        )
+
+    def _prompt(self, pair: Raw) -> Prompt:
+        if isinstance(pair, str) and self.decoding.generate is not None:
+            pair = pair, self._generated(pair, self.decoding.generate)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise BadInput(
+                f"the input is {shown(pair)}, and a model that is asked from outside takes (prompt, answer), two "
+                "texts: the answer is what is explained. For what a server itself answers: generate= so many tokens."
+            )
+        text, answer = pair
+        if not answer:
+            raise BadInput("the answer is empty: give (prompt, answer), the answer with the space that it begins with.")
+        spans = tuple(spans_of(text, self.size))
+        if not spans:
+            raise BadInput(f"the prompt {shown(text)} has no {self._name}: there is nothing to explain by.")
+        return Prompt(text, answer, spans)
+
+    def _generated(self, prompt: str, tokens: Any) -> str:
+        """What the model itself answers, where it can be asked for that."""
+        generate = getattr(self.model.says, "generate", None)
+        if generate is None:
+            raise NotOffered(
+                f"{named(self.model.says)} has no generate(prompt, tokens): give the answer, (prompt, answer)."
+            )
+        answer = str(generate(prompt, tokens))
+        if not answer:
+            raise NotOffered(f"the model answers nothing to {shown(prompt)}: there is nothing to explain.")
+        return answer
+
+    @property
+    def _name(self) -> str:
+        return f"{self.size}s" if isinstance(self.size, str) else "units"
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        """The answer is the target."""
+        wanted = target if isinstance(target, list) else [target] * batch.size
+        targets = [Target(0, prompt.answer) for prompt in batch.raw]
+        for want, answer in zip(wanted, targets, strict=True):
+            chosen = want.index if isinstance(want, Target) and want.versus is None else want
+            if isinstance(chosen, bool) or chosen not in (None, answer.index, answer.label):
+                raise BadInput(
+                    f"target={shown(want)}: what is explained of {shown(answer.label)} is its own probability. Leave "
+                    "target out, and give another answer as another input, (prompt, answer)."
+                )
+        return batch, targets
+
+    def scalar(self, scalar: str) -> str:
+        if scalar == "cosine":
+            raise NotOffered("scalar='cosine' is for models that compare two inputs: leave it out here.")
+        return "log_probability" if scalar == "logit" else scalar
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        return [(batch.tensors[self.main], self.stream)]
+
+    # Units
+
+    def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
+        return [self._units(prompt) for prompt in batch.raw]
+
+    def _units(self, prompt: Prompt) -> Units:
+        count = len(prompt.spans)
+        return Units(
+            tuple(prompt.text[start:end] for start, end in prompt.spans),
+            (False,) * count,
+            (self.stream,) * count,
+            word=tuple(range(count)) if self.size == "word" else None,
+            spans=prompt.spans,
+            text=prompt.text,
+        )
+
+    def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
+        assert batch.keep_BN is not None
+        return batch.keep_BN
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        return ("delete",)
+
+    def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
+        assert isinstance(self.model, AskedModel)
+        if not isinstance(replacement, str) or replacement in OF_TOKENS:
+            raise BadInput(
+                f"replace={replacement!r} is for tokens of a model at hand: here a unit is left out, "
+                "replace='delete', or any text stands in its place, such as replace='…' or replace='[MASK]'."
+            )
+        number = GONE if replacement == "delete" else self.model.number(replacement)
+        present = batch.tensors[self.main][[row] * len(units)].clone()
+        present.fill_diagonal_(number)
+        return batch.select([row] * len(units)).with_tensors(present=present)
+
+
+# Texts with parts away
+
+
+def changed(text: str, spans: Sequence[Span], standing: Sequence[str | None]) -> str:
+    """The text with something else in place of some stretches; None: as it is, "": left out.
+
+    What is left out takes the space around it along, so that no gap tells of it.
+    """
+    edits: list[tuple[int, int, str]] = []
+    for (start, end), stands in sorted(zip(spans, standing, strict=True)):
+        if stands is None:
+            continue
+        if edits and not stands and not edits[-1][2] and not text[edits[-1][1] : start].strip():
+            edits[-1] = (edits[-1][0], end, "")  # neighbours go together, with the space between them
+        else:
+            edits.append((start, end, stands))
+    result, at = "", 0
+    for start, end, stands in edits:
+        first, last, instead = (start, end, stands) if stands else _closed(text, start, end)
+        result += text[at : max(at, first)] + instead
+        at = last
+    return result + text[at:]
+
+
+def _closed(text: str, start: int, end: int) -> tuple[int, int, str]:
+    """The stretch with the space on both sides, and what is left of that space."""
+    stem, rest = text[:start].rstrip(), text[end:].lstrip()
+    first, last = len(stem), len(text) - len(rest)
+    before, after = text[first:start], text[end:last]
+    if not rest:
+        space = after  # the answer follows: the prompt ends as it did
+    elif not stem:
+        space = before
+    elif before and after:
+        space = max(before, after, key=lambda gap: (gap.count("\n"), len(gap)))  # a paragraph outlives its sentence
+    elif before:  # "the cat." without "cat": the full stop moves up
+        space = before if rest[0].isalnum() or rest[0] in OPENING else ""
+    else:  # "(cat dog)" without "cat"
+        space = "" if stem[-1] in OPENING + QUOTES else after
+    return first, last, space

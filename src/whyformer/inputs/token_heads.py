@@ -1,0 +1,207 @@
+"""Heads that answer at every token: which token of a text is explained, named or not."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.errors import BadInput, UnknownName
+from whyformer.inputs.batch import Batch, Raw
+from whyformer.inputs.language import position_of
+from whyformer.inputs.text import TextInput
+from whyformer.targets import logits_of
+from whyformer.types import Target
+
+TOGETHER = 16  # texts that are read at a time to find out what the model says
+
+
+class LocatedInput(TextInput):
+    """A text that is explained at a place of it, which the model's answer or the target chooses. Abstract."""
+
+    padding_in_doubt = False  # classes of transformers, which are told by attention_mask
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        if self.decoding:
+            return super().expanded(batch, target)  # which refuses it
+        located = self.located(batch, target)
+        if not located.targets:
+            return located, target
+        return replace(located, targets=()), list(located.targets)
+
+    @abstractmethod
+    def located(self, batch: Batch, target: Any) -> Batch: ...
+
+    @torch.no_grad()
+    def said(self, batch: Batch) -> list[Tensor] | None:
+        """Per input, (tokens, C) what the model says at its real tokens; None where that is not one row per token."""
+        assert batch.keep_BN is not None
+        apart = self.one_by_one(batch)
+        rows: list[Tensor] = []
+        for start in range(0, batch.size, 1 if apart else TOGETHER):
+            part = batch.select(range(start, min(start + (1 if apart else TOGETHER), batch.size)))
+            part = self.alone(part) if apart else part
+            logits = logits_of(self.call(part))
+            assert part.keep_BN is not None
+            if logits.ndim != 3 or logits.shape[:2] != part.keep_BN.shape:
+                return None
+            rows += [row[keep].float().cpu() for row, keep in zip(logits, part.keep_BN, strict=True)]
+        return rows
+
+    def real_ids(self, batch: Batch, row: int) -> list[int]:
+        assert batch.keep_BN is not None
+        ids: list[int] = batch.tensors[self.main][row][batch.keep_BN[row]].tolist()
+        return ids
+
+    def words_among(self, batch: Batch, row: int) -> Tensor:
+        """(tokens,) those that are not special; all where nothing else is left."""
+        specials = self.special_ids()
+        words = torch.tensor([i not in specials for i in self.real_ids(batch, row)])
+        return words if bool(words.any()) else torch.ones_like(words)
+
+
+def each_of(target: Any, size: int) -> list[Any]:
+    return list(target) if isinstance(target, list) else [target] * size
+
+
+def _names_position(want: Any) -> bool:
+    return isinstance(want, Target) and want.position is not None
+
+
+def with_notes(batch: Batch, notes: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    return tuple((*said, *note) for said, note in zip(batch.warnings or ((),) * batch.size, notes, strict=True))
+
+
+# A label for every token
+
+
+class TokenLabelInput(LocatedInput):
+    """Token classification: the surest token with a label but "O", or the one where the wanted label is strongest."""
+
+    def located(self, batch: Batch, target: Any) -> Batch:
+        wants = each_of(target, batch.size)
+        if all(map(_names_position, wants)):  # nothing is to be chosen
+            places = [position_of(w.position, len(self.real_ids(batch, row))) for row, w in enumerate(wants)]
+            return replace(batch, positions=tuple(places), targets=tuple(wants))
+        said = self.said(batch)
+        if said is None:
+            return batch
+        chosen = [self._chosen(batch, row, want, said[row]) for row, want in enumerate(wants)]
+        positions, aims, notes = zip(*chosen, strict=True)
+        return replace(batch, positions=positions, targets=aims, warnings=with_notes(batch, notes))
+
+    def _chosen(self, batch: Batch, row: int, want: Any, logits_NC: Tensor) -> tuple[int, Any, tuple[str, ...]]:
+        """The token, what is explained at it, and what is to be said of the choice."""
+        if _names_position(want):
+            return position_of(want.position, len(logits_NC)), want, ()
+        first = want[0] if isinstance(want, tuple) and want else want.index if isinstance(want, Target) else want
+        probability_NC = logits_NC.softmax(-1)
+        probability_NC[~self.words_among(batch, row)] = -1
+        labels = self._labels(logits_NC.shape[1])
+        if first is None:
+            position, index, reason = _surest(logits_NC, probability_NC, labels)
+        else:
+            classes = _classes(first, labels)
+            flat = int(probability_NC[:, classes].argmax())
+            position, index = flat // len(classes), classes[flat % len(classes)]
+            reason = f"where '{labels[index]}' is the strongest"
+        token = self.labels(self.real_ids(batch, row))[position]
+        note = f"explained at token {position}, {token!r}, {reason}; target=Target(label, position=…) names another."
+        if isinstance(want, tuple):
+            return position, (index, *want[1:]), (note,)
+        return position, replace(want, index=index, position=position) if isinstance(want, Target) else index, (note,)
+
+    def _labels(self, count: int) -> list[str]:
+        names = getattr(self.config, "id2label", None) or {}
+        return [str(names.get(i, i)) for i in range(count)]
+
+
+def _surest(logits_NC: Tensor, probability_NC: Tensor, labels: list[str]) -> tuple[int, int, str]:
+    outside = [i for i, label in enumerate(labels) if label.upper() == "O"]
+    if not outside or len(outside) == len(labels):
+        flat = int(probability_NC.argmax())
+        return flat // len(labels), flat % len(labels), "the surest of all"
+    named_NC = probability_NC.clone()
+    named_NC[:, outside] = -1
+    labelled_N = ~torch.isin(logits_NC.argmax(-1), torch.tensor(outside)) & (probability_NC[:, 0] >= 0)
+    reason = "the surest with a label other than O"
+    if bool(labelled_N.any()):
+        named_NC[~labelled_N] = -1
+    else:
+        reason = "the nearest to a label other than O: the model gives none"
+    flat = int(named_NC.argmax())
+    return flat // len(labels), flat % len(labels), reason
+
+
+def _classes(want: Any, labels: list[str]) -> list[int]:
+    """The labels that are meant: one by name or number, or all of an entity ("PER": B-PER, I-PER)."""
+    if isinstance(want, str):
+        lower = want.lower()
+        classes = [i for i, label in enumerate(labels) if label.lower() == lower]
+        classes = classes or [i for i, label in enumerate(labels) if label.lower().partition("-")[2] == lower]
+        if not classes:
+            raise UnknownName("target", want, labels)
+        return classes
+    if isinstance(want, bool) or not isinstance(want, int) or not -len(labels) <= want < len(labels):
+        raise UnknownName("target", want, [f"0 to {len(labels) - 1}", *labels[:20]])
+    return [want % len(labels)]
+
+
+# A word that was hidden
+
+
+class MaskedInput(LocatedInput):
+    """Masked language models: explained at the mask, one explanation for each of several."""
+
+    def located(self, batch: Batch, target: Any) -> Batch:
+        batch, wants = self._at_masks(batch, target)
+        if batch.groups:
+            raise BadInput("several masks in one text give several explanations; here each text has to have one mask.")
+        return replace(batch, targets=tuple(wants))
+
+    def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
+        if self.decoding:
+            return super().expanded(batch, target)  # which refuses it
+        batch, wants = self._at_masks(batch, target)
+        return batch, None if target is None else wants
+
+    def _at_masks(self, batch: Batch, target: Any) -> tuple[Batch, list[Any]]:
+        """One row per mask, or for the token that a target names."""
+        rows, positions, wants = [], [], []
+        for row, want in enumerate(each_of(target, batch.size)):
+            ids = self.real_ids(batch, row)
+            places = [position_of(want.position, len(ids))] if _names_position(want) else self._masks(batch, row, ids)
+            rows += [row] * len(places)
+            positions += places
+            wants += [want] * len(places)
+        several = len(rows) > batch.size
+        batch = batch.select(rows) if several else batch
+        return replace(batch, positions=tuple(positions), groups=tuple(rows) if several else ()), wants
+
+    def _masks(self, batch: Batch, row: int, ids: list[int]) -> list[int]:
+        mask = self._id_of("mask")
+        places = [i for i, token in enumerate(ids) if token == mask]
+        if places:
+            return places
+        named = "target=whyformer.Target(token, position=…) names a token of the text as it is."
+        if mask is None:
+            raise BadInput(
+                "a masked language model is explained at a mask, and which token that is is not known here: pass "
+                f"processor=<its tokenizer>. Or {named}"
+            )
+        sign = self.labels([mask])[0]
+        example = f" ({_hidden(batch.raw[row], sign)!r})" if batch.raw else ""
+        raise BadInput(
+            f"a masked language model is explained at its mask, and input {row} has none: put {sign} in the place of "
+            f"the word that it is asked for{example}. Or {named}"
+        )
+
+
+def _hidden(raw: Raw, sign: str) -> str:
+    """The text with its last word hidden."""
+    words = (raw if isinstance(raw, str) else raw[-1]).split()
+    return " ".join([*words[-6:-1], sign])

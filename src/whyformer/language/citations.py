@@ -1,0 +1,308 @@
+"""Citations: which documents, and which of their sentences, each sentence of a language model's answer rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.explainer import Explainer
+from whyformer.inputs.batch import Decoding
+from whyformer.inputs.chat import PromptText, prompt_of
+from whyformer.inputs.language import is_causal, written_answer
+from whyformer.inputs.segments import Span, sentences
+from whyformer.parameters import BatchSize, Count, Filled, Seed, checked
+from whyformer.registry import get_method
+from whyformer.result import Float64, Result, dataframe
+from whyformer.session import tracker
+from whyformer.types import Cost
+from whyformer.views.citations import citations_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METHOD = "attn_lrp"  # one forward and backward; docs/guide/needle.md says how often it finds the right sentence
+LEAD = "Answer the question with the help of these documents."
+SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
+
+
+@dataclass(frozen=True)
+class SourceSentence:
+    """A sentence of a document."""
+
+    document: int
+    text: str
+    span: tuple[int, int]  # characters of the document
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A source of a sentence. ``drop``: how much the sentence's log-probability falls without it."""
+
+    document: str
+    text: str
+    score: float
+    drop: float
+
+
+@dataclass(frozen=True)
+class CitedSentence:
+    """A sentence of the answer with its sources, the best first. ``supported``: some document bears it."""
+
+    text: str
+    log_probability: float
+    citations: tuple[Citation, ...]
+    supported: bool
+
+
+@dataclass(frozen=True)
+class DocumentScore:
+    """A document, what it scored over the whole answer, and by how much the answer is less likely without it."""
+
+    name: str
+    text: str
+    score: float
+    drop: float
+
+
+@dataclass(frozen=True, eq=False)
+class Citations(Result):
+    """What the answer to a question rests on. Drops are NaN where none was measured.
+
+    Axes: A sentences of the answer, S sentences of the documents, D documents.
+    """
+
+    what: ClassVar[str] = "citations"
+    axes: ClassVar[Mapping[str, str]] = {
+        "scores": "AS", "drops": "AS", "document_scores": "AD", "document_drops": "AD", "log_probabilities": "A",
+        "spans": "A", "sources": "S", "names": "D", "texts": "D",
+    }  # fmt: skip
+    last: ClassVar[tuple[str, ...]] = ("scores", "drops")
+    support: ClassVar[float] = SUPPORT  # a source with a smaller drop bears nothing
+
+    question: str
+    answer: str
+    spans: tuple[tuple[int, int], ...]  # characters of the answer
+    names: tuple[str, ...]
+    texts: tuple[str, ...]
+    sources: tuple[SourceSentence, ...]
+    log_probabilities: Float64
+    scores: Float64
+    drops: Float64
+    document_scores: Float64
+    document_drops: Float64
+    method: str
+    model: str = ""
+    top: int = 3
+    cost: Cost = field(default_factory=Cost)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[CitedSentence, ...]:
+        """The answer, sentence by sentence, each with its sources in the order of what they bear."""
+        return tuple(self._cited(number) for number in range(len(self.spans)))
+
+    def _cited(self, number: int) -> CitedSentence:
+        start, end = self.spans[number]
+        tested = np.flatnonzero(~np.isnan(self.drops[number]))
+        order = tested[np.argsort(-self.drops[number][tested], kind="stable")]
+        citations = tuple(
+            Citation(
+                self.names[self.sources[i].document],
+                self.sources[i].text,
+                float(self.scores[number, i]),
+                float(self.drops[number, i]),
+            )
+            for i in order
+        )
+        return CitedSentence(
+            self.answer[start:end], float(self.log_probabilities[number]), citations, self.supported[number]
+        )
+
+    @property
+    def supported(self) -> tuple[bool, ...]:
+        """Per sentence of the answer: some document makes it likelier by half or more."""
+        return tuple(bool(row.max() > SUPPORT) for row in self.document_drops)
+
+    @property
+    def documents(self) -> tuple[DocumentScore, ...]:
+        """Every document with its score and drop, added up over the sentences of the answer."""
+        score, drop = self.document_scores.sum(0), self.document_drops.sum(0)
+        return tuple(
+            DocumentScore(name, text, float(s), float(d))
+            for name, text, s, d in zip(self.names, self.texts, score, drop, strict=True)
+        )
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """One row per sentence of the answer and sentence of the documents."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for number, (start, end) in enumerate(self.spans):
+            for index, source in enumerate(self.sources):
+                yield {
+                    "answer": self.answer[start:end],
+                    "document": self.names[source.document],
+                    "sentence": source.text,
+                    "score": float(self.scores[number, index]),
+                    "drop": float(self.drops[number, index]),
+                }
+
+    def to_frame(self) -> pd.DataFrame:
+        """The table with pandas."""
+        return dataframe(self.table)
+
+
+@checked
+def cite(
+    model: Any,
+    question: Annotated[str, Filled()],
+    documents: Mapping[str, str] | Sequence[Any],
+    *,
+    processor: Any = None,
+    answer: str | None = None,
+    method: str | None = None,
+    generate: Count = 128,
+    top: Count = 3,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    progress: bool | None = None,
+    **options: Any,
+) -> Citations:
+    """Which documents, and which sentences in them, support each sentence of the answer?
+
+    documents: texts, or texts by name. answer: what is to be supported; None: what the model writes, ``generate``
+    tokens at most. method (and its options): what ranks the sentences, in one explanation per sentence of the answer.
+    The ``top`` of them, and every document, are then left out in turn: drops are what that does to the log-probability.
+    """
+    names, texts = _documents(documents)
+    get_method(method or METHOD).checked(options)
+    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    prompt, places = _prompt(explainer, question, names, texts)
+    if answer is None:
+        answer = _written(explainer, prompt, generate)
+    spans = sentences(answer)
+    if not spans:
+        raise BadInput("the answer holds no sentence: there is nothing to support.")
+    sources = [SourceSentence(d, text[a:b], (a, b)) for d, text in enumerate(texts) for a, b in sentences(text)]
+    ranges = [_moved(source.span, places[source.document][1]) for source in sources]
+    of_document = np.array([source.document for source in sources])
+    how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": False}
+    shape = (len(spans), len(sources))
+    scores, drops = np.zeros(shape), np.full(shape, np.nan)
+    document_drops, values = np.zeros((len(spans), len(texts))), np.zeros(len(spans))
+    costs: list[Cost] = []
+    for number, span in enumerate(tracker(progress)(spans, "citing")):
+        why = explainer.explain([(prompt, answer)], method=method or METHOD, span=span, units=ranges, **how, **options)[
+            0
+        ]
+        scores[number], values[number] = why.scores, why.value
+        best = np.argsort(-scores[number], kind="stable")[:top]
+        away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": span, **how}
+        without = explainer.explain([(prompt, answer)], units=[ranges[i] for i in best], **away)[0]
+        drops[number, best] = without.scores
+        whole = explainer.explain([(prompt, answer)], units=[place[0] for place in places], **away)[0]
+        document_drops[number] = whole.scores
+        costs += [why.cost, without.cost, whole.cost]
+    document_scores = np.stack([scores[:, of_document == d].sum(1) for d in range(len(texts))], 1)
+    return Citations(
+        question=question,
+        answer=answer,
+        spans=tuple(spans),
+        names=tuple(names),
+        texts=tuple(texts),
+        sources=tuple(sources),
+        log_probabilities=values,
+        scores=scores,
+        drops=drops,
+        document_scores=document_scores,
+        document_drops=document_drops,
+        method=method or METHOD,
+        model=type(explainer.model).__name__,
+        top=top,
+        cost=Cost(
+            forwards=sum(c.forwards for c in costs),
+            backwards=sum(c.backwards for c in costs),
+            seconds=sum(c.seconds for c in costs),
+            peak_bytes=max(c.peak_bytes for c in costs),
+            setup_forwards=sum(c.setup_forwards for c in costs),
+        ),
+        warnings=_doubts(answer, spans, document_drops),
+    )
+
+
+def _doubts(answer: str, spans: Sequence[Span], document_drops: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    bare = [answer[a:b] for (a, b), row in zip(spans, document_drops, strict=True) if row.max() <= SUPPORT]
+    return tuple(
+        f"no document supports {text!r}: without any one of them it is hardly less likely. The model may know it "
+        "by itself, have it from several documents alike, or have made it up."
+        for text in bare
+    )
+
+
+def _documents(documents: Any) -> tuple[list[str], list[str]]:
+    """Names and texts."""
+    if isinstance(documents, Mapping):
+        names, texts = [str(name) for name in documents], list(documents.values())
+    else:
+        texts = list(documents)
+        names = [f"document {number}" for number in range(1, len(texts) + 1)]
+    if not texts:
+        raise BadInput("documents is empty: give at least one text, or use explain(model, question, generate=…).")
+    for name, text in zip(names, texts, strict=True):
+        if not isinstance(text, str) or not sentences(text):
+            raise BadInput(f"documents: {name} is no text with a sentence in it ({type(text).__name__}).")
+    return names, texts
+
+
+def _prompt(
+    explainer: Explainer, question: str, names: Sequence[str], texts: Sequence[str]
+) -> tuple[PromptText, list[tuple[Span, int]]]:
+    """What the model reads, and per document its characters in it, heading included, and where its text begins."""
+    content, marks = LEAD + "\n\n", []
+    for number, (name, text) in enumerate(zip(names, texts, strict=True), 1):
+        heading = f"Document {number}" + ("" if name == f"document {number}" else f" ({name})") + ": "
+        marks.append((len(content), len(content) + len(heading), len(content) + len(heading) + len(text)))
+        content += heading + text + "\n\n"
+    asked = len(content)
+    content += f"Question: {question}"
+    tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
+    if getattr(tokenizer, "chat_template", None):
+        prompt = prompt_of([{"role": "user", "content": content}], tokenizer)
+        assert isinstance(prompt, PromptText)
+    else:
+        prompt = PromptText(f"{content}\nAnswer:", [])
+    offset = prompt.find(content)
+    if offset < 0:
+        raise NotOffered(
+            "the tokenizer's chat template rewrites what it is given, so the documents are not found again in the "
+            "prompt. Explain (prompt, answer) with units=[…], the ranges of the documents."
+        )
+    places = [((offset + start, offset + end), offset + text) for start, text, end in marks]
+    parts = [(*place, f"document {n}") for n, (place, _) in enumerate(places, 1)]
+    return PromptText(prompt, [*parts, (offset + asked, offset + len(content), "question")]), places
+
+
+def _moved(span: Span, by: int) -> Span:
+    return span[0] + by, span[1] + by
+
+
+def _written(explainer: Explainer, prompt: PromptText, tokens: int) -> str:
+    source = explainer.source([prompt])
+    with explainer.borrowed():
+        batch = source.batch()
+        if not is_causal(source.modality, batch):
+            raise NotOffered(
+                f"{type(explainer.model).__name__} does not write the next token: give a language model, or the answer."
+            )
+        source.modality.ask(Decoding(generate=tokens), "token")
+        return written_answer(source.modality, batch).strip()
+
+
+view_of.register(Citations, citations_page)

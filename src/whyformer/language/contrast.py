@@ -1,0 +1,75 @@
+"""Why one answer rather than another: the explanations of two continuations of a prompt, held against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whyformer.errors import BadInput
+from whyformer.explainer import Explainer
+from whyformer.inputs.base import Source
+from whyformer.inputs.language import ANSWER, says_tokens
+from whyformer.inputs.units import pick
+from whyformer.types import Cost, Explanation, Target
+
+DIFFERENCE = (
+    "scores are those of the first answer's log-probability less those of the second's, over the prompt, which both "
+    "follow; what stands in the answers themselves has none."
+)
+
+
+def is_of_answers(source: Source, target: Any) -> bool:
+    """``target=(a, b)`` names texts of which one at least is no single token of a language model."""
+    modality = source.modality
+    if not source.raw or not says_tokens(modality.model) or modality.processor is None or modality.multi_input:
+        return False
+    texts = [text for text in target if isinstance(text, str)]
+    tokenizer = getattr(modality.processor, "tokenizer", modality.processor)
+    return len(texts) == 2 and any(len(tokenizer(t, add_special_tokens=False)["input_ids"]) > 1 for t in texts)
+
+
+def contrast(explainer: Explainer, source: Source, target: tuple[str, str], method: Any, **how: Any) -> Any:
+    """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
+    if any(not isinstance(prompt, str) for prompt in source.raw):
+        raise BadInput("target=(one answer, another) is asked of a prompt: give the prompt alone, without an answer.")
+    if how.get("generate") is not None or how.get("choices") is not None:
+        raise BadInput("target=(one answer, another) names both answers: leave generate and choices out.")
+    how["span"] = True
+    said = [explainer.explain([(p, answer) for p in source.raw], method=method, **how) for answer in target]
+    if isinstance(said[0], dict):
+        both = {name: [_less(*pair) for pair in zip(said[0][name], said[1][name], strict=True)] for name in said[0]}
+        return {name: each[0] for name, each in both.items()} if source.single else both
+    differences = [_less(*pair) for pair in zip(*said, strict=True)]
+    return differences[0] if source.single else differences
+
+
+def _less(one: Explanation, other: Explanation) -> Explanation:
+    roles = one.units.role or ()
+    prompt = [index for index, role in enumerate(roles) if role != ANSWER]
+    units = pick(one.units, prompt)
+    scores: Any = (one.scores[prompt] - other.scores[prompt]).astype(np.float32)
+    value = one.value - other.value
+    target = Target(0, one.target.label, 1, other.target.label, one.target.position)
+    likelier = one if value >= 0 else other
+    costs = (one.cost, other.cost)
+    return one.replace(
+        scores=scores,
+        units=units,
+        target=target,
+        value=value,
+        prediction=Target(0 if likelier is one else 1, likelier.target.label, position=one.target.position),
+        cost=Cost(
+            forwards=sum(c.forwards for c in costs),
+            backwards=sum(c.backwards for c in costs),
+            seconds=sum(c.seconds for c in costs),
+            peak_bytes=max(c.peak_bytes for c in costs),
+            setup_forwards=sum(c.setup_forwards for c in costs),
+        ),
+        checks={"log_probability": one.value, "log_probability_versus": other.value},
+        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE),
+        matrix=None,
+        layers=None,
+        detail=None,
+        signed=True,
+    )

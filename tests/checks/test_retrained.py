@@ -1,0 +1,283 @@
+"""Twins of a model that has to look at the marked position, and of one that reads texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import whyformer as wf
+from tests.methods.properties import model_of
+from tests.models import CASES
+from tests.support import folders
+from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
+from whyformer.checks.twins import Examples, Reader, Said, adversarial, guided, ready, twin_of
+from whyformer.cli.main import app
+from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.session import LoadedModel
+
+LENGTH, WIDTH = 9, 4
+
+
+class Finder(nn.Module):
+    """One layer of attention at home, weights written down: the first row looks for the mark and reads the sign there.
+
+    Positions are (mark, sign). Values are linear in them, so that a mean over positions cannot know which sign counts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(2, WIDTH) for _ in range(3))
+        self.classify = nn.Linear(WIDTH, 2)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.zero_()
+            self.query.bias[0], self.key.weight[0, 0] = 4.0, 2.0
+            self.value.weight[0, 1] = 1.0
+            self.classify.weight[:, 0] = torch.tensor([-3.0, 3.0])
+
+    def attention(self, x: Tensor) -> Tensor:
+        return (self.query(x) @ self.key(x).transpose(-1, -2)).softmax(-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify((self.attention(x) @ self.value(x))[:, 0])
+
+    def uniform(self, x: Tensor) -> Tensor:
+        """The same, written with a mean over all positions."""
+        return self.classify(self.value(x).mean(1))
+
+
+def marked(count: int, seed: int = 0) -> tuple[Tensor, list[int]]:
+    """Signs everywhere, a mark at one of them: its sign is the label."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.zeros(count, LENGTH, 2)
+    x[:, 1:, 1] = torch.randint(0, 2, (count, LENGTH - 1), generator=generator) * 2.0 - 1
+    place = torch.randint(1, LENGTH, (count,), generator=generator)
+    x[torch.arange(count), place, 0] = 1
+    return x, (x[torch.arange(count), place, 1] > 0).long().tolist()
+
+
+@pytest.fixture(scope="module")
+def finder() -> Finder:
+    return Finder().eval()
+
+
+HOW: dict[str, Any] = {"epochs": 6, "lr": 0.1, "batch_size": 30, "guide_epochs": 12, "lambdas": (0.02, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def found(finder: Finder) -> RetrainedAttention:
+    x, labels = marked(90, seed=1)
+    return wf.retrained_attention(finder, x, labels, validation=marked(60, seed=2), **HOW)
+
+
+def test_a_task_that_needs_attention(found: RetrainedAttention) -> None:
+    accuracy = {m.name: m.accuracy for m in found.models if np.isnan(m.weight)}
+    assert accuracy[MODEL] >= 0.95 and accuracy[CONTROL] >= 0.95
+    assert accuracy[UNIFORM] <= accuracy[CONTROL] - 0.1
+    uniform, _, own, _ = (accuracy[name] for name in GUIDES)
+    assert own >= uniform + 0.1  # the marked position, found by the model, is all that the MLP needs
+    first, second, _ = found.findings()
+    assert (first.level, second.level) == ("ok", "ok")
+    assert "needs attention" in first.text and "does not" not in first.text
+
+
+def test_adversaries_look_further_away_the_larger_the_weight(found: RetrainedAttention) -> None:
+    assert [m.weight for m in found.adversaries] == [0.0, 0.02, 1.0]
+    apart = [m.jsd for m in found.adversaries]
+    assert apart[0] < 0.1 < apart[2] <= np.log(2)
+    assert found.adversaries[0].tvd < 0.05 < found.adversaries[2].tvd
+    own = found.named(MODEL)
+    assert (own.tvd, own.jsd) == (0, 0)
+    chosen = found.named("adversary", found.chosen)
+    assert chosen.tvd <= found.adversaries[0].tvd + 0.02
+    assert chosen.jsd == max(m.jsd for m in found.adversaries if m.tvd <= found.adversaries[0].tvd + 0.02)
+
+
+def test_a_task_that_needs_no_attention(finder: Finder) -> None:
+    """Are most signs positive? A mean over positions says so."""
+    x, _ = marked(60)
+    labels = (x[..., 1].sum(1) > 0).long().tolist()
+    how = HOW | {"epochs": 10, "lambdas": (0.0,), "guide_epochs": 1}
+    result = wf.retrained_attention(finder, x, labels, start="fresh", **how)
+    finding = result.findings()[0]
+    assert result.named(UNIFORM).accuracy >= max(0.9, result.named(CONTROL).accuracy - 0.02)
+    assert finding.level == "warning" and "does not need attention" in finding.text
+    assert (result.training, result.validation) == (48, 12)
+
+
+def test_the_model_is_left_as_it_is(finder: Finder) -> None:
+    x, labels = marked(20, seed=3)
+    finder.train()
+    finder.key.weight.requires_grad_(False)
+    before = {name: p.clone() for name, p in finder.state_dict().items()}
+    random = torch.get_rng_state()
+    how = HOW | {"epochs": 1, "guide_epochs": 1}
+    results = [wf.retrained_attention(finder, (x,), labels, **how) for _ in range(2)]
+    assert all(torch.equal(before[name], p) for name, p in finder.state_dict().items())
+    assert finder.training and not finder.key.weight.requires_grad and finder.query.weight.requires_grad
+    assert torch.equal(random, torch.get_rng_state())
+    assert results[0].rows()[1:3] == results[1].rows()[1:3]  # NaN apart, the same seed gives the same
+    assert results[0].adversaries == results[1].adversaries
+    finder.eval()
+    finder.key.weight.requires_grad_(True)
+
+
+def examples(x: Tensor, labels: list[int]) -> Examples:
+    rows = list(range(len(x)))
+    return Examples((x,), len(x), labels, rows, rows, 7)
+
+
+def test_frozen_attention_is_uniform(finder: Finder) -> None:
+    x, labels = marked(12, seed=4)
+    twin = twin_of(LoadedModel(finder))
+    with ready(twin, 0, "model"):
+        frozen = Reader(twin, examples(x, labels), uniform=True)
+        run = frozen.run(range(12))
+        logits, shown = frozen.answers(run)
+        torch.testing.assert_close(logits, finder.uniform(x))
+        torch.testing.assert_close(shown, torch.full_like(shown, 1 / LENGTH))
+        logits[:, 1].sum().backward()
+        slopes = {name: p.grad for name, p in twin.model.named_parameters()}
+    assert slopes["query.weight"] is None or not slopes["query.weight"].any()  # nothing about attention is learned
+    assert slopes["value.weight"] is not None and slopes["value.weight"].any()
+
+
+def test_what_is_shown_is_the_row_that_is_read(finder: Finder) -> None:
+    x, labels = marked(10, seed=5)
+    rows = finder.attention(x)[:, 0].detach()
+    loaded = LoadedModel(finder)
+    with loaded.borrowed():
+        said = Reader(loaded, examples(x, labels)).said(range(10), values=True)
+    torch.testing.assert_close(torch.stack([said.attention[i] for i in range(10)]), rows)
+    torch.testing.assert_close(torch.stack([said.values[i] for i in range(10)]), finder.value(x).detach())
+    torch.testing.assert_close(torch.stack([said.probability[i] for i in range(10)]), finder(x).softmax(-1).detach())
+
+
+def test_the_loss_of_an_adversary(finder: Finder) -> None:
+    x, labels = marked(2, seed=6)
+    theirs = Said({0: torch.tensor([0.25, 0.75]), 1: torch.tensor([1.0, 0.0])}, {})
+    theirs.attention = {i: torch.full((LENGTH,), 1 / LENGTH) for i in range(2)}
+    loaded = LoadedModel(finder)
+    with loaded.borrowed():
+        run = Reader(loaded, examples(x, labels)).run([0, 1])
+        shown = torch.zeros(2, LENGTH)
+        shown[0, 3], shown[1] = 1, 1 / LENGTH
+        value = adversarial(theirs, 0.5)(run, torch.zeros(2, 2), shown, [0, 1])
+    assert float(value) == pytest.approx(((0.25 - 0.5 * np.log(LENGTH)) + 0.5) / 2, abs=1e-5)
+
+
+def test_the_diagnostic_sees_one_position_at_a_time() -> None:
+    """All weight on the position with the answer, and it learns; all on another, and it cannot."""
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(0, 2, (120,), generator=generator)
+    values = torch.randn(120, 3, 4, generator=generator)
+    values[:, 1, 0] = 4 * (2.0 * classes - 1)
+    base = Said({i: torch.zeros(2) for i in range(120)}, values=dict(enumerate(values)))
+    base.ordinary = {i: torch.ones(3, dtype=torch.bool) for i in range(120)}
+    split = Examples(((),), 120, [], list(range(80)), list(range(80, 120)))
+    known = dict(enumerate(classes.tolist()))
+    how: dict[str, Any] = {"epochs": 30, "seed": 0, "device": torch.device("cpu"), "track": lambda s, _: s, "label": ""}
+    hits = []
+    for place in (1, 2):
+        guide = {i: torch.eye(3)[place] for i in range(120)}
+        said = guided(base, guide, known, split, **how)
+        hits.append(np.mean([int(said[i].argmax()) == known[i] for i in split.validation]))
+    assert hits[0] >= 0.95 and hits[1] < 0.8
+
+
+TEXTS = ["the movie was so good", "i hate the boring book", "a great film", "so dull", "i like it", "it was bad"] * 2
+
+
+@pytest.fixture(scope="module")
+def texts(tokenizer: Any) -> RetrainedAttention:
+    labels = ["positive", "negative"] * 6
+    how: dict[str, Any] = {"epochs": 1, "guide_epochs": 1, "lambdas": (0.1,), "batch_size": 4}
+    return wf.retrained_attention(folders.bert(), TEXTS, labels, processor=tokenizer, **how)
+
+
+def test_texts_and_every_door(texts: RetrainedAttention, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(texts.models) == 3 + 2 + 4
+    assert 0 < texts.cost.backwards < texts.cost.forwards
+    for ending in ("json", "npz"):
+        again = wf.load(texts.save(tmp_path / f"result.{ending}"))
+        assert isinstance(again, RetrainedAttention) and again.to_html() == texts.to_html()
+    assert texts.save(tmp_path / "result.png").stat().st_size > 5_000
+    assert texts.plot().axes
+    texts.show()
+    assert UNIFORM in capsys.readouterr().out
+    frame = texts.to_frame()
+    assert list(frame["model"])[:3] == [MODEL, CONTROL, UNIFORM]
+    assert frame["lambda"].notna().sum() == 2
+
+
+def test_special_tokens_get_nothing(tokenizer: Any) -> None:
+    loaded = LoadedModel(folders.bert(), tokenizer)
+    with loaded.borrowed():
+        reader = Reader(loaded, Examples((TEXTS,), 12, [], list(range(12)), [], 3), uniform=True)
+        said = reader.said([0, 2])
+    for row in (0, 2):
+        words = said.ordinary[row]
+        assert not words[0] and not words[-1]
+        torch.testing.assert_close(said.attention[row], words / words.sum())
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"labels": None}, "one per input"),
+        ({"labels": [0, 1]}, "2 labels for 20 inputs"),
+        ({"labels": [1] * 20}, "all labels are 1"),
+        ({"labels": [0, 7] * 10}, "labels: .*7"),
+        ({"labels": ["yes", "no"] * 10}, "labels: .*yes"),
+        ({"inputs": marked(4)[0], "labels": [0, 1, 0, 1]}, "too few"),
+        ({"validation": (marked(4)[0], [0])}, "1 labels for 4 inputs"),
+        ({"validation": 0.0}, "validation"),
+        ({"epochs": 0}, "epochs"),
+        ({"lr": float("nan")}, "lr"),
+        ({"start": "anew"}, "start"),
+        ({"lambdas": ()}, "lambdas"),
+        ({"lambdas": (-1.0,)}, "lambdas"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_refused_at_once(finder: Finder, change: dict[str, Any], says: str) -> None:
+    x, labels = marked(20)
+    with pytest.raises(BadInput, match=says):
+        wf.retrained_attention(finder, **({"inputs": x, "labels": labels} | change))
+
+
+@pytest.mark.parametrize("name", ["bart", "swin"])
+def test_models_that_are_no_classifiers_over_one_stream_are_refused(name: str) -> None:
+    inputs = {k: torch.cat([v] * 5) for k, v in CASES[name].inputs().items()}  # type: ignore[union-attr]
+    with pytest.raises(WhyformerError):
+        wf.retrained_attention(model_of(name), inputs, [0, 1] * 5)
+
+
+def test_probabilities_and_training_that_explodes_are_refused(finder: Finder) -> None:
+    x, labels = marked(20)
+    with pytest.raises(NotOffered, match="leave its last softmax out"):
+        wf.retrained_attention(nn.Sequential(finder, nn.Softmax(-1)), x, labels)
+
+
+def test_the_command(tmp_path: Path, tokenizer: Any) -> None:
+    folder = tmp_path / "bert"
+    folders.bert().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    file = tmp_path / "train.tsv"
+    file.write_text("".join(f"{text}\t{i % 2}\n" for i, text in enumerate(TEXTS)), encoding="utf-8")
+    runner = CliRunner()
+    command = ["check", "--model", str(folder), "--train", str(file), "--epochs", "1", "--json"]
+    ran = runner.invoke(app, command)
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["what"] == RetrainedAttention.what
+    file.write_text("no label here\n", encoding="utf-8")
+    refused = runner.invoke(app, command)
+    assert refused.exit_code != 0 and "line 1" in refused.output
+    both = runner.invoke(app, [*command, "a text"])
+    assert both.exit_code != 0 and "--train" in both.output

@@ -1,0 +1,122 @@
+"""What is on disk is used for the same model, processor and reference rows only, and only if every byte is right."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.evaluate.games import together
+from tests.support import folders
+from tests.tables.models import LAYOUTS, rows, table
+from tests.test_loan import CHANGES, IDS, Reader, reader
+from whyformer.engines.perturbation.game import Store
+from whyformer.evaluate.games import games_of
+from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.result import is_whole, read_piece, write_piece
+
+
+def forwards(explainer: wf.Explainer, inputs: Any, folder: Path, **how: Any) -> int:
+    with games_of(explainer, inputs, cache=folder, **how) as games:
+        games.game(0).drops()
+        return games.forwards
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_model_is_asked_anew(change: Callable[[Any], None], tmp_path: Path) -> None:
+    model = reader()
+    explainer, how = wf.Explainer(model), {"replace": 1}
+    assert forwards(explainer, IDS, tmp_path, **how) > 0
+    assert forwards(wf.Explainer(copy.deepcopy(model)), IDS, tmp_path, **how) == 0
+    change(model)
+    assert forwards(explainer, IDS, tmp_path, **how) > 0
+    assert forwards(explainer, IDS, tmp_path, **how) == 0
+
+
+def test_checks_of_a_changed_model_are_made_anew(tmp_path: Path) -> None:
+    model = reader()
+    how: dict[str, Any] = {"checks": "class_dependence", "method": "generic_attention", "target": 1, "progress": False}
+    first = wf.check(model, IDS, cache=tmp_path, **how)
+    model.pool = "mean"
+    found, expected = wf.check(model, IDS, cache=tmp_path, **how), wf.check(model, IDS, **how)
+    assert str(found.results) == str(expected.results) != str(first.results)
+
+
+def test_classes_configs_and_activations_are_told_apart() -> None:
+    class Other(Reader):
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(input_ids) * 2
+
+    Other.__name__ = Other.__qualname__ = "Reader"
+    Other.__module__ = Reader.__module__
+    other = Other().eval()
+    other.load_state_dict(reader().state_dict())
+    names = [weights_digest(reader()), weights_digest(other)]
+    bert = folders.bert()
+    names.append(weights_digest(bert))
+    assert weights_digest(folders.bert()) == names[-1]
+    bert.config.hidden_act = "relu"
+    names.append(weights_digest(bert))
+    bert.bert.encoder.layer[0].intermediate.intermediate_act_fn = nn.ReLU()
+    names.append(weights_digest(bert))
+    assert len(set(names)) == len(names)
+
+
+def test_tokenizers_and_reference_rows_are_told_apart(tmp_path: Path) -> None:
+    one, other = folders.tokenizer(tmp_path / "a"), folders.tokenizer(tmp_path / "b")
+    assert processor_digest(one) == processor_digest(other)
+    other.mask_token = "[UNK]"
+    assert processor_digest(one) != processor_digest(other)
+    model = LAYOUTS["rtdl"].build()
+    tables = [table(reference=rows(4, seed=seed)) for seed in (1, 1, 2)]
+    counts = [forwards(wf.Explainer(model, t), rows(1), tmp_path, replace="mean") for t in tables]
+    assert counts[0] > 0 and counts[1] == 0 and counts[2] > 0
+
+
+def test_flipped_bytes_are_asked_anew(tmp_path: Path) -> None:
+    path = tmp_path / "x.variants"
+    present = np.eye(10, dtype=bool)
+    whole = together(10, 0, Store(path, 10)).ask(present)
+    data = bytearray(path.read_bytes())
+    size = len(data) // len(present)
+    data[3 * size + 7] ^= 0x40
+    path.write_bytes(bytes(data[: 5 * size] + b"half" + data[5 * size :]))
+    again = together(10, 0, Store(path, 10))
+    assert again.forwards == 0
+    assert np.array_equal(again.ask(present), whole)
+    assert again.forwards == 1
+    third = together(10, 0, Store(path, 10))
+    assert np.array_equal(third.ask(present), whole) and third.forwards == 0
+    piece = tmp_path / "x.check.json"
+    write_piece((1.0, 2.0), piece)
+    assert is_whole(piece) and read_piece(tuple[float, float], piece) == (1.0, 2.0)
+    piece.write_bytes(piece.read_bytes().replace(b"2.0", b"2.5"))
+    assert not is_whole(piece)
+
+
+def test_several_writers_of_one_piece_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = Path.write_bytes
+
+    def watched(self: Path, data: bytes) -> int:
+        written.append(self.name)
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", watched)
+    piece = tmp_path / "x.check.json"
+    threads = [threading.Thread(target=write_piece, args=(1.0, piece)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    write_piece(2.0, piece)
+    for thread in threads:
+        thread.join()
+    assert len(written) == 3 and len(set(written)) > 1 and all(name.endswith(".part") for name in written)
+    assert is_whole(piece) and [p.name for p in tmp_path.iterdir()] == ["x.check.json"]

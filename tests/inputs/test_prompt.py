@@ -1,0 +1,286 @@
+"""A model that is only asked: any function of prompts and answers is explained by the words of the prompt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from whyformer import session
+from whyformer.errors import BadInput, ModelFailed, NonFinite, NothingCaptured, NotOffered
+from whyformer.inputs.prompt import changed
+from whyformer.inputs.segments import sentences, words
+
+WEIGHTS = {"France": 1.5, "capital": 0.5, "Berlin": -0.75, "…": 0.125}
+PAIR = ("The capital of France. Berlin is elsewhere! Rivers flow.", " Paris")
+
+
+class Recorded:
+    """Each word of the table that is in the prompt adds its weight, once."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.most = 0
+
+    def __call__(self, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
+        self.prompts += prompts
+        self.most = max(self.most, len(prompts))
+        pairs = zip(prompts, answers, strict=True)
+        return [-4.0 - len(a) / 8 + sum(w for word, w in WEIGHTS.items() if word in p) for p, a in pairs]
+
+
+VALUE = -4.0 - 6 / 8 + 1.5 + 0.5 - 0.75
+
+
+@pytest.fixture
+def model() -> Recorded:
+    return Recorded()
+
+
+def test_words_score_what_the_answer_loses_without_them(model: Recorded) -> None:
+    explanation = wf.explain(model, PAIR)
+    assert explanation.method == "occlusion", "the default, since perturbation alone is possible"
+    expected = {label: WEIGHTS.get(label, 0.0) for label in explanation.units.labels}
+    assert dict(explanation.ranked()) == pytest.approx(expected, abs=1e-5)
+    assert explanation.value == pytest.approx(VALUE, abs=1e-5)
+    assert (explanation.scalar, str(explanation.target)) == ("log_probability", " Paris")
+    assert explanation.units.text == PAIR[0] and list(explanation.units.spans or ()) == words(PAIR[0])
+    assert explanation.options["replace"] == "delete"
+    assert explanation.cost.forwards == len(model.prompts) == len(explanation.units) + 1
+
+
+@pytest.mark.parametrize(
+    ("units", "labels", "scores"),
+    [
+        ("sentence", ["The capital of France.", "Berlin is elsewhere!", "Rivers flow."], [2.0, -0.75, 0.0]),
+        ([(4, 11), (15, 21)], ["capital", "France"], [0.5, 1.5]),
+    ],
+)
+def test_sentences_and_stretches_of_ones_own(
+    model: Recorded, units: Any, labels: list[str], scores: list[float]
+) -> None:
+    explanation = wf.explain(model, PAIR, units=units, method="occlusion")
+    assert list(explanation.units.labels) == labels
+    np.testing.assert_allclose(explanation.scores, scores, atol=1e-5)
+    assert len(model.prompts) == len(labels) + 1
+
+
+def test_token_means_word_where_there_is_no_tokenizer(model: Recorded) -> None:
+    by_default, by_word = (wf.explain(model, PAIR, **how) for how in ({}, {"units": "word"}))
+    assert by_default.units == by_word.units
+
+
+def test_something_else_may_stand_in_place_of_a_word(model: Recorded) -> None:
+    explanation = wf.explain(model, PAIR, method="occlusion", replace="…")
+    assert dict(explanation.ranked())["France"] == pytest.approx(1.5 - 0.125, abs=1e-5)
+    assert dict(explanation.ranked())["of"] == pytest.approx(-0.125, abs=1e-5)
+    assert "The capital … France. Berlin is elsewhere! Rivers flow." in model.prompts
+    assert explanation.options["replace"] == "…"
+
+
+def test_an_object_that_holds_a_model_is_asked_itself(model: Recorded) -> None:
+    model.model = torch.nn.Linear(1, 1)  # type: ignore[attr-defined]
+    assert wf.explain(model, PAIR).value == pytest.approx(VALUE, abs=1e-5)
+
+
+def test_inputs_together_are_as_alone(model: Recorded) -> None:
+    pairs = [PAIR, ("France", " x"), ("Neither here nor there.", " longer answer")]
+    for pair, explanation in zip(pairs, wf.explain(model, pairs, method="occlusion"), strict=True):
+        alone = wf.explain(model, pair, method="occlusion")
+        np.testing.assert_array_equal(explanation.scores, alone.scores)
+        assert (explanation.value, explanation.target) == (alone.value, alone.target)
+
+
+@pytest.mark.parametrize(("scalar", "value"), [("probability", math.exp(VALUE)), ("log_odds", None)])
+def test_other_scalars_are_made_of_the_log_probability(model: Recorded, scalar: str, value: float | None) -> None:
+    expected = VALUE - math.log1p(-math.exp(VALUE)) if value is None else value
+    assert wf.explain(model, PAIR, scalar=scalar).value == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_certain_answer_stays_finite() -> None:
+    explanation = wf.explain(lambda prompts, answers: [0.0 if "a" in p else -2.0 for p in prompts], ("a b", " c"))
+    np.testing.assert_allclose(explanation.scores, [2.0, 0.0], atol=1e-5)
+    assert explanation.value == pytest.approx(0.0, abs=1e-6)
+
+
+def test_methods_are_compared_and_every_text_is_asked_once(
+    model: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [PAIR, ("A river. France, not Berlin. The capital!", " Paris")]
+    how: dict[str, Any] = {
+        "methods": ["occlusion", "raw_attention"],
+        "units": "sentence",
+        "metrics": ["aopc", "deletion"],
+    }
+    comparison = wf.compare(model, pairs, cache=tmp_path, **how)
+    assert len(model.prompts) == len(set(model.prompts)) <= 2 * 2**3
+    assert comparison.replacement == "delete" and "asked from outside" in comparison.failures["raw_attention"]
+    # Sentences go by their scores: 2.0, then 0.0, then -0.75; at 0, 5, …, 100 %, rounded up.
+    falls = [0.0] + [2.0] * 6 + [2.0] * 7 + [1.25] * 7
+    assert comparison.values["aopc"]["occlusion"][0] == pytest.approx(np.mean(falls), abs=1e-4)
+    assert comparison["occlusion"].scores["aopc"].mean > comparison["random"].scores["aopc"].mean
+    assert comparison.value == "log-probability of the answer"
+    comparison.show()
+    assert "occlusion" in capsys.readouterr().out
+    other = wf.compare(lambda p, a: [-1.0 - 0.01 * len(x) for x in p], pairs, cache=tmp_path, **how)
+    assert other.values["aopc"] != comparison.values["aopc"], "a cache knows one function from another"
+
+
+def test_pictures_show_the_words_in_the_prompt(
+    model: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explanation = wf.explain(model, PAIR)
+    explanation.show()
+    shown = capsys.readouterr().out
+    assert PAIR[0] in shown and "log-probability of ' Paris'" in shown
+    assert "prediction" not in shown, "what the model would say itself was not asked"
+    assert "elsewhere" in explanation.to_html()
+    explanation.save(tmp_path / "why.json")
+    assert wf.load(tmp_path / "why.json").units == explanation.units
+
+
+def test_progress_is_shown_for_one_prompt(model: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[tuple[str, int]] = []
+
+    def bar(steps: Sequence[Any], label: str) -> Sequence[Any]:
+        bars.append((label, len(steps)))
+        return steps
+
+    monkeypatch.setattr(session, "_bar", bar)
+    explanation = wf.explain(model, PAIR, progress=True, batch_size=2)
+    assert bars == [("asking", math.ceil(len(explanation.units) / 2))]
+    assert model.most == 2
+    bars.clear()
+    wf.explain(model, [PAIR, PAIR], progress=True)
+    assert bars == [("occlusion", 2)], "of several prompts each is a step"
+
+
+def test_the_check_up_says_what_cannot_be_known_of_it(model: Recorded) -> None:
+    checked = wf.check(model, [PAIR, ("France is far.", " x")], checks=["randomisation", "sinks", "invariance"])
+    notes = {finding.check: finding.text for finding in checked.findings if finding.level == "note"}
+    assert "no weights" in notes["randomisation"]
+    assert {"sinks", "invariance"} <= {finding.check for finding in checked.findings if finding.level == "ok"}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "raw_attention", "saliency", "decompx"])
+def test_what_needs_to_look_inside_says_what_does_not(model: Recorded, method: str) -> None:
+    with pytest.raises((NotOffered, NothingCaptured), match=r"asked from outside.*perturbation method: occlusion"):
+        wf.explain(model, PAIR, method=method)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ("a prompt alone", r"\(prompt, answer\).*generate="),
+        (["prompt", "answer"], r"\(prompt, answer\)"),
+        (("a", "b", "c"), r"\(prompt, answer\)"),
+        (("prompt", ""), "answer is empty"),
+        (("  ", " x"), "has no words"),
+        ([PAIR, (" ", "x")], r"inputs\[1\].*has no words"),
+    ],
+    ids=str,
+)
+def test_inputs_that_are_no_prompts(model: Recorded, inputs: Any, words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        wf.explain(model, inputs)
+    assert not model.prompts
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"units": "paragraph"}, "units='paragraph'.*'sentence'"),
+        ({"units": []}, "units="),
+        ({"units": [(0, 500)]}, r"units\[0\] = \(0, 500\)"),
+        ({"units": [(0, 5), (3, 8)]}, "overlap"),
+        ({"target": " Rome"}, "target=' Rome'.*Leave target out"),
+        ({"replace": "mask"}, "replace='mask'.*'delete'"),
+        ({"replace": 103}, "replace=103"),
+        ({"processor": str}, "processor="),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_not_fit(model: Recorded, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        wf.explain(model, PAIR, method="occlusion", **how)
+    assert len(model.prompts) <= 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "how", "words"),
+    [
+        (PAIR, {"choices": [" Paris", " Rome"]}, "choices"),
+        (PAIR, {"span": (0, 3)}, "as a whole"),
+        ("a prompt", {"generate": {"max_new_tokens": 3}}, "a number of tokens"),
+        ("a prompt", {"generate": 3}, r"no generate\(prompt, tokens\)"),
+    ],
+    ids=str,
+)
+def test_what_is_asked_of_models_at_hand(model: Recorded, inputs: Any, how: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotOffered, match=words):
+        wf.explain(model, inputs, **how)
+    assert not model.prompts
+
+
+def test_an_answer_is_a_span_anyway(model: Recorded) -> None:
+    np.testing.assert_array_equal(wf.explain(model, PAIR, span=True).scores, wf.explain(model, PAIR).scores)
+
+
+@pytest.mark.parametrize(
+    ("says", "error", "words"),
+    [
+        (lambda prompts, answers: [-1.0], BadInput, "returned 1 numbers for 2 prompts"),
+        (lambda prompts, answers: [0.4] * len(prompts), BadInput, "says 0.4.*never above 0.*logarithm"),
+        (lambda prompts, answers: [math.nan] * len(prompts), NonFinite, "says nan of ' b' after"),
+        (lambda prompts, answers: [-math.inf] * len(prompts), NonFinite, "very low one"),
+        (lambda prompts, answers: 1 / 0, ModelFailed, "ZeroDivisionError.*log-probability of ' b' after"),
+        (lambda text: 0.0, BadInput, r"does not take \(prompts, answers\).*CompletionServer"),
+    ],
+)
+def test_functions_that_do_not_speak_the_protocol(says: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        wf.explain(says, [("a c", " b"), ("d", " b")])
+
+
+# Texts with parts away
+
+TEXT = 'He said "stop" (twice, loudly).\n\nThen: 3 cats. The end '
+
+
+@pytest.mark.parametrize(
+    ("gone", "left"),
+    [
+        (["He"], 'said "stop" (twice, loudly).\n\nThen: 3 cats. The end '),
+        (["said", "stop"], 'He "" (twice, loudly).\n\nThen: 3 cats. The end '),
+        (["twice"], 'He said "stop" (, loudly).\n\nThen: 3 cats. The end '),
+        (["(", "twice", ","], 'He said "stop" loudly).\n\nThen: 3 cats. The end '),
+        (["loudly"], 'He said "stop" (twice,).\n\nThen: 3 cats. The end '),
+        (["Then", ":"], 'He said "stop" (twice, loudly).\n\n3 cats. The end '),
+        ([")"], 'He said "stop" (twice, loudly.\n\nThen: 3 cats. The end '),
+        (["cats"], 'He said "stop" (twice, loudly).\n\nThen: 3. The end '),
+        (["end"], 'He said "stop" (twice, loudly).\n\nThen: 3 cats. The '),
+    ],
+    ids=str,
+)
+def test_no_gap_tells_of_words_that_are_left_out(gone: list[str], left: str) -> None:
+    spans = words(TEXT)
+    assert changed(TEXT, spans, ["" if TEXT[a:b] in gone else None for a, b in spans]) == left
+
+
+def test_sentences_leave_their_paragraphs_behind() -> None:
+    text = "One. Two.\n\nThree. Four."
+    spans = sentences(text)
+    left = [changed(text, spans, ["" if i == gone else None for i in range(4)]) for gone in range(4)]
+    assert left == ["Two.\n\nThree. Four.", "One.\n\nThree. Four.", "One. Two.\n\nFour.", "One. Two.\n\nThree."]
+    assert changed(text, spans, [""] * 4) == ""
+    assert changed(text, spans, ["", "…", None, ""]) == "…\n\nThree."
+    assert changed(text, spans, [None] * 4) == text
