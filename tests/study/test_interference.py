@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from whyformer.errors import NotOffered
+from whyformer.study.interference import rounding_step
 
 IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 10, 3, 0, 0]])
 PADDED = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
@@ -138,3 +139,13 @@ def test_the_pass_is_counted_once_for_each_form_of_a_batch(model: nn.Module) -> 
     spent = [explainer.explain(inputs, target=0)[0].cost.setup_forwards for inputs in (short, short, two, two)]
     assert spent[0] > spent[2] == 1
     assert spent[1] == spent[3] == 0
+
+
+@pytest.mark.parametrize("precision, step", [("highest", 2.0**-23), ("high", 2.0**-10), ("medium", 2.0**-7)])
+def test_rounding_inside_products_is_what_the_user_allows(precision: str, step: float) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(precision)
+        assert rounding_step(nn.Linear(2, 2), torch.zeros(1)) == step
+    finally:
+        torch.set_float32_matmul_precision(before)

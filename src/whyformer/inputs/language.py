@@ -22,6 +22,7 @@ from whyformer.types import Target
 # How far earlier logits may move with a later token before it counts as seen: masked weights are exact zeros.
 UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}
 UNSEEN_IN_HALF = 1e-3
+LOOKED_AT = 16  # positions before the changed one
 
 
 def says_tokens(model: Any) -> bool:
@@ -55,11 +56,22 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
         tensors = {k: v.repeat_interleave(2, 1) if v.ndim > 1 and v.shape[1] == 1 else v for k, v in tensors.items()}
     ids = tensors[modality.main].clone()
     ids[1, -1] = _another(modality, ids[0])
-    logits = logits_of(modality.call(replace(pair, tensors=tensors | {modality.main: ids})))
+    # A few of the positions before it: a vocabulary times a long text would fill the memory.
+    before = torch.linspace(0, ids.shape[1] - 2, min(LOOKED_AT, ids.shape[1] - 1)).round().long().unique()
+    batch, extra = replace(pair, tensors=tensors | {modality.main: ids}), kept_logits(modality, before)
+    logits = logits_of(modality.call(batch, **extra))
     if logits.ndim != 3:  # a class of the user's that chose the position itself
         return True
-    moved = float((logits[0] - logits[1])[: ids.shape[1] - 1].abs().max())
+    rows = slice(None) if extra else before.to(logits.device)
+    moved = float((logits[0] - logits[1])[rows].abs().max())
     return moved <= UNSEEN.get(logits.dtype, UNSEEN_IN_HALF) * max(float(logits.abs().max()), 1e-6)
+
+
+def kept_logits(modality: Modality, positions: Tensor) -> dict[str, Tensor]:
+    """What tells a model to compute its logits at some positions only, where it can be told."""
+    if "logits_to_keep" not in modality.parameters:
+        return {}
+    return {"logits_to_keep": modality.move(positions)}
 
 
 def _another(modality: Modality, ids: Tensor) -> int:

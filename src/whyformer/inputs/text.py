@@ -18,11 +18,21 @@ from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.fillings import drawn_inputs
-from whyformer.inputs.language import ANSWER, answered, has_answers, is_causal, spans_without, without_tokens
+from whyformer.inputs.language import (
+    ANSWER,
+    answered,
+    has_answers,
+    is_causal,
+    kept_logits,
+    spans_without,
+    without_tokens,
+)
 from whyformer.inputs.stream_inputs import StreamInput, Words
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
 from whyformer.targets import logits_of
 from whyformer.types import Units
+
+WRITERS = ("ForCausalLM", "LMHeadModel")  # how classes of language models are called
 
 
 class TextInput(Modality):
@@ -37,6 +47,11 @@ class TextInput(Modality):
         super().__init__(model, processor)
         self.main = main
         self.config = getattr(model, "config", None)
+
+    @property
+    def kind(self) -> str:
+        # By its name: whether a token sees those that follow is found out later, by running the model.
+        return "language" if type(self.model).__name__.endswith(WRITERS) and not self.multi_input else self.stream
 
     # Encoding
 
@@ -548,6 +563,12 @@ def minds_padding(modality: Modality, batch: Batch) -> bool:
     return bool(facts[key])
 
 
+def _logits_at_end(modality: Modality, one: Batch) -> Tensor:
+    assert one.keep_BN is not None
+    last = one.keep_BN[0].nonzero()[-1:, 0]
+    return logits_of(modality.call(one, **kept_logits(modality, last)))
+
+
 def _minds_padding(modality: Modality, batch: Batch) -> bool:
     """Whether the shortest text gets other logits with its padding than without."""
     assert batch.keep_BN is not None
@@ -555,7 +576,7 @@ def _minds_padding(modality: Modality, batch: Batch) -> bool:
     assert one.keep_BN is not None
     try:
         with borrowed(modality.model), torch.no_grad():
-            beside, alone = (logits_of(modality.call(b)) for b in (one, bare(one)))
+            beside, alone = (_logits_at_end(modality, b) for b in (one, bare(one)))
     except WhyformerError:
         return False  # said where it is asked for
     if beside.ndim == 3:  # one row per token: the last real one counts

@@ -38,6 +38,8 @@ SINGLY = (
     "variant of one, was run by itself."
 )
 
+PRODUCTS = {"high": 2.0**-10, "medium": 2.0**-7}  # torch.set_float32_matmul_precision: the steps of TF32 and bfloat16
+
 Form = tuple[object, ...]
 Part = Callable[[slice], Tensor]  # logits of some rows of a batch, by themselves
 
@@ -50,7 +52,9 @@ def rounding_step(model: nn.Module, logits: Tensor) -> float:
         types.add(torch.get_autocast_dtype(logits.device.type))
     if any("quantized" in type(m).__module__ for m in modules) or not all(t.is_floating_point for t in types):
         types.add(torch.bfloat16)  # eight bits
-    return max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+    step = max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+    # What users allow torch to round to inside matrix products, whatever the weights are.
+    return max(step, PRODUCTS.get(torch.get_float32_matmul_precision(), 0.0))
 
 
 def rounding(model: nn.Module, logits: Tensor) -> float:

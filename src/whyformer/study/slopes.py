@@ -52,15 +52,16 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
     """
     rows = slice(0, 1 if shared else None)
     said = [
-        # Row by row, and directions drawn anew each time: maps of long inputs fill the memory by themselves.
+        # Head by head, and directions drawn anew each time: maps of long inputs fill the memory by themselves.
         sum(
-            float((gradient_HQK.double() * map_HQK.double() * direction_HQK).sum())
+            float((gradient_QK.double() * map_QK.double() * direction_QK).sum())
             for gradient_HQK, map_HQK, direction_HQK in zip(
                 site.attention_grad_BHQK,
                 site.attention_BHQK,
                 _direction(site.attention_BHQK[rows], number).expand(site.attention_BHQK.shape),
                 strict=True,
             )
+            for gradient_QK, map_QK, direction_QK in zip(gradient_HQK, map_HQK, direction_HQK, strict=True)
         )
         for number, site in enumerate(maps.sites)
         if site.attention_grad_BHQK is not None
