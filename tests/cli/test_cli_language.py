@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -80,43 +79,30 @@ def test_ask_without_a_template_reads_the_question_as_it_stands(bare_folder: Pat
     assert "no chat template" not in refused and "this tokenizer has none" in refused
 
 
-class Citations:
-    def show(self) -> None:
-        print("cited")
-
-    def save(self, path: Path) -> None:
-        path.write_text("cited", encoding="utf-8")
-
-
 def test_ask_with_documents_cites_them(lm_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    def cite(lm: Any, question: str, documents: Any, *, processor: Any, answer: Any = None, method: Any = None) -> Any:
-        calls.append((type(lm).__name__, question, documents, type(processor).__name__, answer, method))
-        return Citations()
-
-    monkeypatch.setattr(wf, "cite", cite, raising=False)
-    docs = tmp_path / "docs"
+    docs, out = tmp_path / "docs", tmp_path / "cited.json"
     (docs / "more").mkdir(parents=True)
     (docs / "b.txt").write_text("the dog ran home .\n", encoding="utf-8")
     (docs / "more" / "a.md").write_text("he sat .", encoding="utf-8")
     (docs / "empty.txt").write_text("\n", encoding="utf-8")
     (docs / "c.bin").write_bytes(b"\xff")
-    out = tmp_path / "cited.html"
-    shown = run("ask", "who ran ?", "--model", lm_folder, "--docs", docs, "-m", "occlusion", "--out", out)
-    assert calls == [
-        (
-            "LlamaForCausalLM",
-            "who ran ?",
-            ["the dog ran home .", "he sat ."],
-            type(tokenizer()).__name__,
-            None,
-            "occlusion",
-        )
-    ]
-    assert "cited" in shown.stdout and "[1] b.txt\n[2] more/a.md\n" in shown.stdout
-    assert out.read_text(encoding="utf-8") == "cited"
-    assert "leave --generate out" in run("ask", "who?", "--model", lm_folder, "--docs", docs, "-g", 3, code=1).stderr
+    asked = ("ask", "who ran ?", "--model", lm_folder, "--docs", docs, "--answer", "the dog .", "-m", "grad_sam")
+    shown = run(*asked, "--out", out).stdout
+    cited = wf.load(out)
+    assert isinstance(cited, wf.Citations) and (cited.question, cited.answer) == ("who ran ?", "the dog .")
+    assert (cited.names, cited.texts) == (("b.txt", "more/a.md"), ("the dog ran home .", "he sat ."))
+    assert cited.method == "grad_sam" and "b.txt" in shown
+    lengths = []
+
+    def cite(*_: object, generate: int, **__: object) -> wf.Citations:
+        lengths.append(generate)
+        return cited
+
+    monkeypatch.setattr("whyformer.language.citations.cite", cite)
+    for more in ((), ("--generate", 2)):
+        told = json.loads(run("ask", "who ran ?", "--model", lm_folder, "--docs", docs, *more, "--json").stdout)
+        assert told["answer"] == "the dog ."
+    assert lengths == [32, 2]
 
 
 @pytest.mark.parametrize(

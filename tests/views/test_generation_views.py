@@ -199,6 +199,13 @@ def test_several_methods_say_what_the_first_token_took() -> None:
     assert "The first token took 80.0 % of generic_attention, 50.0 % of attn_lrp of all scores" in view.caption
 
 
+def test_lists_name_tokens_as_they_are_read() -> None:
+    raw = prompt([1.0, 0.2, 0.5, 0.3, 0.1], ["The", "Ġcapital", "Ċ", "▁of", "Ġ"])
+    ranked = view_of(raw).panels[-1].marks[0]
+    assert isinstance(ranked, Ranking) and [b.label for b in ranked.bars] == ["The", "⏎", "of", "capital", "␣"]
+    assert raw.ranked()[-1][0] == "Ġ", "the result keeps what the tokenizer says"
+
+
 # Long prompts
 
 

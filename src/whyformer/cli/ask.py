@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,29 +55,32 @@ def ask(
       whyformer ask "Who signed?" --model my-llm/ --docs contracts/ \\
           --out cited.html
     """
-    how = asked(out, option, [method] if method else [], seed=seed, units=units_from(units))
+    how = asked(out, option, [method] if method else [], seed=seed)
     if generate is not None and answer is not None:
         raise typer.BadParameter(
             "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
         )
-    question = _question(question)
+    question, units = _question(question), units_from(units)
     documents = None if docs is None else documents_in(docs)
-    if documents is not None and (system is not None or units != "token" or option):
-        raise typer.BadParameter("--system, --units and --option are for questions without --docs", param_hint="--docs")
+    if documents is not None and (system is not None or units != "token"):
+        raise typer.BadParameter(
+            "--system and --units are for questions without --docs: documents are cited by the sentence",
+            param_hint="--docs",
+        )
     from whyformer.cli._model import load_language
     from whyformer.cli._output import deliver_result
 
     lm, tokenizer = load_language(model, trust_remote_code)
+    how |= {"method": method, "processor": tokenizer}
     if documents is not None:
-        result = _cited(lm, tokenizer, question, list(documents.values()), answer, generate, method)
-        deliver_result(result, out, json)
-        if not json:
-            typer.echo("".join(f"[{i}] {name}\n" for i, name in enumerate(documents, 1)), nl=False)
+        from whyformer.language.citations import cite
+
+        cited = cite(lm, question, documents, answer=answer, generate=generate or LENGTH, **how)
+        deliver_result(cited, out, json)
         return
     from whyformer.explainer import explain
 
-    how |= {"method": method, "processor": tokenizer}
-    how |= {"generate": generate or LENGTH} if answer is None else {}
+    how |= {"units": units} if answer is not None else {"units": units, "generate": generate or LENGTH}
     deliver_result(explain(lm, _prompt(tokenizer, question, system, answer), **how), out, json)
 
 
@@ -121,17 +122,3 @@ def documents_in(folder: Path) -> dict[str, str]:
     if not texts:
         raise BadInput(f"--docs: {str(folder)!r} holds no {' or '.join(DOCUMENTS)} file with a word in it.")
     return texts
-
-
-def _cited(
-    lm: Any, tokenizer: Any, question: str, texts: list[str], answer: str | None, generate: int | None, method: Any
-) -> Any:
-    cite = getattr(import_module("whyformer"), "cite", None)
-    if cite is None:
-        raise NotOffered("this version of whyformer has no citations: leave --docs out, and put the texts in QUESTION.")
-    how: dict[str, Any] = {"processor": tokenizer, "answer": answer, "method": method}
-    if generate is not None:
-        if "generate" not in inspect.signature(cite).parameters:
-            raise NotOffered("with --docs the length of the answer is not chosen: leave --generate out.")
-        how["generate"] = generate
-    return cite(lm, question, texts, **how)

@@ -125,7 +125,7 @@ def _heat(dialogue: Dialogue, labels: Sequence[str], most: int) -> Matrix:
     count = min(most, strong, int(dialogue.ordinary.sum())) or len(labels)
     chosen = sorted(np.argsort(-highest, kind="stable")[:count].tolist())
     values = shares[:MOST_ROWS, chosen]
-    meaning = "share of a row (grey: not yet there, or not on the scale)"
+    meaning = "share of a row (empty: not yet there, or not on the scale)"
     scale = scale_of([values], dialogue.reading.scale.signed, meaning=meaning)
     rows = tuple(text.strip() or repr(text) for text in dialogue.said[:MOST_ROWS])
     return Matrix(values, scale, rows, tuple(_cut(labels[i]) for i in chosen), "token of the answer", "came from")

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from whyformer.types import Explanation
 from whyformer.views.view import (
+    FIRST_TOKEN,
     Bar,
     Bars,
     Piece,
@@ -110,7 +111,8 @@ def bars(
     """One bar per token or word, in reading order."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
-    return Bars(tuple(Bar(e.label, e.score, e.special, e.score * times, quiet=e.aside) for e in chosen), scale)
+    drawn = [Bar(_read(explanation, e.label), e.score, e.special, e.score * times, quiet=e.aside) for e in chosen]
+    return Bars(tuple(drawn), scale)
 
 
 def ranking(
@@ -129,7 +131,13 @@ def ranking(
     chosen = order if not left_out else order[:cut] + order[len(order) - (most - cut) :]
     sink = first_token(explanation)
     shown = [
-        Bar(units.labels[i], float(scores[i]), units.special[i], float(scores[i]) * times, quiet=i == sink)
+        Bar(
+            _read(explanation, units.labels[i]),
+            float(scores[i]),
+            units.special[i],
+            float(scores[i]) * times,
+            quiet=i == sink,
+        )
         for i in chosen
     ]
     return Ranking(tuple(shown), scale or scale_for(explanation), left_out, cut)
@@ -165,6 +173,11 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
         if units.word[i] >= 0:
             groups.setdefault(units.word[i], []).append(i)
     return [_word(explanation, group) for group in groups.values()]
+
+
+def _read(explanation: Explanation, label: str) -> str:
+    """A label; of a language model as it is read, not as byte-level tokenizers write spaces and line breaks."""
+    return label if FIRST_TOKEN not in explanation.checks else label.replace("Ċ", "⏎").lstrip("Ġ▁") or "␣"
 
 
 def _word(explanation: Explanation, group: list[int]) -> _Entry:
