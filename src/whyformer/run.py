@@ -306,7 +306,7 @@ class Run:
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
         """Refuse rows that change each other's answers, tried once per model; those of a table may (SAINT)."""
-        if not (batch.reference_rows or self.modality.mixes_rows):
+        if not (batch.reference_rows or self.modality.mixes_rows or self.modality.opaque):
             self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
 
     def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:

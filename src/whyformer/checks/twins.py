@@ -171,7 +171,7 @@ def twin_of(loaded: LoadedModel) -> LoadedModel:
 @contextmanager
 def ready(twin: LoadedModel, seed: int, start: str, moved: bool = False) -> Iterator[list[nn.Parameter]]:
     """The twin's weights, ready to be trained: as they are, or drawn anew. moved: beside them, by a little noise."""
-    with twin.borrowed():
+    with twin.borrowed(), torch.random.fork_rng():  # whoever else draws goes on where they were
         torch.manual_seed(seed)
         if start == "fresh":
             _draw(twin.model)
