@@ -237,7 +237,7 @@ def test_sentences_are_scored_as_one(method: str) -> None:
         text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
         without = text.replace("The cat sat on the mat . ", "")
         numbers = tok(without, add_special_tokens=False, return_tensors="pt")
-        drop = by_sentence.value - float(lm(**numbers).logits[0, -1, by_sentence.target.index])
+        drop = by_sentence.value - lm(**numbers).logits[0, -1, by_sentence.target.index].item()
         place = by_sentence.units.labels.index("The cat sat on the mat .")
         assert by_sentence.scores[place] == pytest.approx(drop, abs=1e-4)
 
