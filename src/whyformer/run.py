@@ -224,7 +224,8 @@ class Run:
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:
         """Per input, units that are scored as one, and what they are then; empty where each stands for itself."""
-        divided = [self.modality.divided(units) for units in self.units]
+        facts: tuple[Any, ...] = self.batch.encodings or ({},) * len(self.units)
+        divided = [self.modality.divided(units, known) for units, known in zip(self.units, facts, strict=True)]
         return [segments for segments in divided if segments is not None]
 
     @cached_property
