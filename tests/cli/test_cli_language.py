@@ -131,7 +131,7 @@ def test_documents_that_cannot_be_read(
         (("ask", "who ?", "--model", "m/", "--docs", "nowhere"), "--docs: there is no folder 'nowhere'", 1),
         (("ask", " ", "--model", "m/"), "the question is empty", 2),
         (("ask", "who ?", "--model", "m/", "-g", "3", "--answer", "he"), "--answer gives it", 2),
-        (("ask", "who ?", "--model", "m/", "--units", "line"), "none of token, word and sentence", 2),
+        (("ask", "who ?", "--model", "m/", "--units", "line"), "none of token, word, sentence and role", 2),
         (("ask", "who ?", "--model", "m/", "-m", "magic"), "magic", 1),
         (("explain", "prompt", "who ?", "--model", "m/", "--span"), "give --answer or --generate", 2),
         (("explain", "prompt", "who ?", "--model", "m/", "--generate", "0"), "--generate", 2),

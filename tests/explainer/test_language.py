@@ -242,6 +242,32 @@ def test_sentences_are_scored_as_one(method: str) -> None:
         assert by_sentence.scores[place] == pytest.approx(drop, abs=1e-4)
 
 
+def test_voices_are_scored_as_one() -> None:
+    lm, tok = model("llama"), tokenizer()
+    voices = wf.explain(lm, CHAT, processor=tok, units="role", method="occlusion")
+    assert voices.units.role == ("template", "system", "template", "user", "template")
+    text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    without = tok(text.replace("he said yes .", ""), add_special_tokens=False, return_tensors="pt")
+    drop = voices.value - lm(**without).logits[0, -1, voices.target.index].item()
+    assert voices.scores[1] == pytest.approx(drop, abs=1e-4)
+    with pytest.raises(NotOffered, match="who says what"):
+        wf.explain(lm, PROMPT, processor=tok, units="role")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_last_row_and_a_contrast_by_autograd(family: str) -> None:
+    lm, prompt = model(family), ids(PROMPT)
+    paris, rome = ids("paris rome")
+    leaf = lm.get_input_embeddings()(torch.tensor([prompt])).detach().requires_grad_()  # type: ignore[operator]
+    logits = lm(inputs_embeds=leaf).logits[0, -1]
+    for target, value in ((paris, logits[paris]), ((paris, rome), logits[paris] - logits[rome])):
+        (gradient,) = torch.autograd.grad(value, leaf, retain_graph=True)
+        expected = (leaf * gradient).sum(2)[0].detach().numpy()
+        found = wf.explain(lm, PROMPT, processor=tokenizer(), method="input_x_gradient", target=target)
+        assert found.value == pytest.approx(value.item(), abs=1e-5 * max(1, abs(value.item())))
+        assert np.abs(found.scores - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 def test_ranges_that_someone_chose() -> None:
     tokens = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer())
     ranges = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer(), units=[(8, 11), (0, 7)])

@@ -53,8 +53,8 @@ def layer_from(layer: str) -> int | str:
 
 def units_from(units: str) -> str:
     """What gets a score in a text."""
-    if units not in ("token", "word", "sentence"):
-        raise typer.BadParameter(f"{units!r} is none of token, word and sentence", param_hint="--units")
+    if units not in ("token", "word", "sentence", "role"):
+        raise typer.BadParameter(f"{units!r} is none of token, word, sentence and role", param_hint="--units")
     return units
 
 

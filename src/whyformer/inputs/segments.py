@@ -13,7 +13,7 @@ from whyformer.errors import BadInput
 
 Span = tuple[int, int]  # first character, and the one after the last
 
-SIZES = ("token", "word", "sentence")
+SIZES = ("token", "word", "sentence", "role")
 # A sentence ends at its mark, with what closes it, where a space or the end follows; CJK marks need no space.
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
 # What is followed by a full stop without ending anything: titles, initials, enumerations, common abbreviations.
@@ -58,6 +58,8 @@ def _stripped(text: str, start: int, end: int) -> Span:
 
 def spans_of(text: str, units: str | Sequence[Any]) -> list[Span]:
     """The stretches of a text that ``units`` names: "word", "sentence", or ranges of characters, checked."""
+    if units == "role":  # who says what does not stand in the text
+        return []
     if isinstance(units, str):
         return words(text) if units == "word" else sentences(text)
     spans: list[Span] = []

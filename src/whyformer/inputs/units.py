@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from whyformer.errors import BadInput, NotOffered
@@ -104,18 +106,22 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
 def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -> tuple[list[list[int]], Units]:
     """The units of each word, sentence or chosen range of the text, and these as units.
 
-    Special tokens and what a template put in stand for themselves; a space or line break goes with what is before it.
-    Of ranges that someone chose there are just these. whole: the text that this is the beginning of; what "3." is a
-    part of is known from "3.14" only.
+    "role": what one voice says in one go. Special tokens and what a template put in stand for themselves; a space or
+    line break goes with what is before it. Of ranges that someone chose there are just these. whole: the text that this
+    is the beginning of; what "3." is a part of is known from "3.14" only.
     """
     if units.text is None or units.spans is None:
         raise NotOffered(
             "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
             "give a text (not tensors) with a fast tokenizer."
         )
+    if by == "role" and units.role is None:
+        raise NotOffered('units="role" goes by who says what: give a chat (messages with roles), or an answer.')
     ranges = spans_of(whole or units.text, by) if isinstance(by, str) else spans_of(units.text, by)
     chosen = members(units.spans, ranges)
-    if not isinstance(by, str):
+    if by == "role":
+        groups = [list(run) for _, run in groupby(range(len(units)), partial(_role, units))]
+    elif not isinstance(by, str):
         empty = [span for span, tokens in zip(ranges, chosen, strict=True) if not tokens]
         if empty:
             raise BadInput(f"units: {empty[0]} holds no token of its own. Let it begin and end with words.")
