@@ -198,6 +198,11 @@ class Output:
         if logits.ndim == 2 and not batch.answers:  # a subclass that chose the position itself
             return logits
         which = which.to(logits.device)
+        if logits.ndim == 2:
+            raise NotOffered(
+                f"{type(self.model).__name__} gives logits at one position, and an answer as a whole needs them at "
+                "each of its tokens. Leave span out: tokens are explained one by one."
+            )
         if batch.answers:
             return answer_scalar(_log_probabilities(logits, batch.answers, which), self.scalar)
         rows = torch.arange(batch.size) if batch.shared is None else torch.zeros(batch.size, dtype=torch.long)

@@ -57,6 +57,14 @@ def test_compare(units: str, tmp_path: Path) -> None:
     assert other.variants > 0, "another answer is another question"
 
 
+def test_an_answer_is_no_decision_that_could_flip() -> None:
+    with pytest.raises(wf.errors.NotOffered, match="no decision"):
+        wf.compare(
+            model("llama"), PAIRS[:2], methods=["raw_attention"], metrics=["positive_perturbation"],
+            processor=tokenizer(), progress=False,
+        )  # fmt: skip
+
+
 def test_recommend_and_check() -> None:
     how: dict[str, Any] = {"processor": tokenizer(), "progress": False}
     both = wf.recommend(model("llama"), PAIRS, methods=["attn_lrp"], spaces=[], **how)

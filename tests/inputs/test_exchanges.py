@@ -159,3 +159,88 @@ def test_a_template_that_reads_what_is_said() -> None:
     )
     prompt = prompt_of([{"role": "user", "content": "he said"}], tok)
     assert isinstance(prompt, PromptText) and prompt.parts == ((12, 19, "user"),)
+
+
+def in_bytes() -> Any:
+    """A tokenizer of bytes: characters beyond ASCII are several tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=["input_ids", "attention_mask"])
+
+
+def test_a_character_of_several_tokens_has_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written by the model or given: the same characters, the same value, the same words."""
+    import transformers as t
+
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    lm, tok, answer = t.LlamaForCausalLM(t.LlamaConfig(**size, vocab_size=256)).eval(), in_bytes(), "a 猫 😀"
+    tokens = torch.tensor([tok(answer)["input_ids"]])
+    monkeypatch.setattr(lm, "generate", lambda input_ids, **wishes: torch.cat([input_ids, tokens], 1))
+    x = wf.Explainer(lm, tok)
+    for span in ((2, 3), (4, 5)):
+        written, same = x.explain("it is ", generate=99, span=span), x.explain(("it is ", answer), span=span)
+        assert written.target.label == same.target.label and written.value == pytest.approx(same.value, rel=1e-5)
+    written, same = x.explain("it is ", generate=99, units="word"), x.explain(("it is ", answer), units="word")
+    assert written.units.labels == same.units.labels == ("it", "is", "a", "猫", "😀")
+    np.testing.assert_allclose(np.nan_to_num(written.matrix), np.nan_to_num(same.matrix), atol=1e-5)
+
+
+class Tiny(nn.Module):
+    """A language model of one's own, without a mask or with torch's."""
+
+    def __init__(self, lm: nn.Module) -> None:
+        super().__init__()
+        self.lm = lm
+
+
+class PlainForCausalLM(Tiny):
+    def forward(self, input_ids: torch.Tensor) -> Any:
+        return self.lm(input_ids=input_ids).logits
+
+
+class MaskedForCausalLM(Tiny):
+    def forward(self, input_ids: torch.Tensor, key_padding_mask: torch.Tensor | None = None) -> Any:
+        mask = None if key_padding_mask is None else (~key_padding_mask).long()
+        return self.lm(input_ids=input_ids, attention_mask=mask).logits
+
+
+class LastForCausalLM(Tiny):
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        return self.lm(input_ids=input_ids, attention_mask=attention_mask).logits[:, -1]
+
+
+@pytest.mark.parametrize("kind", [PlainForCausalLM, MaskedForCausalLM])
+def test_answers_of_several_lengths_by_a_model_of_ones_own(kind: type[Tiny]) -> None:
+    lm, pairs = model("llama"), [(PROMPT, ANSWER), ("the cat", "yes")]
+    for one, (prompt, answer) in zip(wf.explain(kind(lm), pairs, processor=tokenizer(), span=True), pairs, strict=True):
+        assert one.value == pytest.approx(log_probability(lm, ids(prompt), ids(answer)), rel=1e-5)
+
+
+def test_a_model_that_goes_on_otherwise_is_read_as_a_whole() -> None:
+    """Also where it is the tiny probability of an answer by which that is seen."""
+    from transformers import LlamaForCausalLM
+
+    class Forgetful(LlamaForCausalLM):  # type: ignore[misc]
+        def forward(self, input_ids: Any, attention_mask: Any = None, past_key_values: Any = None,
+                    use_cache: Any = None, **more: Any) -> Any:  # fmt: skip
+            goes_on = past_key_values is not None and past_key_values.get_seq_length() > 0
+            how = {"attention_mask": attention_mask, "past_key_values": past_key_values, "use_cache": use_cache}
+            output = super().forward(input_ids=input_ids, **how, **more)
+            output.logits = output.logits * (0.5 if goes_on else 1)
+            return output
+
+    plain, prompt = model("llama"), "the cat sat on the mat . he said yes . " + PROMPT
+    lm = Forgetful(plain.config).eval()
+    lm.load_state_dict(plain.state_dict())
+    how: dict[str, Any] = {"method": "occlusion", "replace": 9, "span": True, "scalar": "probability"}
+    one, other = (wf.explain(m, (prompt, ANSWER), processor=tokenizer(), **how) for m in (lm, plain))
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-2, atol=1e-3 * np.abs(other.scores).max())
+
+
+def test_an_answer_needs_logits_at_each_of_its_tokens() -> None:
+    with pytest.raises(NotOffered, match="Leave span out"):
+        wf.explain(LastForCausalLM(model("llama")), (PROMPT, ANSWER), processor=tokenizer(), span=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
@@ -237,6 +238,8 @@ def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:
     known_as = run.scalar if run.modality.opaque else "logit" if single else "probability"
     probability = scalar_of(logits, targets, known_as)
     stays = (logits.argmax(1) == target.index) if not single else (logits[:, 0] > 0) == (run.logits[row, 0] > 0)
+    if run.batch.answers:  # a log-probability says nothing about what else would have been said
+        stays = torch.full_like(probability, torch.nan)
     return [probability, scalar_of(logits, targets, "logit"), stays]
 
 

@@ -377,10 +377,8 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
         facts = batch.encodings[row] if batch.encodings else {}
         text, spans, begin = None, None, 0
         if facts.get("spans") is not None and facts.get("text") is not None:
-            text, ends = _decoded(modality, facts["text"], answer)
-            begin = len(facts["text"])
-            spans = [_chars(span) for span in facts["spans"][: len(prompt)]]
-            spans += [Chars(*pair) for pair in zip([begin, *ends], ends, strict=False)]
+            text, said = _decoded(modality, facts["text"], answer)
+            spans, begin = [_chars(span) for span in facts["spans"][: len(prompt)]] + said, len(facts["text"])
         exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin))
     return exchanges
 
@@ -414,15 +412,16 @@ def written_answer(modality: Any, batch: Batch) -> str:
     return str(modality._tokenizer().decode(exchange.answer, skip_special_tokens=True))
 
 
-def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[int]]:
-    """Prompt and answer as one text, and where in it each token of the answer ends.
+def _decoded(modality: Any, prompt: str, answer: list[int]) -> tuple[str, list[Chars]]:
+    """Prompt and answer as one text, and the characters of each token of the answer.
 
-    A character may be spread over several tokens: it belongs to the one that completes it.
+    A character that is spread over several tokens belongs to each of them, as tokenizers have it.
     """
     tokenizer = modality._tokenizer()
     so_far = [tokenizer.decode(answer[: count + 1], skip_special_tokens=False) for count in range(len(answer))]
-    ends = accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max)
-    return prompt + so_far[-1], list(ends)
+    whole = list(accumulate((len(prompt) + len(text.rstrip("\ufffd")) for text in so_far), max))
+    ends = [end + text.endswith("\ufffd") for end, text in zip(whole, so_far, strict=True)]
+    return prompt + so_far[-1], [Chars(*pair) for pair in zip([len(prompt), *whole], ends, strict=False)]
 
 
 def wanted_steps(modality: Any, answer: list[int], wanted: Any) -> list[int]:

@@ -40,7 +40,7 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
         return batch
     facts = known_about(modality.model)
     if "hides padding" not in facts:
-        one = batch.select([rows[0]])
+        one = replace(batch.select([rows[0]]), raw=())  # whatever of it is explained later
         output = Output(modality, one)  # before it is observed: it may have to try the model out
         record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == candidates.shape[1]]
@@ -60,7 +60,7 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     facts = known_about(modality.model)
     key = ("True hides", *doubtful)
     if key not in facts and rows:
-        one, keep_N = batch.select([rows[0]]), keep_BN[rows[0]]
+        one, keep_N = replace(batch.select([rows[0]]), raw=()), keep_BN[rows[0]]
         output = Output(modality, one)  # before it is observed: it may have to try the model out
         record = observe(partial(output.logits, one), Observe(1, module_names(modality.model)))
         maps = [site.attention_BHQK[0] for site in record.sites if site.attention_BHQK.shape[-1] == len(keep_N)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants
-from whyformer.errors import one_of
+from whyformer.errors import NotOffered, one_of
 from whyformer.files.paths import made_folder
 from whyformer.run import Run
 
@@ -89,7 +89,13 @@ class Game:
 
     def stays(self, present_MP: Array) -> Array:
         """(M,) 1 where the target is (still) the prediction."""
-        return self.ask(present_MP)[:, 2]
+        stays_M: Array = self.ask(present_MP)[:, 2]
+        if np.isnan(stays_M).any():
+            raise NotOffered(
+                "an answer that is explained as a whole is no decision that could flip: use metrics of its "
+                "log-probability (deletion, aopc), not positive_perturbation or negative_perturbation."
+            )
+        return stays_M
 
     def whole(self, value: str = "probability") -> float:
         return float(self.values(np.ones((1, self.parts), dtype=bool), value)[0])

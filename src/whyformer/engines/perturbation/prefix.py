@@ -58,8 +58,10 @@ class Prefix:
         if "goes on" not in known:
             whole = run.output.logits(batch.select([0])).float()
             run.setup_forwards += 1
+            # The probability of an answer may be as small as it likes.
+            least = 0 if batch.answers and run.scalar == "probability" else 1
             known["goes on"] = bool(
-                (whole - logits[:1].float()).abs().max() <= TOLERANCE * whole.abs().max().clamp(min=1)
+                (whole - logits[:1].float()).abs().max() <= TOLERANCE * whole.abs().max().clamp(min=least)
             )
             if not known["goes on"]:
                 self.offered = False
