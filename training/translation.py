@@ -202,7 +202,7 @@ def print_heads(model: nn.Module, tokenizer: Any, test: Sequence[Sentence]) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for the model, its tokenizer and sentences.txt")
-    parser.add_argument("--steps", type=int, default=1000, help="of 64 sentences each")
+    parser.add_argument("--steps", type=int, default=1000, help="of 32 sentences each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--heads", action="store_true", help="print what the heads do")
     arguments = parser.parse_args()

@@ -22,7 +22,7 @@ from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.language import shortened
+from whyformer.inputs.language import require_next_token, shortened
 from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
@@ -104,15 +104,15 @@ class Explainer(LoadedModel):
             how["units"] = units
         if not first_token:
             source.modality.first_token = False
-        if generate is not None or span or choices is not None:
-            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass)
-        elif one_pass:
-            how["decoding"] = Decoding(one_pass=True)
+        if generate is not None or span or choices is not None or one_pass:
+            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None
             try:
                 session = Session(self, source, target=target, scalar=scalar, **how)
+                if not first_token:
+                    require_next_token(session.modality, session.batch, "first_token=False is")
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
                         refuse_without_gradients(self.model, m.name)

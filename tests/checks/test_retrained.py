@@ -16,6 +16,7 @@ import whyformer as wf
 from tests.methods.properties import model_of
 from tests.models import CASES
 from tests.support import folders
+from tests.support.threads import beside_another_thread
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
 from whyformer.checks.twins import Examples, Reader, Said, adversarial, guided, ready, twin_of
 from whyformer.cli.main import app
@@ -119,7 +120,8 @@ def test_the_model_is_left_as_it_is(finder: Finder) -> None:
     before = {name: p.clone() for name, p in finder.state_dict().items()}
     random = torch.get_rng_state()
     how = HOW | {"epochs": 1, "guide_epochs": 1}
-    results = [wf.retrained_attention(finder, (x,), labels, **how) for _ in range(2)]
+    with beside_another_thread():
+        results = [wf.retrained_attention(finder, (x,), labels, **how) for _ in range(2)]
     assert all(torch.equal(before[name], p) for name, p in finder.state_dict().items())
     assert finder.training and not finder.key.weight.requires_grad and finder.query.weight.requires_grad
     assert torch.equal(random, torch.get_rng_state())
@@ -236,6 +238,7 @@ def test_special_tokens_get_nothing(tokenizer: Any) -> None:
         ({"labels": [1] * 20}, "all labels are 1"),
         ({"labels": [0, 7] * 10}, "labels: .*7"),
         ({"labels": ["yes", "no"] * 10}, "labels: .*yes"),
+        ({"labels": [0, None] * 10}, "labels\\[1\\] is None"),
         ({"inputs": marked(4)[0], "labels": [0, 1, 0, 1]}, "too few"),
         ({"validation": (marked(4)[0], [0])}, "1 labels for 4 inputs"),
         ({"validation": 0.0}, "validation"),
@@ -250,6 +253,13 @@ def test_what_cannot_be_trained_on_is_refused_at_once(finder: Finder, change: di
     x, labels = marked(20)
     with pytest.raises(BadInput, match=says):
         wf.retrained_attention(finder, **({"inputs": x, "labels": labels} | change))
+
+
+def test_a_single_text_is_no_validation(tokenizer: Any) -> None:
+    with pytest.raises(BadInput, match="validation holds a single input"):
+        wf.retrained_attention(
+            folders.bert(), ["a good film", "so bad"] * 5, [1, 0] * 5, processor=tokenizer, validation=("good", 1)
+        )
 
 
 @pytest.mark.parametrize("name", ["bart", "swin"])

@@ -13,6 +13,7 @@ from torch import nn
 
 import whyformer as wf
 from tests.support.language import FAMILIES, model, tokenizer
+from tests.support.threads import beside_another_thread
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.batch import Decoding
 
@@ -137,6 +138,17 @@ def test_what_the_model_writes(family: str) -> None:
     assert said.matrix.shape == (len(expected), 5 + len(expected) - 1)
     assert np.isnan(said.matrix[0, 5:]).all() and not np.isnan(said.matrix[-1]).any()
     assert set(said.units.role or ()) == ({"prompt", "answer"} if len(expected) > 1 else {"prompt"})
+
+
+def test_an_answer_is_drawn_by_the_seed_and_by_nothing_else() -> None:
+    drawn = {"do_sample": True, "max_new_tokens": 12, "min_new_tokens": 12}
+    before, texts = torch.get_rng_state(), []
+    with beside_another_thread():
+        for seed in (0, 0, 1):
+            how: dict[str, Any] = {"generate": drawn, "span": True, "method": "random", "seed": seed}
+            texts.append(wf.explain(model("llama"), PROMPT, processor=tokenizer(), **how).target.label)
+    assert torch.equal(before, torch.get_rng_state())
+    assert texts[0] == texts[1] != texts[2]
 
 
 def test_prompts_beside_each_other_are_as_alone() -> None:
@@ -303,6 +315,15 @@ def test_a_generation_is_saved_and_listed(tmp_path: Path) -> None:
         ((PROMPT, ANSWER), {"span": True, "target": "paris"}, "leave target out"),
         ((PROMPT, ANSWER), {"span": (90, 99)}, "characters"),
         ([{"role": "user", "content": 3}], {}, "strings"),
+        ("the cat", {"generate": {"max_new_tokens": 0}}, "max_new_tokens.*whole number from 1"),
+        ("the cat", {"generate": {"max_new_tokens": True}}, "max_new_tokens.*whole number from 1"),
+        ("the cat", {"generate": {"nonsense": 1}}, "generate raised ValueError.*settings that it takes"),
+        ("the cat", {"generate": {"max_new_tokens": 2, "num_beams": 0}}, "generate raised ZeroDivisionError"),
+        ("the cat", {"generate": {"attention_mask": 3}}, "Leave 'attention_mask' out"),
+        ((PROMPT, ANSWER), {"generate": 2}, "the answer came with the prompt"),
+        ((PROMPT, ANSWER), {"choices": ["yes", "no"]}, "choices asks for the next token"),
+        ("the cat", {"choices": ["yes", "no"], "generate": 2}, "choices asks for the next token"),
+        ("the cat", {"target": ("the dog ran", "the dog ran")}, "the same answer"),
     ],
 )
 def test_what_cannot_be_asked(inputs: Any, how: dict[str, Any], message: str) -> None:
@@ -314,7 +335,7 @@ def test_wishes_for_language_models_are_refused_elsewhere(tmp_path: Path) -> Non
     from tests.support import folders
 
     tok = folders.tokenizer(tmp_path)
-    for how in ({"generate": 3}, {"span": True}, {"choices": ["good"]}):
+    for how in ({"generate": 3}, {"span": True}, {"choices": ["good"]}, {"one_pass": True}, {"first_token": False}):
         with pytest.raises(NotOffered, match="next token"):
             wf.explain(folders.bert(), "the movie was good", processor=tok, **how)
     by_word = wf.explain(folders.bert(), "the movie was boring", processor=tok, units="word")

@@ -121,6 +121,7 @@ def test_through_the_chat_template() -> None:
         ({"a": 3}, {}, "is no text|documents"),
         (["The cat ."], {"answer": "  "}, "no sentence"),
         (["The cat ."], {"method": "generic"}, "generic_attention"),
+        (["The cat ."], {"method": ""}, "unknown method"),
     ],
 )
 def test_what_cannot_be_cited(documents: Any, how: dict[str, Any], message: str) -> None:

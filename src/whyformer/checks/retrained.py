@@ -315,6 +315,8 @@ def _examples(
         raise BadInput(f"all labels are {known[0]!r}: there is nothing to learn. Give examples of two classes or more.")
     if isinstance(validation, tuple):
         more = loaded.source(validation[0])
+        if more.single:
+            raise BadInput("validation holds a single input: give a list of them, with a label for each.")
         others = checked_labels(validation[1], more.size)
         rows = list(range(source.size + more.size))
         both, train_rows, held_rows = (inputs, validation[0]), rows[: source.size], rows[source.size :]

@@ -24,6 +24,7 @@ from whyformer.checks.distances import probabilities
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.heads.importance_kinds import label_indices, loss_of
 from whyformer.inputs.base import Batch
+from whyformer.loan.turns import Draws
 from whyformer.run import Run
 from whyformer.session import LoadedModel, Session
 
@@ -171,14 +172,16 @@ def twin_of(loaded: LoadedModel) -> LoadedModel:
 @contextmanager
 def ready(twin: LoadedModel, seed: int, start: str, moved: bool = False) -> Iterator[list[nn.Parameter]]:
     """The twin's weights, ready to be trained: as they are, or drawn anew. moved: beside them, by a little noise."""
-    with twin.borrowed(), torch.random.fork_rng():  # whoever else draws goes on where they were
-        torch.manual_seed(seed)
-        if start == "fresh":
-            _draw(twin.model)
+    with twin.borrowed():
         parameters = [p for p in twin.model.parameters() if p.is_floating_point()]
+        with Draws({}, seed):
+            if start == "fresh":
+                _draw(twin.model)
+            elif moved:
+                for parameter in parameters:
+                    if parameter.numel() > 1:
+                        parameter.data += NOISE * parameter.data.std() * torch.randn_like(parameter)
         for parameter in parameters:
-            if moved and start != "fresh" and parameter.numel() > 1:
-                parameter.data += NOISE * parameter.data.std() * torch.randn_like(parameter)
             parameter.requires_grad_()
         yield parameters
 

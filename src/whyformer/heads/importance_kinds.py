@@ -36,6 +36,8 @@ def checked_labels(labels: Any, size: int) -> list[Any]:
     label_list = list(listed)
     if len(label_list) != size:
         raise BadInput(f"{len(label_list)} labels for {size} inputs: give one label per input.")
+    if None in label_list:
+        raise BadInput(f"labels[{label_list.index(None)}] is None: give every input its class, by name or number.")
     return label_list
 
 

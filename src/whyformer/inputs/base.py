@@ -115,8 +115,8 @@ class Modality(ABC):
         """Take what a language model is asked for, and what is scored as one."""
         if decoding:
             raise NotOffered(
-                f"generate, span and choices are for language models that read text, and {type(self.model).__name__} "
-                "was taken for none. Leave them out."
+                "generate, span, choices and one_pass are for language models that read text, and "
+                f"{type(self.model).__name__} was taken for none. Leave them out."
             )
         self.segments = segments
 

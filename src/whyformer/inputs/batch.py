@@ -22,16 +22,17 @@ class Decoding:
 
     generate: tokens that the model writes, or what ``model.generate`` is told. span: the answer as a whole, or a range
     of its characters, in place of one explanation per token. choices: what the next token is chosen among. one_pass:
-    tokens share one gradient.
+    tokens share one gradient. seed: of an answer that is drawn.
     """
 
     generate: int | Mapping[str, Any] | None = None
     span: bool | tuple[int, int] = False
     choices: tuple[str, ...] = ()
     one_pass: bool = False
+    seed: int = field(default=0, compare=False)
 
     def __bool__(self) -> bool:
-        return self.generate is not None or bool(self.span) or bool(self.choices)
+        return self.generate is not None or bool(self.span) or bool(self.choices) or self.one_pass
 
 
 PLAIN = Decoding()

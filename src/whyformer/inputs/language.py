@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about
-from whyformer.errors import BadInput, NotOffered, TooLong
+from whyformer.errors import BadInput, ModelFailed, NotOffered, TooLong, WhyformerError, not_allowed, shown
 from whyformer.inputs.base import Modality
-from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import task_of
 from whyformer.inputs.segments import spans_of
+from whyformer.loan.turns import Draws
+from whyformer.parameters import NOT_ALLOWED, Count, domain_of
 from whyformer.targets import logits_of
 from whyformer.types import Target
 
@@ -41,6 +43,15 @@ def is_causal(modality: Modality, batch: Batch) -> bool:
     if "causal" not in known:
         known["causal"] = _ignores_later_tokens(modality, batch)
     return bool(known["causal"])
+
+
+def require_next_token(modality: Modality, batch: Batch, wishes: str) -> None:
+    """Refuse what only a model that writes the next token can be asked for."""
+    if not is_causal(modality, batch):
+        raise NotOffered(
+            f"{wishes} for models that write the next token, and {type(modality.model).__name__} does not: leave that "
+            "out."
+        )
 
 
 @torch.no_grad()
@@ -168,6 +179,14 @@ def spans_without(
 # Answers
 
 ANSWER = "answer"  # the role of what was said
+OURS = {
+    "inputs",
+    "input_ids",
+    "inputs_embeds",
+    "attention_mask",
+    "return_dict_in_generate",
+    "num_return_sequences",
+}  # of model.generate: they follow from the inputs
 
 
 @dataclass(frozen=True)
@@ -201,6 +220,19 @@ class Chars(NamedTuple):
 
 def has_answers(batch: Batch) -> bool:
     return any(isinstance(text, tuple) for text in batch.raw)
+
+
+def require_one_wish(decoding: Decoding, answers: bool) -> None:
+    """Refuse wishes of which one would be left unheard."""
+    if decoding.generate is not None and answers:
+        raise BadInput("the answer came with the prompt: leave generate out, or give the prompt without an answer.")
+    if decoding.choices and (answers or decoding.span or decoding.generate is not None):
+        raise BadInput(
+            "choices asks for the next token after a prompt: leave generate and span out, and give no answer. Two "
+            "answers are compared by target=(one, other)."
+        )
+    if decoding.span and decoding.generate is None and not answers:
+        raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
 
 
 def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
@@ -387,19 +419,28 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     """What the model writes: its own choice at every step, unless ``generate`` tells it otherwise."""
     wish = modality.decoding.generate
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
-    ids = modality.move(torch.tensor([prompt]))
-    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
-    if taken := sorted(told.keys() & {*ours, "inputs", "num_return_sequences"}):
-        raise BadInput(f"generate={wish!r}: one answer to the prompt is written, so leave {', '.join(taken)} out.")
-    for name, before in (("max_new_tokens", 0), ("max_length", len(prompt))):
-        if isinstance(told.get(name), int):
-            _require_room(modality, prompt, told[name] - before)
+    for name in OURS & told.keys():
+        raise BadInput(f"generate={{{name!r}: …}}: that follows from the inputs. Leave {name!r} out.")
+    if "max_new_tokens" in told:
+        tokens = domain_of(Count)
+        if tokens.take(told["max_new_tokens"]) is NOT_ALLOWED:
+            raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
+        _require_room(modality, prompt, int(told["max_new_tokens"]))
+    if isinstance(told.get("max_length"), int):
+        _require_room(modality, prompt, told["max_length"] - len(prompt))
     told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
+    ids = modality.move(torch.tensor([prompt]))
+    told |= {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
     try:
-        with torch.no_grad():
-            written = modality.model.generate(**ours, **told)
-    except (TypeError, ValueError) as error:
-        raise BadInput(f"generate={wish!r}: the model's generate() refused this: {error}") from error
+        with torch.no_grad(), Draws({}, modality.decoding.seed):
+            written = modality.model.generate(**told)
+    except (WhyformerError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = f"{type(modality.model).__name__}.generate raised {type(error).__name__}: {str(error).rstrip('.')}"
+        if isinstance(wish, Mapping):
+            raise BadInput(f"generate={shown(wish)}: {said}. Give it settings that it takes, or a number.") from error
+        raise ModelFailed(f"{said}. Write the answer yourself, and give (prompt, answer).") from error
     answer = [int(i) for i in written[0, len(prompt) :]]
     if not answer:
         raise BadInput("the model wrote nothing: generate= asks for at least one new token.")

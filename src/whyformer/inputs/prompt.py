@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, ModelFailed, NonFinite, NotOffered, WhyformerError, shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Decoding, Raw
+from whyformer.inputs.language import require_one_wish
 from whyformer.inputs.segments import Span, spans_of
 from whyformer.types import Target, Units
 
@@ -192,6 +193,8 @@ class PromptInput(Modality):
                 "choices, a range as span, and settings for generate are for models at hand. Here the answer is "
                 "explained as a whole: give it, (prompt, answer), or generate= a number of tokens."
             )
+        if decoding.one_pass:
+            raise NotOffered("one_pass shares gradients, and a model that is only asked has none: leave it out.")
         self.decoding = decoding
         self.size = "word" if isinstance(segments, str) and segments == "token" else segments  # there is no tokenizer
 
@@ -213,6 +216,8 @@ class PromptInput(Modality):
     def _prompt(self, pair: Raw) -> Prompt:
         if isinstance(pair, str) and self.decoding.generate is not None:
             pair = pair, self._generated(pair, self.decoding.generate)
+        elif self.decoding.generate is not None:
+            require_one_wish(self.decoding, answers=True)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadInput(
                 f"the input is {shown(pair)}, and a model that is asked from outside takes (prompt, answer), two "

@@ -24,6 +24,8 @@ from whyformer.inputs.language import (
     has_answers,
     is_causal,
     kept_logits,
+    require_next_token,
+    require_one_wish,
     spans_without,
     without_tokens,
 )
@@ -126,16 +128,11 @@ class TextInput(Modality):
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if self.decoding is PLAIN and not (batch.raw and has_answers(batch) and not self.compares):
             return batch, target
-        causal = is_causal(self, batch)
-        if self.decoding and not causal:
-            raise NotOffered(
-                f"generate, span and choices are for models that write the next token, and {type(self.model).__name__} "
-                "does not. Leave them out."
-            )
-        if self.decoding.span and self.decoding.generate is None and not has_answers(batch):
-            raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
-        prompted = causal and (has_answers(batch) or self.decoding.generate is not None)
-        return answered(self, batch, target) if prompted else (batch, target)
+        if self.decoding:
+            require_next_token(self, batch, "generate, span, choices and one_pass are")
+            require_one_wish(self.decoding, has_answers(batch))
+        prompted = has_answers(batch) or self.decoding.generate is not None
+        return answered(self, batch, target) if prompted and is_causal(self, batch) else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
         if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):

@@ -182,7 +182,8 @@ def cite(
     The ``top`` of them, and every document, are then left out in turn: drops are what that does to the log-probability.
     """
     names, texts = _documents(documents)
-    get_method(method or METHOD).checked(options)
+    method = METHOD if method is None else method
+    get_method(method).checked(options)
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
     prompt, places = _prompt(explainer, question, names, texts)
     if answer is None:
@@ -199,9 +200,7 @@ def cite(
     document_drops, values = np.zeros((len(spans), len(texts))), np.zeros(len(spans))
     costs: list[Cost] = []
     for number, span in enumerate(tracker(progress)(spans, "citing")):
-        why = explainer.explain([(prompt, answer)], method=method or METHOD, span=span, units=ranges, **how, **options)[
-            0
-        ]
+        why = explainer.explain([(prompt, answer)], method=method, span=span, units=ranges, **how, **options)[0]
         scores[number], values[number] = why.scores, why.value
         best = np.argsort(-scores[number], kind="stable")[:top]
         away: dict[str, Any] = {"method": "occlusion", "replace": "delete", "span": span, **how}
@@ -223,7 +222,7 @@ def cite(
         drops=drops,
         document_scores=document_scores,
         document_drops=document_drops,
-        method=method or METHOD,
+        method=method,
         model=type(explainer.model).__name__,
         top=top,
         cost=Cost(

@@ -33,6 +33,8 @@ def contrast(explainer: Explainer, source: Source, target: tuple[str, str], meth
     """One Explanation per prompt (a dict of them by method for several): why the first answer, not the second."""
     if any(not isinstance(prompt, str) for prompt in source.raw):
         raise BadInput("target=(one answer, another) is asked of a prompt: give the prompt alone, without an answer.")
+    if target[0] == target[1]:
+        raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both are the same answer. Name two that differ.")
     if how.get("generate") is not None or how.get("choices") is not None:
         raise BadInput("target=(one answer, another) names both answers: leave generate and choices out.")
     if how.pop("span") not in (True, False):

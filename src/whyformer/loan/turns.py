@@ -154,7 +154,7 @@ def free_in_child() -> None:
 
 
 class Draws(TorchDispatchMode):
-    """Inside ``with``, a pass: whatever this thread draws comes from generators of its own, which begin at seed 0.
+    """Inside ``with``, a pass: whatever this thread draws comes from generators of its own, which begin at a seed.
 
     torch has one generator per device for all threads. Kernels that can be given no other (fused dropout) have theirs
     in it for the moment. Whether the model draws at all is noted in ``facts``.
@@ -162,9 +162,9 @@ class Draws(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, facts: MutableMapping[Any, Any]) -> None:
+    def __init__(self, facts: MutableMapping[Any, Any], seed: int = 0) -> None:
         super().__init__()
-        self.facts, self.drew = facts, False
+        self.facts, self.seed, self.drew = facts, seed, False
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
@@ -190,7 +190,7 @@ class Draws(TorchDispatchMode):
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(0)
+            self._generators[device] = torch.Generator(device).manual_seed(self.seed)
         draw, numbers = _with_generator(func), self._generators[device]
         before = numbers.get_state()
         try:
