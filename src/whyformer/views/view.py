@@ -539,9 +539,12 @@ def outshining(explanation: Explanation) -> int | None:
 
     What a position gives itself is 1 and more by construction in methods that follow attention.
     """
-    at, plain = position_read(explanation), plain_units(explanation.units)
-    others = [float(explanation.scores[i]) for i in plain if i not in (at, first_token(explanation))]
-    if explanation.signed or at is None or at not in plain or not others:
+    at = None if explanation.signed else position_read(explanation)
+    if at is None:
+        return None
+    plain, first = plain_units(explanation.units), first_token(explanation)
+    others = [float(explanation.scores[i]) for i in plain if i not in (at, first)]
+    if at not in plain or not others:
         return None
     return at if float(explanation.scores[at]) > OUTSHINES * max(others) else None
 
