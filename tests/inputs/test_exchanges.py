@@ -86,6 +86,10 @@ def test_a_position_says_which_of_several_tokens() -> None:
     rather = wf.explain(lm, pair, processor=tokenizer(), target=wf.Target(the, versus=cat))
     logits = lm(input_ids=torch.tensor([ids(PROMPT)])).logits[0, -1]
     assert rather.value == pytest.approx((logits[the] - logits[cat]).item(), abs=1e-5)
+    both = wf.explain(lm, [pair, pair], processor=tokenizer(), target=[None, None], method="raw_attention")
+    assert [len(said) for said in both] == [4, 4]
+    with pytest.raises(BadInput, match="every answer, or of none"):
+        wf.explain(lm, [pair, pair], processor=tokenizer(), target=["dog", None])
     with pytest.raises(BadInput, match="no such token"):
         wf.explain(lm, pair, processor=tokenizer(), target=wf.Target(the, position=5))
 
@@ -236,7 +240,7 @@ def test_a_model_that_goes_on_otherwise_is_read_as_a_whole() -> None:
     plain, prompt = model("llama"), "the cat sat on the mat . he said yes . " + PROMPT
     lm = Forgetful(plain.config).eval()
     lm.load_state_dict(plain.state_dict())
-    how: dict[str, Any] = {"method": "occlusion", "replace": 9, "span": True, "scalar": "probability"}
+    how: dict[str, Any] = {"method": "occlusion", "replace": 9, "span": True, "scalar": "probability", "batch_size": 4}
     one, other = (wf.explain(m, (prompt, ANSWER), processor=tokenizer(), **how) for m in (lm, plain))
     np.testing.assert_allclose(one.scores, other.scores, rtol=1e-2, atol=1e-3 * np.abs(other.scores).max())
 

@@ -134,3 +134,14 @@ def test_a_model_that_does_not_write(tmp_path: Path) -> None:
 
     with pytest.raises(NotOffered, match="next token"):
         wf.cite(folders.bert(), "who", ["the movie ."], processor=folders.tokenizer(tmp_path))
+
+
+def test_spaces_around_question_and_answer() -> None:
+    """A template may strip the one, and sentences are counted from the beginning of the other."""
+    tok = copy.deepcopy(tokenizer())
+    tok.chat_template = "{% for m in messages %}{{ m['content'] | trim }}\nAnswer:{% endfor %}"
+    lm, answer = model("llama"), "\n " + ANSWER
+    spaced = wf.cite(lm, QUESTION + " \n", DOCUMENTS, processor=tok, answer=answer, method="raw_attention", top=1)
+    assert [answer[a:b] for a, b in spaced.spans] == ["The dog ran home .", "It was red ."]
+    for (start, end), value in zip(spaced.spans, spaced.log_probabilities, strict=True):
+        assert value == pytest.approx(log_probability(lm, prompt_without(), answer, start, end), rel=1e-4)

@@ -243,6 +243,10 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     decoding = modality.decoding
     if has_answers(batch) and not all(isinstance(text, tuple) for text in batch.raw):
         raise BadInput("give an answer with every prompt, or with none of them.")
+    if isinstance(target, list) and None in target:
+        if any(aim is not None for aim in target):
+            raise BadInput("target=[…]: name a token of every answer, or of none of them, which explains all tokens.")
+        target = None
     if decoding.choices:
         raise BadInput("choices= is what comes after a prompt: leave out the answer, generate and span.")
     exchanges = _given_exchanges(modality, batch) if has_answers(batch) else _generated_exchanges(modality, batch)

@@ -270,7 +270,7 @@ def _prompt(
         marks.append((len(content), len(content) + len(heading), len(content) + len(heading) + len(text)))
         content += heading + text + "\n\n"
     asked = len(content)
-    content += f"Question: {question}"
+    content += f"Question: {question.strip()}"  # many templates strip what they are given
     tokenizer = getattr(explainer.processor, "tokenizer", explainer.processor)
     if getattr(tokenizer, "chat_template", None):
         prompt = prompt_of([{"role": "user", "content": content}], tokenizer)
