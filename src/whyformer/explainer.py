@@ -20,9 +20,9 @@ from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.base import Source
-from whyformer.inputs.batch import Continuation, Decoding
+from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.inputs.language import require_next_token
+from whyformer.inputs.language import require_next_token, shortened
 from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
@@ -93,8 +93,9 @@ class Explainer(LoadedModel):
         if type(target) is tuple and self._is_contrast(source, target):
             from whyformer.language.contrast import contrast
 
-            wishes = {"units": units, "generate": generate, "choices": choices, "first_token": first_token}
+            wishes = {"units": units, "generate": generate, "span": span, "choices": choices}
             how_run = {"scalar": scalar, "seed": seed, "batch_size": batch_size, "progress": progress}
+            how_run["first_token"] = first_token
             return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
@@ -251,8 +252,7 @@ def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Ge
     if not said or facts.get("spans") is None:
         return Generation(tuple(explanations), answer, ((0, count),))
     ends = [span[1] for span in facts["spans"][len(facts["ids"]) - count + 1 :]]
-    begin = len(facts["text"]) if not ends else facts["spans"][-len(ends)][0]
-    return Generation(tuple(explanations), answer, token_sentences(said, [end - begin for end in ends]))
+    return Generation(tuple(explanations), answer, token_sentences(said, [end - facts["begin"] for end in ends]))
 
 
 def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -280,7 +280,8 @@ def _of_run(
     for m in chosen:
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked = {}
-        if run.batch.trunks and run.batch.size > 1 and _reads_rows(run, m, settings[m.name]):
+        several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
+        if run.batch.trunks and several and _reads_rows(run, m, settings[m.name]):
             attribution = _by_rows(session, run, m, settings[m.name])
         else:
             attribution = m.run(run, **settings[m.name])
@@ -309,13 +310,11 @@ def _reads_rows(run: Run, m: Method, options: dict[str, Any]) -> bool:
 
 def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
     """Tokens of one answer explained by the rows of one map, in which they are said."""
-    whole, keep_BN = run.together.shared, run.batch.keep_BN
-    assert whole is not None and keep_BN is not None
+    keep_BN, shared = run.batch.keep_BN, bool(m.needs & {"attention_gradients"})
+    assert keep_BN is not None
     rows = keep_BN.sum(1) - 1
-    shared = bool(m.needs & {"attention_gradients"})
-    if shared:
-        tokens = tuple(target.index for target in run.targets)
-        whole = replace(whole, answers=(Continuation(tokens, int(rows[0])),))
+    whole = _whole_answer(session, run.batch.trunks[0]) if shared else run.together.shared
+    assert whole is not None
     one = session.run_of(whole, "log_probability" if shared else None)
     attribution = m.run(one, **options)
     run.forwards_B += one.forwards_B[0] / run.batch.size
@@ -324,9 +323,19 @@ def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> 
     matrix = attribution.matrix_BQK
     if not isinstance(matrix, Tensor) or matrix.shape[1] != matrix.shape[2]:
         raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
-    scores_BN = matrix[0, rows.to(matrix.device)] * run.keep_BN
+    scores_BN = matrix[0, rows.to(matrix.device), : run.keep_BN.shape[1]] * run.keep_BN
     doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
     return Attribution(scores_BN, checks={}, warnings=doubts, signed=attribution.signed, used=attribution.used)
+
+
+def _whole_answer(session: Session, text: int) -> Batch:
+    """The longest row of one text with all that is said in it, also where a batch holds a part of its tokens."""
+    batch = session.batch
+    rows = [row for row, trunk in enumerate(batch.trunks) if trunk == text]
+    assert batch.keep_BN is not None
+    start = int(batch.keep_BN[rows[0]].sum()) - 1
+    answer = Continuation(tuple(session.target[row] for row in rows), start)
+    return replace(shortened(batch.select(rows[-1:])), answers=(answer,))
 
 
 ONE_GRADIENT = (
@@ -351,6 +360,8 @@ def explanations(
     predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
     output = run.output
     names = [output.name(i) if output.speaks else output.labels.get(i, "") for i in predictions]
+    if run.batch.answers:  # of an answer as a whole nothing else is said
+        names = [target.label for target in run.targets]
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]

@@ -19,6 +19,8 @@ from whyformer.inputs.language import has_answers, is_causal, places, says_token
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
 
+COSINE = "scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here."
+
 
 class Output:
     """Runs a model for the logits that matter, and no others: a language model's are computed at one position."""
@@ -54,6 +56,8 @@ class Output:
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()
         if self.causal:
+            if scalar == "cosine":
+                raise NotOffered(COSINE)
             self._require_text(batch)
             assert batch.keep_BN is not None
             if modality.decoding.choices:
@@ -98,7 +102,7 @@ class Output:
     def _row_per_input(self, output: Any, batch: Batch) -> Tensor:
         """(B, C) of an output that no modality reads in a way of its own."""
         if self.scalar == "cosine":
-            raise NotOffered("scalar='cosine' is for models that compare two inputs (CLIP, SigLIP): use 'logit' here.")
+            raise NotOffered(COSINE)
         if isinstance(output, Mapping) and {"start_logits", "end_logits"} <= set(output):
             raise NotOffered(
                 "a model that finds an answer in a text gives a start and an end to every token. "
@@ -260,6 +264,12 @@ def choice_tokens(modality: Any, choices: Sequence[str]) -> tuple[list[int], tup
     if not all(spelled):
         raise BadInput(f"choices={tuple(choices)!r}: each needs at least one token.")
     first = [int(ids[0]) for ids in spelled]
+    for choice, token in zip(choices, first, strict=True):
+        if token == getattr(tokenizer, "unk_token_id", None) and not choice.startswith(tokenizer.unk_token):
+            raise BadInput(
+                f"choices={tuple(choices)!r}: this tokenizer has no token for {choice!r}, the next token is "
+                "one of the vocabulary."
+            )
     if len(set(first)) < len(first):
         raise BadInput(
             f"choices={tuple(choices)!r} begin with the same token, so the next token does not decide between them. "

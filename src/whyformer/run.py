@@ -224,7 +224,8 @@ class Run:
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:
         """Per input, units that are scored as one, and what they are then; empty where each stands for itself."""
-        divided = [self.modality.divided(units) for units in self.units]
+        facts: tuple[Any, ...] = self.batch.encodings or ({},) * len(self.units)
+        divided = [self.modality.divided(units, known) for units, known in zip(self.units, facts, strict=True)]
         return [segments for segments in divided if segments is not None]
 
     @cached_property
@@ -306,7 +307,7 @@ class Run:
 
     def require_apart(self, batch: Batch, logits: Tensor) -> None:
         """Refuse rows that change each other's answers, tried once per model; those of a table may (SAINT)."""
-        if not (batch.reference_rows or self.modality.mixes_rows):
+        if not (batch.reference_rows or self.modality.mixes_rows or self.modality.opaque):
             self.setup_forwards += require_apart(self.modality.model, logits, self._part_of(batch))
 
     def _part_of(self, batch: Batch) -> Callable[[slice], Tensor]:

@@ -174,7 +174,7 @@ class Session:
 
     def studied(self, batch: Batch) -> Study:
         """What is known for one of the inputs that differ in form."""
-        study, new = study_of(self.modality, batch)
+        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
         self.setup_forwards = study.forwards if new else 0
         return study
 

@@ -21,6 +21,7 @@ NOT_RUN = {"README.md": 1}  # how many blocks of a page are marked so; a new one
 WRITES = {  # what running a page leaves behind; all others leave nothing
     "README.md": {"why.html"},
     "docs/guide/checks.md": {"check.html", "why.html"},
+    "docs/guide/citations.md": {"citations.html"},
     "docs/guide/concepts.md": {"concepts.png", "zebra.png"},
     "docs/guide/heads.md": {"heads.png", "heads.json", "curve.png"},
     "docs/guide/language_models.md": {"answer.html", "answer.png"},
@@ -86,6 +87,7 @@ def warnings_of_the_check_up(printed: str, folder: Path) -> None:
 
 
 SHOWS: dict[str, Callable[[str, Path], None]] = {
+    "docs/guide/citations.md": says("She liked tea . (True|False)"),
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),
     "docs/guide/gradsam_vs_shap.md": says(r"'\[CLS\]'"),

@@ -136,6 +136,8 @@ def test_a_variant_is_run_once_and_in_full_batches() -> None:
     calls: list[int] = []
     handle = model.register_forward_hook(lambda m, a, out: calls.append(len(out.logits)))
     try:
+        with games_of(wf.Explainer(model, tokenizer), [TEXTS[0]]) as games:
+            games.game(0).drops()  # whether inputs change each other's answers is tried once per model
         with games_of(wf.Explainer(model, tokenizer), [TEXTS[0]], batch_size=4) as games:
             game = games.game(0)
             before = len(calls)

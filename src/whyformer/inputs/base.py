@@ -120,8 +120,11 @@ class Modality(ABC):
             )
         self.segments = segments
 
-    def divided(self, units: Units) -> tuple[list[list[int]], Units] | None:
-        """Units that are scored as one, and what they are then; None where each stands for itself."""
+    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+        """Units that are scored as one, and what they are then; None where each stands for itself.
+
+        facts: what is known about the input besides them.
+        """
         if self.segments == "token":
             return None
         raise NotOffered(f"units={self.segments!r} divides a text, and this input is none. Leave units out.")

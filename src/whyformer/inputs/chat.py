@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.segments import Span
 
 TEMPLATE = "template"  # what stands around the messages: it has a role of its own, so that nothing is hidden
+MARK = "\ue000"  # for private use: no text has it
 Part = tuple[int, int, str]  # first character, the one after the last, and whose they are
 
 
@@ -54,12 +56,40 @@ def prompt_of(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> PromptTe
         text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
     except Exception as error:  # templates are programs: they refuse orders of roles that they do not know
         raise BadInput(f"the tokenizer's chat template refused these messages: {error}") from error
-    prompt = PromptText(text, _parts(text, asked))
+    prompt = PromptText(text, _parts(text, asked, tokenizer))
     return (prompt, str(messages[-1]["content"])) if answered else prompt
 
 
-def _parts(text: str, messages: Sequence[Mapping[str, Any]]) -> list[Part]:
+def _parts(text: str, messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> list[Part]:
     """Where in the text each message stands. A template may strip them, and put something before the first."""
+    marked = [{**m, "content": f"{MARK}{number}{MARK}"} for number, m in enumerate(messages)]
+    try:
+        frame = tokenizer.apply_chat_template(marked, tokenize=False, add_generation_prompt=True)
+    except Exception:  # a template that reads what is said
+        frame = ""
+    return _between(text, frame, messages) or _in_order(text, messages)
+
+
+def _between(text: str, frame: str, messages: Sequence[Mapping[str, Any]]) -> list[Part] | None:
+    """By what the template puts around messages, tried out with marks for them: a short one may stand in that, too."""
+    before, *rest = re.split(f"{MARK}([0-9]+){MARK}", frame)
+    parts, start = [], len(before)
+    for number, after in zip(rest[::2], rest[1::2], strict=True):
+        message = messages[int(number)]
+        content = str(message["content"])
+        spellings = (content, content.strip(), content.lstrip(), content.rstrip())
+        said = next((s for s in spellings if text.startswith(s + after, start)), None)
+        if said is None:
+            return None
+        if said.strip():
+            place = start + len(said) - len(said.lstrip())
+            parts.append((place, place + len(said.strip()), str(message["role"])))
+        start += len(said) + len(after)
+    return parts if text.startswith(before) and start == len(text) else None
+
+
+def _in_order(text: str, messages: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """By their words, each after the one before it."""
     parts, start = [], 0
     for message in messages:
         content = str(message["content"]).strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -179,7 +179,6 @@ def spans_without(
 # Answers
 
 ANSWER = "answer"  # the role of what was said
-OURS = {"inputs", "input_ids", "inputs_embeds", "attention_mask", "return_dict_in_generate"}  # of model.generate
 
 
 @dataclass(frozen=True)
@@ -191,13 +190,14 @@ class Exchange:
     text: str | None = None
     spans: list[Chars] | None = None
     role: list[str] | None = None
+    begin: int = 0  # where in the text the answer begins: its first token may leave out a space
 
     def facts(self, length: int) -> dict[str, Any]:
         """What is known about the first tokens."""
         facts: dict[str, Any] = {"ids": (self.prompt + self.answer)[:length]}
         if self.text is not None and self.spans is not None:
             facts |= {"spans": self.spans[:length], "text": self.text[: max(s.end for s in self.spans[:length])]}
-            facts["said"] = self.text[self.spans[len(self.prompt)].start :]
+            facts |= {"said": self.text[self.begin :], "begin": self.begin, "whole": self.text}
         if self.role is not None:
             facts["role"] = self.role[:length]
         return facts
@@ -219,10 +219,7 @@ def require_one_wish(decoding: Decoding, answers: bool) -> None:
     if decoding.generate is not None and answers:
         raise BadInput("the answer came with the prompt: leave generate out, or give the prompt without an answer.")
     if decoding.choices and (answers or decoding.span or decoding.generate is not None):
-        raise BadInput(
-            "choices asks for the next token after a prompt: leave generate and span out, and give no answer. Two "
-            "answers are compared by target=(one, other)."
-        )
+        raise BadInput("choices= is what comes after a prompt: leave out the answer, generate and span.")
     if decoding.span and decoding.generate is None and not answers:
         raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
 
@@ -246,19 +243,17 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
             spoken.append(_continuation(modality, exchange, decoding.span))
             steps = [spoken[-1].start + len(spoken[-1].tokens) - len(exchange.prompt)]
         else:
-            steps = wanted_steps(modality, exchange.answer, wanted)
+            steps = _steps(modality, exchange, wanted)
         for step in steps:
             rows.append(row)
             lengths.append(len(exchange.prompt) + step)
-            tokens.append(exchange.answer[step])
+            token = exchange.answer[step]
+            tokens.append(replace(wanted, index=token, position=None) if isinstance(wanted, Target) else token)
     width, pad = max(lengths), modality.filler_id()
     written = [exchanges[row].prompt + exchanges[row].answer for row in rows]
     ids = torch.tensor([text[:n] + [pad] * (width - n) for text, n in zip(written, lengths, strict=True)])
     keep = torch.arange(width) < torch.tensor(lengths)[:, None]
-    tensors = {
-        name: modality.move(ids if name == modality.main else keep.long() if "mask" in name else torch.zeros_like(ids))
-        for name in batch.tensors
-    }
+    tensors = {name: modality.move(_lengthened(modality, batch, name, ids, keep)) for name in batch.tensors}
     steps_batch = replace(
         batch.select(rows),
         tensors=tensors,
@@ -273,6 +268,34 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
     return steps_batch, None if decoding.span else tokens
 
 
+def _lengthened(modality: Any, batch: Batch, name: str, ids: Tensor, keep: Tensor) -> Tensor:
+    """One of the model's arguments for prompts with answers: only what can be said of an answer's tokens as well."""
+    one, keep_BN = batch.tensors[name], batch.keep_BN
+    assert keep_BN is not None
+    if name == modality.main:
+        return ids
+    if one.shape == keep_BN.shape and "mask" in name:
+        return (~keep if "padding" in name else keep).to(one.dtype)
+    if one.shape == keep_BN.shape and name == "position_ids":
+        counted, numbers = keep_BN.cumsum(1) - 1, torch.arange(ids.shape[1]).expand_as(ids).to(one.dtype)
+    else:
+        counted, numbers = torch.zeros_like(keep_BN, dtype=torch.long), torch.zeros_like(ids)
+    if one.shape != keep_BN.shape or bool((one != counted)[keep_BN].any()):
+        raise NotOffered(f"what {name} is to hold for the tokens of an answer is not known here: leave {name} out.")
+    return numbers
+
+
+def _steps(modality: Any, exchange: Exchange, wanted: Any) -> list[int]:
+    """The tokens of the answer that are explained; a position says which of several alike."""
+    if not isinstance(wanted, Target) or wanted.position is None:
+        return wanted_steps(modality, exchange.answer, wanted)
+    place = position_of(wanted.position, len(exchange.prompt) + len(exchange.answer) - 1)
+    step = place - len(exchange.prompt) + 1
+    if step < 0 or exchange.answer[step] != wanted.index:
+        raise BadInput(f"{wanted!r}: the answer has no such token after position {place}.")
+    return [step]
+
+
 def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int]) -> Continuation:
     """The whole answer, or the tokens of a range of its characters."""
     prompt, answer = len(exchange.prompt), exchange.answer
@@ -280,7 +303,7 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and which token has which is not known here.")
         return Continuation(tuple(answer), prompt - 1, " ".join(modality.labels(answer)))
-    begin = exchange.spans[prompt].start
+    begin = exchange.begin
     said = exchange.text[begin:]
     start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
     inside = [
@@ -310,7 +333,7 @@ def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     exchanges = []
     for prompt, answer in batch.raw:
         asked, said = modality.encoding_of(prompt), modality.encoding_of(answer, add_special_tokens=False)
-        prompt_ids = without_end(modality, asked["input_ids"])
+        prompt_ids = without_end(modality, prompt, asked["input_ids"])
         answer_ids = [int(i) for i in said["input_ids"]]
         if not answer_ids or not prompt_ids:
             raise BadInput(
@@ -323,7 +346,9 @@ def _given_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
             spans = [_chars(span) for span in before["spans"][: len(prompt_ids)]]
             spans += [_chars(span, len(prompt)) for span in after["spans"]]
         exchanges.append(
-            Exchange(prompt_ids, answer_ids, str(prompt) + answer, spans, _roles(before, prompt_ids, answer_ids))
+            Exchange(
+                prompt_ids, answer_ids, str(prompt) + answer, spans, _roles(before, prompt_ids, answer_ids), len(prompt)
+            )
         )
     return exchanges
 
@@ -337,14 +362,23 @@ def _roles(facts: Mapping[str, Any], prompt: list[int], answer: list[int]) -> li
     return [*roles[: len(prompt)], *[ANSWER] * len(answer)]
 
 
-def without_end(modality: Any, ids: Sequence[int]) -> list[int]:
-    """A prompt without the end that some tokenizers put behind every text: the answer goes on where it stops."""
+def without_end(modality: Any, text: str, ids: Sequence[int]) -> list[int]:
+    """A prompt without the end that some tokenizers put behind every text: the answer goes on where it stops.
+
+    An end that the text itself has (DialoGPT closes every turn with one) stays.
+    """
     tokenizer = modality._tokenizer()
     ends = {getattr(tokenizer, "eos_token_id", None), getattr(tokenizer, "sep_token_id", None)}
     prompt = [int(i) for i in ids]
-    while prompt and prompt[-1] in ends:
-        prompt.pop()
-    return prompt
+    if not prompt or prompt[-1] not in ends:
+        return prompt
+    written = modality.encoding_of(text, add_special_tokens=False)["input_ids"]
+    added = _count_at_end(prompt, ends) - _count_at_end(written, ends)
+    return prompt[: len(prompt) - max(added, 0)]
+
+
+def _count_at_end(ids: Sequence[int], ends: set[int | None]) -> int:
+    return len(list(takewhile(ends.__contains__, reversed(ids))))
 
 
 def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
@@ -357,15 +391,16 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
     assert keep_BN is not None
     for row in range(batch.size):
         ids = batch.tensors[modality.main][row][keep_BN[row]].tolist()
-        prompt = without_end(modality, ids) if batch.raw else ids
+        prompt = without_end(modality, batch.raw[row], ids) if batch.raw else ids
         answer = _generated(modality, prompt)
         facts = batch.encodings[row] if batch.encodings else {}
-        text, spans = None, None
+        text, spans, begin = None, None, 0
         if facts.get("spans") is not None and facts.get("text") is not None:
             text, ends = _decoded(modality, facts["text"], answer)
+            begin = len(facts["text"])
             spans = [_chars(span) for span in facts["spans"][: len(prompt)]]
-            spans += [Chars(*pair) for pair in zip([len(facts["text"]), *ends], ends, strict=False)]
-        exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer)))
+            spans += [Chars(*pair) for pair in zip([begin, *ends], ends, strict=False)]
+        exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin))
     return exchanges
 
 
@@ -373,19 +408,20 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     """What the model writes: its own choice at every step, unless ``generate`` tells it otherwise."""
     wish = modality.decoding.generate
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
-    for name in OURS & told.keys():
-        raise BadInput(f"generate={{{name!r}: …}}: that follows from the inputs. Leave {name!r} out.")
-    if "max_new_tokens" in told:
-        tokens = domain_of(Count)
-        if tokens.take(told["max_new_tokens"]) is NOT_ALLOWED:
-            raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
-        _require_room(modality, prompt, int(told["max_new_tokens"]))
-    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
     ids = modality.move(torch.tensor([prompt]))
-    told |= {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
+    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
+    if taken := sorted(told.keys() & {*ours, "inputs", "inputs_embeds", "num_return_sequences"}):
+        raise BadInput(f"generate={shown(wish)}: one answer to the prompt is written: leave {', '.join(taken)} out.")
+    tokens = domain_of(Count)
+    if tokens.take(told.get("max_new_tokens", 1)) is NOT_ALLOWED:
+        raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
+    for name, before in (("max_new_tokens", 0), ("max_length", len(prompt))):
+        if isinstance(told.get(name), int):
+            _require_room(modality, prompt, told[name] - before)
+    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
     try:
         with torch.no_grad(), Draws({}, modality.decoding.seed):
-            written = modality.model.generate(**told)
+            written = modality.model.generate(**ours, **told)
     except (WhyformerError, torch.OutOfMemoryError):
         raise
     except Exception as error:

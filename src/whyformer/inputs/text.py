@@ -313,8 +313,8 @@ class TextInput(Modality):
             )
         return result
 
-    def divided(self, units: Units) -> tuple[list[list[int]], Units] | None:
-        return None if self.segments == "token" else segmented(units, self.segments)
+    def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
+        return None if self.segments == "token" else segmented(units, self.segments, facts.get("whole"))
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
         keep_BN = batch.keep_BN
@@ -472,6 +472,11 @@ class TextInput(Modality):
 
     def _deleted(self, one: Batch, positions: list[int]) -> Batch:
         """Each copy lacks one token; the rest moves up."""
+        if one.answers and one.answers[0].start == 0:
+            raise NotOffered(
+                "replace='delete': the prompt has one token, and without it the answer follows nothing. Use "
+                "replace=<token id>."
+            )
         width = one.tensors[self.main].shape[1]
         rest = torch.tensor([[p for p in range(width) if p != gone] for gone in positions])
         tensors = {

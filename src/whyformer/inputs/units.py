@@ -101,18 +101,19 @@ def words_of(labels: list[str], special: list[bool]) -> tuple[int, ...]:
     return tuple(result)
 
 
-def segmented(units: Units, by: str | Sequence[Any]) -> tuple[list[list[int]], Units]:
+def segmented(units: Units, by: str | Sequence[Any], whole: str | None = None) -> tuple[list[list[int]], Units]:
     """The units of each word, sentence or chosen range of the text, and these as units.
 
     Special tokens and what a template put in stand for themselves; a space or line break goes with what is before it.
-    Of ranges that someone chose there are just these.
+    Of ranges that someone chose there are just these. whole: the text that this is the beginning of; what "3." is a
+    part of is known from "3.14" only.
     """
     if units.text is None or units.spans is None:
         raise NotOffered(
             "units= divides a text into words, sentences or ranges, and where its tokens stand in it is not known: "
             "give a text (not tensors) with a fast tokenizer."
         )
-    ranges = spans_of(units.text, by)
+    ranges = spans_of(whole or units.text, by) if isinstance(by, str) else spans_of(units.text, by)
     chosen = members(units.spans, ranges)
     if not isinstance(by, str):
         empty = [span for span, tokens in zip(ranges, chosen, strict=True) if not tokens]

@@ -14,7 +14,7 @@ from whyformer.inputs.units import pick
 from whyformer.types import Cost, Explanation, Target
 
 DIFFERENCE = (
-    "scores are those of the first answer's log-probability less those of the second's, over the prompt, which both "
+    "scores are those of the first answer's {} less those of the second's, over the prompt, which both "
     "follow; what stands in the answers themselves has none."
 )
 
@@ -37,6 +37,8 @@ def contrast(explainer: Explainer, source: Source, target: tuple[str, str], meth
         raise BadInput(f"target=({target[0]!r}, {target[1]!r}): both are the same answer. Name two that differ.")
     if how.get("generate") is not None or how.get("choices") is not None:
         raise BadInput("target=(one answer, another) names both answers: leave generate and choices out.")
+    if how.pop("span") not in (True, False):
+        raise BadInput("target=(one answer, another) is about whole answers: leave span out.")
     how["span"] = True
     said = [explainer.explain([(p, answer) for p in source.raw], method=method, **how) for answer in target]
     if isinstance(said[0], dict):
@@ -68,8 +70,8 @@ def _less(one: Explanation, other: Explanation) -> Explanation:
             peak_bytes=max(c.peak_bytes for c in costs),
             setup_forwards=sum(c.setup_forwards for c in costs),
         ),
-        checks={"log_probability": one.value, "log_probability_versus": other.value},
-        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE),
+        checks={one.scalar: one.value, f"{one.scalar}_versus": other.value},
+        warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE.format(one.scalar.replace("_", "-"))),
         matrix=None,
         layers=None,
         detail=None,

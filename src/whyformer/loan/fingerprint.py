@@ -52,14 +52,16 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
         attributes = owner
         if number < len(modules):
             kind = modules[number].__class__
-            values[number, ""] = kind, kind.forward, *owner["_modules"], *owner["_parameters"]
+            # By their methods: those of a scripted module are no dicts, and its class has no forward of its own.
+            names = *owner["_modules"].keys(), *owner["_parameters"].keys()
+            values[number, ""] = kind, getattr(kind, "forward", None), *names
             values[number, "id"] = id(modules[number])
             alive[number, "id"] = [weakref.ref(modules[number])]
             for name in HOOKS:
                 if owner[name]:
                     values[number, name] = tuple(owner[name])  # their unique numbers
             if owner["_buffers"]:
-                attributes = owner | owner["_buffers"]
+                attributes = owner | dict(owner["_buffers"].items())
         for name in attributes.keys() - OF_TORCH:
             value = attributes[name]
             if (number, name) in states:

@@ -55,7 +55,8 @@ def _answer(citations: Any, numbers: dict[int, int]) -> View:
         Fact("ranked by", f"{citations.method}, {citations.model}"),
         Fact("cost", _cost(citations)),
     )
-    return View("The answer", (Panel((TokenRun(tuple(pieces), plain),), wide=True),), facts, doubts=citations.warnings)
+    answer = Panel((TokenRun(tuple(pieces), plain),), wide=True)
+    return View("The answer", (answer,), facts, doubts=citations.warnings, words_first=True)
 
 
 def _cost(citations: Any) -> str:
@@ -66,22 +67,21 @@ def _cost(citations: Any) -> str:
 def _sources(citations: Any, notes: list[tuple[int, int, int]]) -> View:
     rows = []
     for number, row, source in notes:
-        start, end = citations.spans[row]
         sentence = citations.sources[source]
         rows.append(
             (
                 f"[{number}]",
-                sentence.text,
-                citations.names[sentence.document],
-                citations.answer[start:end],
                 f"{citations.drops[row, source]:+.2f}",
                 f"{citations.scores[row, source]:.3g}",
+                str(row + 1),
+                citations.names[sentence.document],
+                sentence.text,
             )
         )
-    columns = ("", "sentence of a document", "document", "bears", "drop", "score")
-    table = Table(columns, tuple(rows))
+    table = Table(("", "drop", "score", "of sentence", "document", "source"), tuple(rows))
     caption = (
-        "drop: how much the log-probability of the answer's sentence falls without the source (1.1 is a factor of 3)."
+        "drop: how much the log-probability of that sentence of the answer falls without the source; 1.1 is a factor "
+        "of 3."
     )
     return View("Sources", (Panel((table,), wide=True),), caption=caption)
 
@@ -99,5 +99,7 @@ def _document(citations: Any, number: int, scale: Scale, numbers: dict[int, int]
         end = stop
     pieces.append(Piece(text[end:]))
     drop = citations.documents[number].drop
-    facts = (Fact("without it", f"the answer's log-probability falls by {drop:.2f}"),)
-    return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=scale)
+    moves = "falls" if drop >= 0 else "rises"
+    facts = (Fact("without it", f"the answer's log-probability {moves} by {abs(drop):.2f}"),)
+    legend = scale if any(piece.score is not None for piece in pieces) else None
+    return View(citations.names[number], (Panel((TokenRun(tuple(pieces), scale),), wide=True),), facts, legend=legend)

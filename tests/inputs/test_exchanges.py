@@ -1,0 +1,161 @@
+"""Prompts with answers, as people give them: spaces, ends, positions, byte tokens, short messages, unusual wishes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whyformer as wf
+from tests.support.language import model, tokenizer
+from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.inputs.chat import PromptText, prompt_of
+
+PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
+
+
+def ids(text: str) -> list[int]:
+    return list(tokenizer()(text)["input_ids"])
+
+
+def log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) -> float:
+    with torch.no_grad():
+        logits = lm.eval()(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+    return float(logits.log_softmax(1).gather(1, torch.tensor(answer)[:, None]).sum())
+
+
+def ended() -> Any:
+    """A tokenizer that puts an end behind every text."""
+    from tokenizers.processors import TemplateProcessing
+
+    tok = copy.deepcopy(tokenizer())
+    tok.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 1), ("<eos>", 2)]
+    )
+    return tok
+
+
+def test_a_part_of_an_answer_that_begins_with_spaces() -> None:
+    lm = model("llama")
+    part = wf.explain(lm, (PROMPT, "  " + ANSWER), processor=tokenizer(), span=(2, 7))
+    assert part.target.label == "paris"
+    assert part.value == pytest.approx(log_probability(lm, ids(PROMPT), ids("paris")), rel=1e-5)
+    said = wf.explain(lm, (PROMPT, "  yes . no ."), processor=tokenizer(), method="raw_attention")
+    assert said.text == "  yes . no ." and said.sentences == ((0, 4),)  # what follows the mark is no capital
+    said = wf.explain(lm, (PROMPT, "  Yes . No ."), processor=tokenizer(), method="raw_attention")
+    assert said.sentences == ((0, 2), (2, 4))
+
+
+def test_an_end_stays_where_the_text_has_it() -> None:
+    lm = model("llama")
+    for tok, prompt, length in (
+        (tokenizer(), PROMPT + " <eos>", 6), (ended(), PROMPT, 6), (ended(), PROMPT + " <eos>", 7),
+    ):  # fmt: skip
+        whole = wf.explain(lm, (prompt, ANSWER), processor=tok, span=True, method="raw_attention")
+        read = tok(prompt)["input_ids"][:length]
+        assert whole.value == pytest.approx(log_probability(lm, read, ids(ANSWER)), rel=1e-5)
+        assert len(wf.explain(lm, prompt, processor=tok, generate=1, method="raw_attention")[0].scores) == length
+    tok = copy.deepcopy(tokenizer())
+    tok.chat_template = "{% for m in messages %}{{ m['content'] }} <eos>{% endfor %}"  # every turn is closed by one
+    chat = [{"role": "user", "content": PROMPT}]
+    assert len(wf.explain(lm, chat, processor=tok, generate=1, method="raw_attention")[0].scores) == 6
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_positions_of_tensors_go_on_in_the_answer(padding: int) -> None:
+    lm, text = model("llama"), torch.tensor([[0] * padding + ids(PROMPT)])
+    mask = torch.tensor([[0] * padding + [1] * 5])
+    tensors = {"input_ids": text, "attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    said = wf.explain(lm, tensors, generate=3, method="input_x_gradient")[0]
+    plain = wf.explain(lm, PROMPT, processor=tokenizer(), generate=3, method="input_x_gradient")
+    np.testing.assert_allclose(np.nan_to_num(said.matrix), np.nan_to_num(plain.matrix), atol=1e-5)
+    with pytest.raises(NotOffered, match="leave position_ids out"):
+        wf.explain(lm, tensors | {"position_ids": torch.arange(5 + padding)[None] + 7}, generate=3)
+
+
+def test_a_position_says_which_of_several_tokens() -> None:
+    lm, pair = model("llama"), (PROMPT, "the dog the cat")
+    each = wf.explain(lm, pair, processor=tokenizer())
+    again = wf.explain(lm, pair, processor=tokenizer(), target=each[2].target)
+    assert again.value == pytest.approx(each[2].value) and len(again.scores) == len(each[2].scores)
+    the, cat = ids("the cat")
+    rather = wf.explain(lm, pair, processor=tokenizer(), target=wf.Target(the, versus=cat))
+    logits = lm(input_ids=torch.tensor([ids(PROMPT)])).logits[0, -1]
+    assert rather.value == pytest.approx((logits[the] - logits[cat]).item(), abs=1e-5)
+    with pytest.raises(BadInput, match="no such token"):
+        wf.explain(lm, pair, processor=tokenizer(), target=wf.Target(the, position=5))
+
+
+@pytest.mark.parametrize(
+    "inputs, how, message",
+    [
+        (PROMPT, {"generate": {"max_new_tokens": 0}}, "whole number from 1"),
+        (PROMPT, {"generate": {"max_length": 3}}, "max_length"),
+        (PROMPT, {"generate": {"max_length": 999}}, "takes 256"),
+        (PROMPT, {"generate": {"no_such_wish": 1}}, "no_such_wish"),
+        (PROMPT, {"generate": {"return_dict_in_generate": True}}, "leave return_dict_in_generate out"),
+        (PROMPT, {"generate": {"num_return_sequences": 2, "do_sample": True}}, "one answer"),
+        (PROMPT, {"generate": 2, "choices": ["yes", "no"]}, "leave out the answer"),
+        ((PROMPT, ANSWER), {"span": True, "choices": ["yes", "no"]}, "leave out the answer"),
+        (PROMPT, {"choices": ["zebra", "no"]}, "no token for 'zebra'"),
+        (PROMPT, {"scalar": "cosine"}, "compare two inputs"),
+        ((PROMPT, ANSWER), {"scalar": "cosine", "span": True}, "compare two inputs"),
+        (PROMPT, {"target": ("paris and", "rome"), "span": (0, 3)}, "leave span out"),
+        (("the", ANSWER), {"span": True, "method": "occlusion", "replace": "delete"}, "follows nothing"),
+    ],
+)
+def test_what_cannot_be_asked(inputs: Any, how: dict[str, Any], message: str) -> None:
+    with pytest.raises(WhyformerError, match=message):
+        wf.explain(model("llama"), inputs, processor=tokenizer(), **how)
+
+
+def test_of_an_answer_as_a_whole_the_answer_is_predicted() -> None:
+    span = wf.explain(model("llama"), (PROMPT, ANSWER), processor=tokenizer(), span=True, method="raw_attention")
+    assert span.prediction.label == ANSWER
+
+
+def test_one_gradient_is_that_of_the_whole_answer_in_any_batch() -> None:
+    how: dict[str, Any] = {"processor": tokenizer(), "method": "generic_attention", "one_pass": True}
+    together, cut = (wf.explain(model("llama"), (PROMPT, ANSWER), batch_size=size, **how) for size in (None, 2))
+    np.testing.assert_allclose(np.nan_to_num(cut.matrix), np.nan_to_num(together.matrix), atol=1e-6)
+    assert all("one_pass" in " ".join(e.warnings) for e in cut)
+
+
+def test_words_are_those_of_the_whole_answer() -> None:
+    """While "he - she" is said it is two words, afterwards one: columns of the matrix stay with their words."""
+    said = wf.explain(model("llama"), (PROMPT, " he-she ran home"), processor=tokenizer(), units="word")
+    tokens = wf.explain(model("llama"), (PROMPT, " he-she ran home"), processor=tokenizer())
+    assert said.units.labels[5:] == ("he-she", "ran")
+    np.testing.assert_allclose(said.matrix[2, 5], tokens[2].scores[5:7].sum(), rtol=1e-4)
+    assert np.isnan(said.matrix[2, 6])
+
+
+@pytest.mark.parametrize("content", ["user", "help", "assistant", "a b", " he said "])
+def test_a_message_is_found_behind_its_heading(content: str) -> None:
+    tok = copy.deepcopy(tokenizer())
+    tok.chat_template = (
+        "<|im_start|>system you are a helpful assistant <|im_end|>"
+        "{% for m in messages %}<|im_start|>{{ m['role'] }} {{ m['content'] | trim }} <|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant {% endif %}"
+    )
+    messages = [{"role": "user", "content": content}, {"role": "tool", "content": content}]
+    prompt = prompt_of(messages, tok)
+    assert isinstance(prompt, PromptText)
+    first = prompt.index("<|im_start|>user ") + len("<|im_start|>user ")
+    second = prompt.index("<|im_start|>tool ") + len("<|im_start|>tool ")
+    length = len(content.strip())
+    assert prompt.parts == ((first, first + length, "user"), (second, second + length, "tool"))
+
+
+def test_a_template_that_reads_what_is_said() -> None:
+    tok = copy.deepcopy(tokenizer())
+    tok.chat_template = (
+        "{% for m in messages %}{% if 'he' not in m['content'] %}{{ raise_exception('no') }}{% endif %}"
+        "<|im_start|>{{ m['content'] }}{% endfor %}"
+    )
+    prompt = prompt_of([{"role": "user", "content": "he said"}], tok)
+    assert isinstance(prompt, PromptText) and prompt.parts == ((12, 19, "user"),)
