@@ -97,11 +97,11 @@ def test_a_position_says_which_of_several_tokens() -> None:
 @pytest.mark.parametrize(
     "inputs, how, message",
     [
-        (PROMPT, {"generate": {"max_new_tokens": 0}}, "max_new_tokens"),
+        (PROMPT, {"generate": {"max_new_tokens": 0}}, "whole number from 1"),
         (PROMPT, {"generate": {"max_length": 3}}, "max_length"),
         (PROMPT, {"generate": {"max_length": 999}}, "takes 256"),
         (PROMPT, {"generate": {"no_such_wish": 1}}, "no_such_wish"),
-        (PROMPT, {"generate": {"return_dict_in_generate": True}}, "return_dict_in_generate' out"),
+        (PROMPT, {"generate": {"return_dict_in_generate": True}}, "leave return_dict_in_generate out"),
         (PROMPT, {"generate": {"num_return_sequences": 2, "do_sample": True}}, "num_return_sequences"),
         (PROMPT, {"generate": 2, "choices": ["yes", "no"]}, "choices"),
         ((PROMPT, ANSWER), {"span": True, "choices": ["yes", "no"]}, "choices"),

@@ -179,14 +179,6 @@ def spans_without(
 # Answers
 
 ANSWER = "answer"  # the role of what was said
-OURS = {
-    "inputs",
-    "input_ids",
-    "inputs_embeds",
-    "attention_mask",
-    "return_dict_in_generate",
-    "num_return_sequences",
-}  # of model.generate: they follow from the inputs
 
 
 @dataclass(frozen=True)
@@ -227,10 +219,7 @@ def require_one_wish(decoding: Decoding, answers: bool) -> None:
     if decoding.generate is not None and answers:
         raise BadInput("the answer came with the prompt: leave generate out, or give the prompt without an answer.")
     if decoding.choices and (answers or decoding.span or decoding.generate is not None):
-        raise BadInput(
-            "choices asks for the next token after a prompt: leave generate and span out, and give no answer. Two "
-            "answers are compared by target=(one, other)."
-        )
+        raise BadInput("choices= is what comes after a prompt: leave out the answer, generate and span.")
     if decoding.span and decoding.generate is None and not answers:
         raise BadInput("span=True explains an answer: give (prompt, answer), or generate= to have it written.")
 
@@ -247,8 +236,6 @@ def answered(modality: Any, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if any(aim is not None for aim in target):
             raise BadInput("target=[…]: name a token of every answer, or of none of them, which explains all tokens.")
         target = None
-    if decoding.choices:
-        raise BadInput("choices= is what comes after a prompt: leave out the answer, generate and span.")
     exchanges = _given_exchanges(modality, batch) if has_answers(batch) else _generated_exchanges(modality, batch)
     rows, lengths, tokens = [], [], []
     spoken: list[Continuation] = []
@@ -423,21 +410,20 @@ def _generated(modality: Any, prompt: list[int]) -> list[int]:
     """What the model writes: its own choice at every step, unless ``generate`` tells it otherwise."""
     wish = modality.decoding.generate
     told = {"max_new_tokens": wish} if isinstance(wish, int) else dict(wish)
-    for name in OURS & told.keys():
-        raise BadInput(f"generate={{{name!r}: …}}: that follows from the inputs. Leave {name!r} out.")
-    if "max_new_tokens" in told:
-        tokens = domain_of(Count)
-        if tokens.take(told["max_new_tokens"]) is NOT_ALLOWED:
-            raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
-        _require_room(modality, prompt, int(told["max_new_tokens"]))
-    if isinstance(told.get("max_length"), int):
-        _require_room(modality, prompt, told["max_length"] - len(prompt))
-    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
     ids = modality.move(torch.tensor([prompt]))
-    told |= {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
+    ours = {modality.main: ids, "attention_mask": torch.ones_like(ids), "return_dict_in_generate": False}
+    if taken := sorted(told.keys() & {*ours, "inputs", "inputs_embeds", "num_return_sequences"}):
+        raise BadInput(f"generate={shown(wish)}: one answer to the prompt is written: leave {', '.join(taken)} out.")
+    tokens = domain_of(Count)
+    if tokens.take(told.get("max_new_tokens", 1)) is NOT_ALLOWED:
+        raise not_allowed("generate['max_new_tokens']", told["max_new_tokens"], tokens.words)
+    for name, before in (("max_new_tokens", 0), ("max_length", len(prompt))):
+        if isinstance(told.get(name), int):
+            _require_room(modality, prompt, told[name] - before)
+    told = {"do_sample": False, "num_beams": 1, "pad_token_id": modality.filler_id(), **told}
     try:
         with torch.no_grad(), Draws({}, modality.decoding.seed):
-            written = modality.model.generate(**told)
+            written = modality.model.generate(**ours, **told)
     except (WhyformerError, torch.OutOfMemoryError):
         raise
     except Exception as error:

@@ -216,7 +216,7 @@ class PromptInput(Modality):
     def _prompt(self, pair: Raw) -> Prompt:
         if isinstance(pair, str) and self.decoding.generate is not None:
             pair = pair, self._generated(pair, self.decoding.generate)
-        elif self.decoding.generate is not None:
+        elif isinstance(pair, tuple) and self.decoding.generate is not None:
             require_one_wish(self.decoding, answers=True)
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise BadInput(
