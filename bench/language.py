@@ -7,11 +7,16 @@ answer to a prompt; every token of it is explained by each method, or the answer
 without the writing itself, their share of the limit (4 × writing plus one forward and backward over the whole text),
 and the most memory above what was in use before. "one pass": one forward, and one backward where the method takes
 gradients, serve all tokens; otherwise there is one backward per token. Run on an idle machine.
+
+    python -m bench.language --memory attn_lrp
+
+How much memory the process takes for a prompt of 2,000 tokens on a model of 4 layers, 512 wide, on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +64,25 @@ def model_and_prompt(asked: argparse.Namespace) -> tuple[Any, torch.Tensor]:
     return model.to(asked.device), ids.to(asked.device)
 
 
+def resident() -> float:
+    """GiB that this process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def memory_of_a_long_prompt(method: str) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 1376}
+    model = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=32000, max_position_embeddings=4096)).eval()
+    ids = torch.randint(0, 32000, (1, 2000))
+    before = resident()
+    took, _ = seconds(lambda: wf.explain(model, {"input_ids": ids}, method=method))
+    print(
+        f"{method}, 2,000 tokens: {resident():.2f} GiB at most, {before:.2f} before, {took:.1f} s with the first study"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=1000)
@@ -67,7 +91,11 @@ def main() -> None:
     parser.add_argument("--folder", help="where bench.smollm2 wrote the model")
     parser.add_argument("--random", action="store_true", help="a model of the same shape with random weights")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--memory", metavar="METHOD", help="of a prompt of 2,000 tokens")
     asked = parser.parse_args()
+    if asked.memory:
+        memory_of_a_long_prompt(asked.memory)
+        return
     torch.set_num_threads(asked.threads)
     model, ids = model_and_prompt(asked)
     how = {"max_new_tokens": asked.generate, "min_new_tokens": asked.generate}
