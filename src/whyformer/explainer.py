@@ -105,7 +105,7 @@ class Explainer(LoadedModel):
         if not first_token:
             source.modality.first_token = False
         if generate is not None or span or choices is not None:
-            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass)
+            how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
         elif one_pass:
             how["decoding"] = Decoding(one_pass=True)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}

@@ -22,13 +22,14 @@ class Decoding:
 
     generate: tokens that the model writes, or what ``model.generate`` is told. span: the answer as a whole, or a range
     of its characters, in place of one explanation per token. choices: what the next token is chosen among. one_pass:
-    tokens share one gradient.
+    tokens share one gradient. seed: of what is drawn while it is written.
     """
 
     generate: int | Mapping[str, Any] | None = None
     span: bool | tuple[int, int] = False
     choices: tuple[str, ...] = ()
     one_pass: bool = False
+    seed: int = 0
 
     def __bool__(self) -> bool:
         return self.generate is not None or bool(self.span) or bool(self.choices)
