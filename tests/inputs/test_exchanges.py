@@ -77,6 +77,25 @@ def test_positions_of_tensors_go_on_in_the_answer(padding: int) -> None:
         wf.explain(lm, tensors | {"position_ids": torch.arange(5 + padding)[None] + 7}, generate=3)
 
 
+def test_what_is_written_after_tensors_is_read_like_any_text() -> None:
+    tensors, how = {"input_ids": torch.tensor([ids(PROMPT)])}, {"generate": {"max_new_tokens": 3, "min_new_tokens": 3}}
+    plain, said = (wf.explain(model("llama"), i, processor=tokenizer(), **how) for i in (PROMPT, tensors))
+    assert said[0].text == plain.text and " " in plain.text
+    whole = wf.explain(model("llama"), tensors, processor=tokenizer(), span=True, **how)[0]
+    assert whole.target.label == plain.text
+
+
+def test_what_is_drawn_depends_on_the_seed_and_nothing_else() -> None:
+    lm, how = model("llama"), {"generate": {"do_sample": True, "max_new_tokens": 6}, "method": "raw_attention"}
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    texts = [wf.explain(lm, PROMPT, processor=tokenizer(), seed=seed, **how).text for seed in (1, 2, 1)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    texts.append(wf.explain(lm, PROMPT, processor=tokenizer(), seed=1, **how).text)
+    assert texts[0] == texts[2] == texts[3] != texts[1]
+
+
 def test_a_position_says_which_of_several_tokens() -> None:
     lm, pair = model("llama"), (PROMPT, "the dog the cat")
     each = wf.explain(lm, pair, processor=tokenizer())

@@ -191,10 +191,11 @@ class Exchange:
     spans: list[Chars] | None = None
     role: list[str] | None = None
     begin: int = 0  # where in the text the answer begins: its first token may leave out a space
+    said: str = ""  # the answer, where the prompt is not known as a text
 
     def facts(self, length: int) -> dict[str, Any]:
         """What is known about the first tokens."""
-        facts: dict[str, Any] = {"ids": (self.prompt + self.answer)[:length]}
+        facts: dict[str, Any] = {"ids": (self.prompt + self.answer)[:length], "said": self.said}
         if self.text is not None and self.spans is not None:
             facts |= {"spans": self.spans[:length], "text": self.text[: max(s.end for s in self.spans[:length])]}
             facts |= {"said": self.text[self.begin :], "begin": self.begin, "whole": self.text}
@@ -306,7 +307,7 @@ def _continuation(modality: Any, exchange: Exchange, span: bool | tuple[int, int
     if exchange.text is None or exchange.spans is None:
         if span is not True:
             raise NotOffered("span=(start, end) counts characters, and which token has which is not known here.")
-        return Continuation(tuple(answer), prompt - 1, " ".join(modality.labels(answer)))
+        return Continuation(tuple(answer), prompt - 1, exchange.said or " ".join(modality.labels(answer)))
     begin = exchange.begin
     said = exchange.text[begin:]
     start, end = (0, len(said)) if span is True else spans_of(said, [span])[0]
@@ -400,9 +401,10 @@ def _generated_exchanges(modality: Any, batch: Batch) -> list[Exchange]:
         facts = batch.encodings[row] if batch.encodings else {}
         text, spans, begin = None, None, 0
         if facts.get("spans") is not None and facts.get("text") is not None:
-            text, said = _decoded(modality, facts["text"], answer)
-            spans, begin = [_chars(span) for span in facts["spans"][: len(prompt)]] + said, len(facts["text"])
-        exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin))
+            text, chars = _decoded(modality, facts["text"], answer)
+            spans, begin = [_chars(span) for span in facts["spans"][: len(prompt)]] + chars, len(facts["text"])
+        said = "" if modality.processor is None else str(modality._tokenizer().decode(answer))
+        exchanges.append(Exchange(prompt, answer, text, spans, _roles(facts, prompt, answer), begin, said))
     return exchanges
 
 

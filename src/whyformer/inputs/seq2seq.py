@@ -48,7 +48,9 @@ class Seq2SeqInput(TextInput):
 
     def ask(self, decoding: Decoding, segments: Any) -> None:
         """Of what a language model is asked for, how much it writes."""
-        if decoding != Decoding(generate=decoding.generate) or not isinstance(decoding.generate, int | None):
+        if decoding != Decoding(generate=decoding.generate, seed=decoding.seed) or not isinstance(
+            decoding.generate, int | None
+        ):
             raise NotOffered(
                 "span, choices and other wishes are for models without an encoder: give generate=<tokens>."
             )
