@@ -19,7 +19,7 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
-from whyformer.inputs.base import Source
+from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.language import require_next_token, shortened
@@ -113,6 +113,9 @@ class Explainer(LoadedModel):
                 session = Session(self, source, target=target, scalar=scalar, **how)
                 if not first_token:
                     require_next_token(session.modality, session.batch, "first_token=False is")
+                if session.batch.trunks and batch_size is None:  # one map serves all tokens of an answer, however many
+                    readers = [m for m in chosen if _reads_rows(session.modality, m, settings[m.name])]
+                    session.step = max(session.step, session.size) if len(readers) == len(chosen) else session.step
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
                         refuse_without_gradients(self.model, m.name)
@@ -281,7 +284,7 @@ def _of_run(
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
         run.asked = {}
         several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
-        if run.batch.trunks and several and _reads_rows(run, m, settings[m.name]):
+        if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
             attribution = _by_rows(session, run, m, settings[m.name])
         else:
             attribution = m.run(run, **settings[m.name])
@@ -301,11 +304,11 @@ def _of_run(
     return results
 
 
-def _reads_rows(run: Run, m: Method, options: dict[str, Any]) -> bool:
+def _reads_rows(modality: Modality, m: Method, options: dict[str, Any]) -> bool:
     """One map serves every token of an answer: it does not depend on what is explained, or one gradient is asked for"""
     if m.rowwise is not None and m.rowwise(**options):
         return True
-    return run.modality.decoding.one_pass and "attention_gradients" in m.needs
+    return modality.decoding.one_pass and "attention_gradients" in m.needs
 
 
 def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:

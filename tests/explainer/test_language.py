@@ -188,6 +188,19 @@ def test_one_gradient_for_all_tokens_is_said() -> None:
     assert sum(e.cost.backwards for e in shared) == pytest.approx(1)
 
 
+def test_one_map_serves_an_answer_of_any_length() -> None:
+    """Also of more tokens than are run together elsewhere."""
+    long = " ".join(["the cat sat on the mat ."] * 5)
+    ways: list[dict[str, Any]] = [{"method": "attention_rollout"}, {"method": "generic_attention", "one_pass": True}]
+    for how in ways:
+        said = wf.explain(model("llama"), (PROMPT, long), processor=tokenizer(), **how)
+        assert len(said) == 35
+        assert sum(e.cost.forwards for e in said) == pytest.approx(2)  # the map, and what is said
+        in_parts = wf.explain(model("llama"), (PROMPT, long), processor=tokenizer(), batch_size=8, **how)
+        for one, other in zip(said, in_parts, strict=True):
+            close(one, other)
+
+
 def test_a_choice_is_made_among_its_tokens() -> None:
     lm = model("llama")
     logits = lm(input_ids=torch.tensor([ids(PROMPT)])).logits[0, -1].detach()
