@@ -102,8 +102,7 @@ class Explainer(LoadedModel):
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
         if units != "token":
             how["units"] = units
-        if not first_token:
-            source.modality.first_token = False
+        source.modality.first_token = first_token
         if generate is not None or span or choices is not None or one_pass:
             how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
@@ -113,9 +112,8 @@ class Explainer(LoadedModel):
                 session = Session(self, source, target=target, scalar=scalar, **how)
                 if not first_token:
                     require_next_token(session.modality, session.batch, "first_token=False is")
-                if session.batch.trunks and batch_size is None:  # one map serves all tokens of an answer, however many
-                    readers = [m for m in chosen if _reads_rows(session.modality, m, settings[m.name])]
-                    session.step = max(session.step, session.size) if len(readers) == len(chosen) else session.step
+                if session.batch.trunks and batch_size is None:
+                    _take_all_tokens(session, chosen, settings)
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
                         refuse_without_gradients(self.model, m.name)
@@ -302,6 +300,12 @@ def _of_run(
         ]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
+
+
+def _take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:
+    """Where one map serves all tokens of an answer, they are explained together, however many there are."""
+    if all(_reads_rows(session.modality, m, settings[m.name]) for m in chosen):
+        session.step = max(session.step, session.size)
 
 
 def _reads_rows(modality: Modality, m: Method, options: dict[str, Any]) -> bool:
