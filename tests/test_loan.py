@@ -57,6 +57,14 @@ class Stopper:
         return self
 
 
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Programs that a shell starts in the background ignore Ctrl-C: here it is heard."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def traced(stopper: Stopper) -> Iterator[None]:
     before = sys.gettrace()
@@ -93,7 +101,7 @@ def test_an_interrupt_at_any_line_leaves_the_model_as_it_was(by_signal: bool) ->
         pass
     while True:
         at += 1
-        stopper = Stopper(at, ("whyformer/borrow.py", "whyformer/turns.py"), by_signal)
+        stopper = Stopper(at, ("whyformer/borrow.py", "loan/turns.py"), by_signal)
         with suppress(KeyboardInterrupt), traced(stopper), borrowed(model):
             assert not model.training and model.config._attn_implementation == "sdpa"
         sys.settrace(None)
