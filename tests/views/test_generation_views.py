@@ -308,3 +308,18 @@ def test_without_a_sign_a_contrast_takes_no_side() -> None:
     view = view_of(contrast(False))
     assert "says what counted between 'Paris' and 'London', not for which of them" in view.caption
     assert [p.title for p in view.panels][-1] == "ranked"
+
+
+def test_errors_of_all_tokens_are_told_in_one_line() -> None:
+    said = samples.generation()
+    tokens = [
+        e.replace(checks=e.checks | {"conservation_error": 2.0 + i, "conservation_error_relative": 0.5 + i / 10})
+        for i, e in enumerate(said.tokens)
+    ]
+    view = view_of(Generation(tuple(tokens), said.text))
+    lines = [doubt for doubt in view.doubts if "conservation" in doubt]
+    last = len(tokens) - 1
+    share = f"{100 * (0.5 + last / 10):.1f} %"
+    assert lines == [
+        f"conservation error: 2 (50.0 %) to {2 + last} ({share}), over {len(tokens)} of {len(tokens)} tokens"
+    ]

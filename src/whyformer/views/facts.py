@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,22 @@ def duration(seconds: float) -> str:
 def doubts(explanation: Explanation) -> tuple[str, ...]:
     """What a reader should know before believing the scores; an error that is small is none of it."""
     return (*explanation.warnings, *(f"{name}: {value}" for name, value, large in _checked(explanation) if large))
+
+
+def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
+    """The same of several that stand on one page: each warning once, and of an error how far it goes."""
+    warnings = dict.fromkeys(warning for e in explanations for warning in e.warnings)
+    errors: dict[str, list[tuple[float, str]]] = {}
+    for explanation in explanations:
+        for name, words, large in _checked(explanation):
+            if large:
+                errors.setdefault(name, []).append((explanation.checks[name.replace(" ", "_")], words))
+    ranges = []
+    for name, found in errors.items():
+        (_, lowest), (_, highest) = min(found), max(found)
+        several = f" to {highest}, over {len(found)} of {len(explanations)} tokens" if len(found) > 1 else ""
+        ranges.append(f"{name}: {lowest}{several}")
+    return (*warnings, *ranges)
 
 
 def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:

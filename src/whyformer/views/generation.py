@@ -10,7 +10,7 @@ import numpy as np
 from whyformer.parameters import Count, checked
 from whyformer.types import Cost, Explanation, Generation
 from whyformer.views.explained import SIGNED, UNSIGNED, By
-from whyformer.views.facts import cost_of, doubts, facts_about_method
+from whyformer.views.facts import cost_of, doubts_of_all, facts_about_method
 from whyformer.views.reading import (
     Group,
     apart_words,
@@ -72,7 +72,7 @@ def generation_view(
             Panel((heat,), f"each token of the answer, and {_columns(dialogue, heat)}", wide=True),
         ),
         _facts(steps),
-        tuple(dict.fromkeys(doubt for e in steps for doubt in doubts(e))),
+        doubts_of_all(steps),
         _caption(steps) + (first_token_words(generation.tokens, coloured=True) if colour_first_token else ""),
         legend=heat.scale,
         words_first=True,
