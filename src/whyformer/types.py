@@ -100,6 +100,17 @@ class Cost:
     peak_bytes: int = 0
     setup_forwards: int = 0
 
+    @classmethod
+    def of_all(cls, costs: Sequence[Cost]) -> Cost:
+        """Of one after the other: what they took together, and the most memory that one of them had."""
+        return cls(
+            forwards=sum(c.forwards for c in costs),
+            backwards=sum(c.backwards for c in costs),
+            seconds=sum(c.seconds for c in costs),
+            peak_bytes=max(c.peak_bytes for c in costs),
+            setup_forwards=sum(c.setup_forwards for c in costs),
+        )
+
 
 @dataclass(frozen=True)
 class Site:

@@ -18,7 +18,7 @@ from tests.models import CASES
 from tests.support import folders
 from tests.support.threads import beside_another_thread
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention
-from whyformer.checks.twins import Examples, Reader, Said, adversarial, guided, ready, twin_of
+from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready
 from whyformer.cli.main import app
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.session import LoadedModel
@@ -138,7 +138,7 @@ def examples(x: Tensor, labels: list[int]) -> Examples:
 
 def test_frozen_attention_is_uniform(finder: Finder) -> None:
     x, labels = marked(12, seed=4)
-    twin = twin_of(LoadedModel(finder))
+    twin = copy_of(LoadedModel(finder))
     with ready(twin, 0, "model"):
         frozen = Reader(twin, examples(x, labels), uniform=True)
         run = frozen.run(range(12))

@@ -15,7 +15,7 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.checks.distances import jsd, tvd
 from whyformer.checks.result import Finding
-from whyformer.checks.twins import Examples, Reader, Said, adversarial, guided, ready, supervised, train, twin_of
+from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready, supervised, train
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import checked_labels, label_indices
 from whyformer.intervals import interval
@@ -253,7 +253,7 @@ class _Trial:
 
     def twin(self, loss: Callable[..., Tensor], label: str, *, uniform: bool = False, moved: bool = False) -> Said:
         """What a twin says of all examples, after it was trained."""
-        twin = twin_of(self.loaded)
+        twin = copy_of(self.loaded)
         seed = self.how["seed"] + int(moved)  # an adversary starts elsewhere
         with ready(twin, seed, self.start, moved) as parameters:
             reader = Reader(twin, self.examples, uniform)

@@ -225,13 +225,7 @@ def cite(
         method=method,
         model=type(explainer.model).__name__,
         top=top,
-        cost=Cost(
-            forwards=sum(c.forwards for c in costs),
-            backwards=sum(c.backwards for c in costs),
-            seconds=sum(c.seconds for c in costs),
-            peak_bytes=max(c.peak_bytes for c in costs),
-            setup_forwards=sum(c.setup_forwards for c in costs),
-        ),
+        cost=Cost.of_all(costs),
         warnings=_doubts(answer, spans, document_drops),
     )
 

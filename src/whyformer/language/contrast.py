@@ -56,20 +56,13 @@ def _less(one: Explanation, other: Explanation) -> Explanation:
     value = one.value - other.value
     target = Target(0, one.target.label, 1, other.target.label, one.target.position)
     likelier = one if value >= 0 else other
-    costs = (one.cost, other.cost)
     return one.replace(
         scores=scores,
         units=units,
         target=target,
         value=value,
         prediction=Target(0 if likelier is one else 1, likelier.target.label, position=one.target.position),
-        cost=Cost(
-            forwards=sum(c.forwards for c in costs),
-            backwards=sum(c.backwards for c in costs),
-            seconds=sum(c.seconds for c in costs),
-            peak_bytes=max(c.peak_bytes for c in costs),
-            setup_forwards=sum(c.setup_forwards for c in costs),
-        ),
+        cost=Cost.of_all([one.cost, other.cost]),
         checks={one.scalar: one.value, f"{one.scalar}_versus": other.value},
         warnings=(*dict.fromkeys((*one.warnings, *other.warnings)), DIFFERENCE.format(one.scalar.replace("_", "-"))),
         matrix=None,

@@ -158,7 +158,7 @@ def batches(rows: Sequence[int], examples: Examples, step: int) -> Iterator[list
 # Training
 
 
-def twin_of(loaded: LoadedModel) -> LoadedModel:
+def copy_of(loaded: LoadedModel) -> LoadedModel:
     """A copy of the model in single precision, to be trained."""
     try:
         twin = copy.deepcopy(loaded.model).float()
