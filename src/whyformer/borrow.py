@@ -9,6 +9,7 @@ while it is what it was, its weights aside (fingerprint.py).
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from whyformer.errors import BadInput, NotOffered
@@ -257,6 +259,53 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+# Layers that forget what they computed, and compute it again in backward.
+
+
+def recomputable(model: nn.Module) -> list[nn.Module]:
+    """Layers of transformers models that can do so."""
+    return [m for m in modules_of(model) if any(c.__name__ == "GradientCheckpointingLayer" for c in type(m).__mro__)]
+
+
+@contextlib.contextmanager
+def recomputing(layers: list[nn.Module]) -> Iterator[None]:
+    """These layers are computed again in backward, one at a time, so that only what lies between them is stored.
+
+    They do so in training alone; it is the layer itself that is told so, none of its parts.
+    """
+    func = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False, preserve_rng_state=False)
+    told = {"gradient_checkpointing": True, "training": True, "_gradient_checkpointing_func": func}
+    before = [(layer, {name: layer.__dict__.get(name, told) for name in told}) for layer in layers]
+    try:
+        for layer in layers:
+            layer.__dict__.update(told)
+        yield
+    finally:
+        for layer, values in before:
+            for name, value in values.items():
+                if value is told:  # it had none of its own
+                    layer.__dict__.pop(name, None)
+                else:
+                    layer.__dict__[name] = value
+
+
+@contextlib.contextmanager
+def unwritten(model: nn.Module) -> Iterator[None]:
+    """A transformers model that writes its attention out runs on torch's own meanwhile, where it has that way, too."""
+    able = getattr(model, "_supports_sdpa", False)
+    configs = {id(c): c for m in modules_of(model) if able and (c := m.__dict__.get("config")) is not None}
+    written = [c for c in configs.values() if getattr(c, "_attn_implementation", None) == "eager"]
+    if any(getattr(config, "attn_logit_softcapping", None) for config in configs.values()):
+        written = []  # torch's own has no soft cap
+    try:
+        for config in written:
+            config._attn_implementation = "sdpa"
+        yield
+    finally:
+        for config in written:
+            config._attn_implementation = "eager"
 
 
 # Weights that are elsewhere: accelerate's offload leaves them on the meta device, and a hook brings them for each pass.

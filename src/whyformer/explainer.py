@@ -19,6 +19,7 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
+from whyformer.estimate import LONG, Estimate, Memory, estimate, foldable, folding
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
@@ -64,7 +65,7 @@ class Explainer(LoadedModel):
         target: Aims = None,
         scalar: Scalar = "logit",
         batch_size: BatchSize | None = None,
-        memory: Annotated[str, OneOf("auto")] = "auto",
+        memory: Memory = "auto",
         keep_layers: bool = False,
         units: Segments = "token",
         generate: Generate = None,
@@ -99,7 +100,14 @@ class Explainer(LoadedModel):
             return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
-        how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "keep_layers": keep_layers}
+        how: dict[str, Any] = {
+            "batch_size": batch_size,
+            "seed": seed,
+            "progress": progress,
+            "keep_layers": keep_layers,
+            "memory": memory,
+            "foldable": partial(foldable, chosen, settings),
+        }
         if units != "token":
             how["units"] = units
         source.modality.first_token = first_token
@@ -168,6 +176,23 @@ class Explainer(LoadedModel):
                 run.require_slopes(maps, recorder)
             require_sites(maps)
             return with_streams(maps, run.study)
+
+    @checked
+    def estimate(
+        self,
+        inputs: Any,
+        *,
+        method: str | None = None,
+        batch_size: BatchSize | None = None,
+        memory: Memory = "auto",
+        **options: Any,
+    ) -> Estimate:
+        """What ``explain`` would take of memory and passes, without explaining anything."""
+        source = self.source(inputs)
+        m = get_method(default_method(source.modality.kind) if method is None else method)
+        settings = m.checked(options)
+        with self.session(source, batch_size=batch_size, memory=memory) as session:
+            return estimate(session, m, settings)
 
     def study(self, inputs: Any) -> Study:
         """What was found out about the model: sites, ledger, readout row, patch grid, leak audit."""
@@ -272,15 +297,19 @@ def _of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
-    if any("attention_gradients" in m.needs for m in chosen) and not run.modality.decoding.one_pass:
+    folded: frozenset[str] = frozenset()
+    if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
+        folded = folding(session, run, chosen, settings)
+    stored = [m for m in chosen if m.name not in folded] if folded else chosen
+    if any("attention_gradients" in m.needs for m in stored) and not run.modality.decoding.one_pass:
         run.record(grad=True, multi_stream=True)  # one record serves every method that follows
-    elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):
+    elif len(stored) > 1 and any({"attention", "values"} <= m.needs for m in stored):
         run.anatomy()  # likewise, for those that need the blocks around attention as well
     shared = time.perf_counter() - started
     results = {}
     for m in chosen:
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
-        run.asked = {}
+        run.asked, run.folds = {}, m.name in folded
         several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
         if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
             attribution = _by_rows(session, run, m, settings[m.name])
@@ -323,14 +352,16 @@ def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> 
     whole = _whole_answer(session, run.batch.trunks[0]) if shared else run.together.shared
     assert whole is not None
     one = session.run_of(whole, "log_probability" if shared else None)
+    one.folds, one.rows_read = run.folds, rows if run.folds else None
     attribution = m.run(one, **options)
     run.forwards_B += one.forwards_B[0] / run.batch.size
     run.backwards_B += one.backwards_B[0] / run.batch.size
     run.setup_forwards += one.setup_forwards
     matrix = attribution.matrix_BQK
-    if not isinstance(matrix, Tensor) or matrix.shape[1] != matrix.shape[2]:
+    if not isinstance(matrix, Tensor) or (matrix.shape[1] != matrix.shape[2] and not one.folds):
         raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
-    scores_BN = matrix[0, rows.to(matrix.device), : run.keep_BN.shape[1]] * run.keep_BN
+    rows_BN = matrix[0] if one.folds else matrix[0, rows.to(matrix.device)]
+    scores_BN = rows_BN[:, : run.keep_BN.shape[1]] * run.keep_BN
     doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
     return Attribution(scores_BN, checks={}, warnings=doubts, signed=attribution.signed, used=attribution.used)
 

@@ -59,7 +59,7 @@ class _Live(TorchDispatchMode):
         before = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in before:
+            if isinstance(tensor, Tensor) and not tensor.is_meta and tensor.untyped_storage()._cdata not in before:
                 self._add(tensor)
         return out
 
@@ -119,6 +119,18 @@ class Peak:
         else:
             highest = _resident("VmHWM")
         return max(0, highest - self.start)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a device has left, the allocator's reserve included; 0 where the system does not tell."""
+    if device.type == "cuda":
+        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + reserve
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
 
 
 def resident() -> int:

@@ -62,6 +62,7 @@ class Method:
     at_most: bool = False  # the cost is a bound: how many passes there are depends on the input
     # (**options) -> each row of the map is what the method says of the token that is said there, whatever comes after
     rowwise: Callable[..., bool] | None = None
+    folds: Callable[..., bool] | None = None  # (**options) -> it can do without storing attention maps
 
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -121,6 +122,7 @@ def method(
     specificity: str,
     at_most: bool = False,
     rowwise: Callable[..., bool] | None = None,
+    folds: Callable[..., bool] | None = None,
 ) -> Callable[[Formula], Formula]:
     """Register a method under its function's name."""
 
@@ -139,6 +141,7 @@ def method(
             idea=" ".join(doc.split("\n\n")[0].split()),
             at_most=at_most,
             rowwise=rowwise,
+            folds=folds,
         )
         return function
 

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.borrow import known_about
+from whyformer.borrow import known_about, recomputable, recomputing, unwritten
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
 from whyformer.capture.intercept import OffPlan, module_names
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
-from whyformer.capture.record import observe, record, require_sites
+from whyformer.capture.record import folded, observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
-from whyformer.errors import CaptureError, NotOffered
+from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.inputs.base import Batch, Modality
 from whyformer.inputs.language import spoken_at
 from whyformer.output import Output
@@ -28,7 +29,7 @@ from whyformer.study import Study, require_readable, rows_of_each, streams, with
 from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
-from whyformer.study.slopes import require_reached, require_slopes
+from whyformer.study.slopes import require_reached, require_scaled_reached, require_scaled_slopes, require_slopes
 from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
 from whyformer.types import Record, Target, Units
@@ -48,6 +49,14 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
     explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
+
+
+class Take(Protocol):
+    """What a method does with the attentions of a folded pass; it may have to begin anew."""
+
+    def begin(self) -> None: ...
+
+    def __call__(self, site: FoldedSite) -> None: ...
 
 
 def _together(batch: Batch) -> tuple[Batch, int]:
@@ -97,11 +106,16 @@ class Run:
         self._wanted = target
         self._records: dict[bool, Record] = {}
         self._anatomy: Anatomy | None = None
-        self._names = module_names(modality.model)
+        self.module_names = module_names(modality.model)
         self._padding_share_B: Tensor | None = None
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
         self._value_B: Tensor | None = None
+        self.folds = False  # maps are not stored (engines/attention/folded.py)
+        self.recomputes = False  # layers are computed again in backward
+        self.rows_read: Tensor | None = (
+            None  # rows of the map that are asked for in place of the one that feeds the head
+        )
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     # What is explained
@@ -367,7 +381,7 @@ class Run:
         output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
         def changed(rewrite: Rewrite) -> Tensor:
-            impose = Impose(self.rows_run, self._names, self.study.batch_axes, rewrite=rewrite)
+            impose = Impose(self.rows_run, self.module_names, self.study.batch_axes, rewrite=rewrite)
             impose.rows_attend = self.batch.reference_rows > 0
             with torch.no_grad(), impose:
                 return score(output.logits(self.together)).detach()
@@ -401,7 +415,7 @@ class Run:
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
         forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
         while maps is None:
-            role = (Recorder if grad else Observe)(rows, self._names, self.study.batch_axes)
+            role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
             role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
             self.forwards_B += rows / self.batch.size
             try:
@@ -421,28 +435,128 @@ class Run:
             self.notes.update(self.study.doubts)
             if role.lost or ("slopes",) not in self.study.undisturbed:
                 self.require_slopes(maps, role)
-            self._require_readout(maps)
+            last = maps.sites[-1]
+            self._reads_elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
         self._records[grad] = with_streams(maps, self.study)
         return self._records[grad]
 
-    def _require_readout(self, maps: Record) -> None:
+    @property
+    def bytes_per_number(self) -> int:
+        """Of what the model computes with."""
+        return next((p.element_size() for p in self.modality.model.parameters() if p.is_floating_point()), 4)
+
+    # The same without storing maps
+
+    @property
+    def read_BRN(self) -> Tensor:
+        """(B, R, N) weights of the rows that are read: the one that feeds the head, or those that were asked for."""
+        if self.rows_read is None:
+            return self.readout_BN[:, None]
+        return torch.nn.functional.one_hot(self.rows_read, self.length).float()[None].expand(self.batch.size, -1, -1)
+
+    def layer_count(self, start_layer: int = 0) -> int:
+        """How many layers there are; a first one that is none of them is refused."""
+        count = len(self.study.sites)
+        if not -count <= start_layer < count:
+            raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
+        return count
+
+    def fold(self, fusion: HeadFusion, take: Take) -> None:
+        """One pass whose attentions go to ``take`` one by one, last first, with their heads fused; none is kept."""
+        if not self.study.plain:
+            require_readable(self.study, multi_stream=True)
+        grad = fusion.gradient
+        rows, batch = (self.rows_run, self.together) if grad else (self.batch.size, self.batch)
+        self.asked["logits"] = (0, 0)
+        _ = self.readout_BN  # may take passes of its own
+        logits = None
+        while logits is None:
+            take.begin()
+            role = Fold(rows, self.module_names, self.study.batch_axes, fusion=fusion)
+            role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
+            if self.study.plain and not bool(self.keep_BN.all()):
+                role.keep_BN = self.keep_BN if rows == self.batch.size else self.keep_BN.any(0, keepdim=True)
+            role.one_stream = self.study.plain
+            role.measures = grad and ("slopes",) not in self.study.undisturbed
+            self.forwards_B += rows / self.batch.size
+            self.backwards_B += int(grad)
+            try:
+                layers = recomputable(self.modality.model) if grad and self.recomputes else []
+                with unwritten(self.modality.model), recomputing(layers):
+                    forward, at = partial(self.output.logits, batch), partial(self._take, role, take)
+                    logits = folded(forward, role, self.scalars, at, shared=rows < self.batch.size)
+            except OffPlan:
+                self.study.__dict__["planned"] = 0
+            except NotFolded as error:
+                raise NotOffered(
+                    "memory='fold': attention of this model comes in a shape that can be had as a whole map only. "
+                    "Leave memory out, or say memory='full'."
+                ) from error
+        if self._logits is None:
+            self._see(logits)
+        if not role.sites or role.unclaimed:
+            require_sites(Record(tuple(role.outlines), logits, role.unclaimed))
+        self.require_undisturbed(logits, graph=grad)
+        if grad:
+            self._require_folded_slopes(role, logits)
+            if role.spoke_BQ is not None and self._reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
+                self.fold(fusion, take)
+
+    def _take(self, role: Fold, take: Take, site: FoldedSite) -> None:
+        if self._padding_share_B is None:
+            shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(self.keep_BN))
+            self._padding_share_B = shares.to(self.keep_BN.device).expand(len(self.keep_BN))
+        take(site)
+
+    def _require_folded_slopes(self, role: Fold, logits: Tensor) -> None:
+        """As :meth:`require_slopes`, along a change of each attention's size, which takes no map."""
+        lost = frozenset(range(len(role.sites))).difference(role.reached)
+        checks = {("slopes",): role.measures, ("lost", lost): bool(lost)}
+        due = [check for check, needed in checks.items() if needed and check not in self.study.undisturbed]
+        if due:
+            output = Output(self.modality, self.batch, self.scalar)
+
+            def changed(factors: dict[int, float]) -> Tensor:
+                scaled = Scaled(self.rows_run, self.module_names, self.study.batch_axes, factors=factors)
+                scaled.rows_attend = self.batch.reference_rows > 0
+                with torch.no_grad(), scaled:
+                    return self.scalars(output.logits(self.together)).detach()
+
+            with torch.no_grad():
+                score_B = self.scalars(logits).detach()
+            for check in reversed(due):
+                if check[0] == "lost":
+                    paths = [role.sites[i].path for i in sorted(lost)]
+                    self.setup_forwards += require_scaled_reached(paths, score_B, changed, lost)
+                else:
+                    passes, doubt = require_scaled_slopes(role.reached, logits, score_B, changed)
+                    self.setup_forwards += passes
+                    self.study.doubts.extend([doubt] * bool(doubt))
+                self.study.undisturbed.add(check)
+        self.notes.update(self.study.doubts)
+
+    def _reads_elsewhere(
+        self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
+    ) -> bool:
         """Hold the rule for the rows that feed the head to this batch: of the last map no other row has a gradient.
 
         A head may find its row by what stands there. Then each text is asked by itself; of other inputs, whose rows are
-        fixed, the rule of the first is refused.
+        fixed, the rule of the first is refused. Either of what is given tells which rows have one.
         """
-        readout, last = self.study.readout, maps.sites[-1]
+        readout = self.study.readout
         if readout is None or readout.besides or not self.study.plain:
-            return
+            return False
         if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
-            return
+            return False
         if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
-            return
-        assert last.attention_grad_BHQK is not None
-        rows = slice(last.first_query, last.first_query + last.attention_grad_BHQK.shape[2])
+            return False
+        if spoke_BQ is None:
+            assert gradient_BHQK is not None
+            spoke_BQ = gradient_BHQK.abs().amax((1, 3)) > 0
+        rows = slice(first_query, first_query + spoke_BQ.shape[1])
         unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
-        if not bool(((last.attention_grad_BHQK.abs().amax((1, 3)) > 0) & unread_BQ).any()):
-            return
+        if not bool((spoke_BQ & unread_BQ).any()):
+            return False
         if not self.modality.lengths_vary:
             raise CaptureError(
                 f"the head reads other rows of this input than of the one that was studied ({readout}): it finds them "
@@ -450,6 +564,7 @@ class Run:
             )
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)
+        return True
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
@@ -458,7 +573,7 @@ class Run:
         if self._anatomy is None:
             require_readable(self.study)
             self.forwards_B += 1
-            role = Dissect(self.batch.size, self._names, self.study.batch_axes)
+            role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0
             self._anatomy = dissect(partial(self.output.logits, self.batch), role)
             require_sites(self._anatomy.record)
@@ -470,7 +585,7 @@ class Run:
 
     def rewritten(self, edit: Edit) -> Tensor:
         """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
-        role = Intervene(self.batch.size, self._names, self.study.batch_axes, edit=edit)
+        role = Intervene(self.batch.size, self.module_names, self.study.batch_axes, edit=edit)
         role.rows_attend = self.batch.reference_rows > 0
         self.forwards_B += 1
         with torch.no_grad(), role:

@@ -127,6 +127,8 @@ class Session:
         at_once: bool = True,
         units: Any = "token",
         decoding: Decoding = PLAIN,
+        memory: str = "full",
+        foldable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if decoding is not PLAIN or units != "token":
@@ -137,7 +139,8 @@ class Session:
         if not source.modality.objects and any(isinstance(aim, float) for aim in aims):  # above which detections count
             raise not_allowed("target", target, AIMS)
         self.loaded, self.model, self.modality, self.single = loaded, loaded.model, source.modality, source.single
-        self.target, self.seed = target, seed
+        self.target, self.seed, self.memory = target, seed, memory
+        self.foldable = foldable  # can what is asked for be had without storing attention maps?
         reads_itself = source.modality.compares or source.modality.opaque
         self.scalar = source.modality.scalar(scalar) if reads_itself else scalar
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
@@ -317,9 +320,15 @@ class Session:
 
     def _halve(self, what: str, error: str) -> None:
         if self.step == 1:
+            folds = self.memory != "fold" and self.foldable()
+            if folds and self.memory == "auto":
+                self.memory = "fold"
+                torch.cuda.empty_cache()
+                return
+            fold = " say memory='fold', which stores no attention maps," if folds else ""
             raise NotOffered(
-                f"{what}: a single input takes more memory than the device has left. Shorten the input, or load the "
-                f"model in half precision. torch: {error}"
+                f"{what}: a single input takes more memory than the device has left. Shorten the input,{fold} or load "
+                f"the model in half precision. torch: {error}"
             )
         self.step = max(1, self.step // 2)
         torch.cuda.empty_cache()

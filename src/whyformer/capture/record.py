@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from whyformer.capture.fold import At, Fold
 from whyformer.capture.intercept import Intercept, OffPlan
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.roles import Observe, Recorder
@@ -43,31 +44,62 @@ def record(
             return Record((), logits.detach(), intercept.unclaimed)
         values_B = scalar(logits)
         if not values_B.requires_grad:
-            raise NotOffered(
-                "the explained output does not depend on any captured attention with gradients. If the model computes "
-                "under torch.no_grad() or detaches its features, remove that."
-            )
+            raise NotOffered(NO_GRADIENT)
         try:
             if shared:
                 each = [intercept.gradients(value, again=True) for value in values_B]
             else:
                 each = [intercept.gradients(values_B.sum())]
-        except torch.utils.checkpoint.CheckpointError as error:
-            raise NotOffered(
-                "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be "
-                "followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in "
-                "checkpoint()."
-            ) from error
         except RuntimeError as error:
-            if "use_reentrant" in str(error):
-                raise NotOffered(REENTRANT) from error
-            raise
+            raise _of_recomputation(error)  # noqa: B904  (it may be the error itself)
     if shared:
         rows = [sites_of(intercept, values, gradients) for gradients in each]
         sites = [_side_by_side(site) for site in zip(*rows, strict=True)]
     else:
         sites = sites_of(intercept, values, each[0])
     return Record(tuple(sites), logits.detach(), intercept.unclaimed)
+
+
+def folded(forward: Forward, fold: Fold, scalar: Callable[[Tensor], Tensor], at: At, shared: bool = False) -> Tensor:
+    """Logits of one pass whose attentions were handed to ``at`` one by one, last first, and none of them kept."""
+    with torch.set_grad_enabled(fold.fusion.gradient):
+        with fold:
+            logits = forward()
+        if fold.planned and len(fold.sites) != fold.planned:
+            raise OffPlan
+        if not fold.sites or fold.unclaimed:
+            return logits.detach()
+        if not fold.fusion.gradient:
+            fold.handed(at)
+            return logits
+        values_B = scalar(logits)
+        if not values_B.requires_grad:
+            raise NotOffered(NO_GRADIENT)
+        try:
+            if shared:
+                for row, value in enumerate(values_B):
+                    fold.backward(value, at, again=True, inputs=range(row, row + 1))
+            else:
+                fold.backward(values_B.sum(), at)
+        except RuntimeError as error:
+            raise _of_recomputation(error)  # noqa: B904  (it may be the error itself)
+    return logits.detach()
+
+
+NO_GRADIENT = (
+    "the explained output does not depend on any captured attention with gradients. If the model computes under "
+    "torch.no_grad() or detaches its features, remove that."
+)
+
+
+def _of_recomputation(error: RuntimeError) -> Exception:
+    """What went wrong where a model recomputes its layers in backward, in words; other errors as they are."""
+    if isinstance(error, torch.utils.checkpoint.CheckpointError):
+        return NotOffered(
+            "the model recomputes its layers in backward (gradient checkpointing) in a way that cannot be followed. "
+            "Turn it off for explaining: model.gradient_checkpointing_disable(), or don't wrap layers in checkpoint()."
+        )
+    return NotOffered(REENTRANT) if "use_reentrant" in str(error) else error
 
 
 def _side_by_side(sites: Sequence[Site]) -> Site:

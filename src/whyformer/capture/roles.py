@@ -48,7 +48,8 @@ class Recorder(Intercept):
         maps = [site.attention for site in self.sites]
         replay = type(self)(self.batch, self.names, self.batch_axes)
         replay.planned = self.planned
-        with replay:
+        # In this thread, where the mode is: work of a GPU would go to another one.
+        with torch.autograd.set_multithreading_enabled(False), replay:
             # autograd.grad would hand itself to the mode, and run its body with the mode off
             grads = open_body(torch.autograd.grad)(scalar, maps, retain_graph=again, allow_unused=True)
         if any(g is None for g in grads):

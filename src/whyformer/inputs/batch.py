@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Number
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, MissingProcessor
@@ -75,6 +76,25 @@ class Batch:
     @property
     def size(self) -> int:
         return len(next(iter(self.tensors.values())))
+
+    def beginning(self, length: int) -> Batch:
+        """One text cut to so many tokens, its last one included; itself, where that is not a matter of columns."""
+        keep_BN, tensors = self.keep_BN, self.tensors
+        if keep_BN is None or self.size != 1 or any(t.shape[:2] != keep_BN.shape for t in tensors.values()):
+            return self
+        real = keep_BN[0].nonzero()[:, 0]
+        if len(real) <= length or self.answers or self.spans:
+            return self
+        columns = torch.cat([real[: length - 1], real[-1:]])
+        return replace(
+            self,
+            tensors={name: tensor[:, columns] for name, tensor in tensors.items()},
+            keep_BN=keep_BN[:, columns],
+            encodings=(),
+            positions=tuple(min(p, length - 1) for p in self.positions),
+            trunks=(),
+            shared=None,
+        )
 
     def select(self, rows: Sequence[int] | slice) -> Batch:
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)

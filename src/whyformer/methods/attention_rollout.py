@@ -8,6 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from whyformer.engines.attention.folded import attention_heads, chained, folded_maps, with_share
 from whyformer.engines.attention.maps import (
     Heads,
     cumulative,
@@ -38,6 +39,7 @@ from whyformer.run import Attribution, Run
     class_specific=False,
     specificity="attention",
     rowwise=lambda *, discard, **options: not discard,
+    folds=lambda *, discard, residual, **options: not discard and not isinstance(residual, str),
 )
 def attention_rollout(
     run: Run,
@@ -77,6 +79,8 @@ def attention_rollout(
         )
     if run.multi_stream:
         return _over_streams(run, heads, share, normalize, start_layer)
+    if run.folds:
+        return chained(run, attention_heads(heads), with_share(share, normalize), start_layer)
     sites = maps_of(run.record(), start_layer)
     keep_BN = run.attended_BN
     protected = run.special_BN if protect_special else None
@@ -108,8 +112,11 @@ def _over_streams(
     run: Run, heads: str | int | Sequence[int], residual: float, normalize: bool, start_layer: int
 ) -> Attribution:
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
-    record = run.record(multi_stream=True)
-    plain = placed_maps(record, schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads))
+    if run.folds:
+        plain = folded_maps(run, attention_heads(heads), keep)
+    else:
+        record = run.record(multi_stream=True)
+        plain = placed_maps(record, schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads))
     chosen, every = start_sites(schedule, start_layer), whole_keep(schedule, keep)
     layers, cross = {}, {}
     for step in schedule.steps:

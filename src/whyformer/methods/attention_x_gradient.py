@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from whyformer.engines.attention.folded import raised_heads, read_layers, readable_folded
 from whyformer.engines.attention.maps import Heads, Layers, over_heads
 from whyformer.methods.raw_attention import READINGS, combined
 from whyformer.parameters import OneOf
@@ -21,6 +22,7 @@ from whyformer.types import Site
     signed=False,
     class_specific=True,
     specificity="attention",
+    folds=readable_folded,
 )
 def attention_x_gradient(
     run: Run,
@@ -38,6 +40,9 @@ def attention_x_gradient(
     Misleads when: one layer is read as if it were the input: layers mix tokens before it. In the last layer only the
     row that feeds the head has a gradient, so the columns there hold that row and nothing else.
     """
+
+    if run.folds:
+        return read_layers(run, raised_heads(heads), layers, read)
 
     def fused(site: Site) -> BQK:
         assert site.attention_grad_BHQK is not None

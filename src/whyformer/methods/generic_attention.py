@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from whyformer.engines.attention.folded import chained, folded_maps, raised_heads, with_identity
 from whyformer.engines.attention.maps import (
     Heads,
     cumulative,
@@ -39,6 +40,7 @@ def weighted(attention_BHQK: BHQK, gradient_BHQK: BHQK, heads: Heads = "mean") -
     signed=False,
     class_specific=True,
     specificity="attention",
+    folds=lambda **options: True,
 )
 def generic_attention(
     run: Run,
@@ -64,6 +66,8 @@ def generic_attention(
         return over_windows(
             run, True, partial(_weighted, heads=heads), lambda layer: plus_identity(layer, 0), start_layer
         )
+    if run.folds:
+        return chained(run, raised_heads(heads), with_identity, start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.attended_BN
     layers = []
@@ -86,10 +90,12 @@ def _weighted(site: Site, heads: Heads) -> BQK:
 def _over_streams(
     run: Run, start_layer: int, heads: Heads, normalize_cross: bool, self_in_rule_10: bool
 ) -> Attribution:
-    schedule = run.schedule
-    record = run.record(grad=True, multi_stream=True)
-    keep = run.by_stream(run.keep_BN)
-    maps = placed_maps(record, schedule, keep, partial(_weighted, heads=heads))
+    schedule, keep = run.schedule, run.by_stream(run.keep_BN)
+    if run.folds:
+        maps = folded_maps(run, raised_heads(heads), keep)
+    else:
+        record = run.record(grad=True, multi_stream=True)
+        maps = placed_maps(record, schedule, keep, partial(_weighted, heads=heads))
     chosen = start_sites(schedule, start_layer)
     maps = {site: m for site, m in maps.items() if site in chosen}
     whole = generic_relevance(schedule, maps, keep, normalize_cross=normalize_cross, self_in_rule_10=self_in_rule_10)

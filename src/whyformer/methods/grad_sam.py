@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from whyformer.engines.attention.folded import raised_heads, read_layers
 from whyformer.engines.attention.maps import chosen_layers, real
 from whyformer.parameters import OneOf, Place, Places
 from whyformer.registry import constant, method
@@ -21,6 +22,7 @@ from whyformer.run import Attribution, Run
     signed=False,
     class_specific=True,
     specificity="attention",
+    folds=lambda **options: True,
 )
 def grad_sam(
     run: Run,
@@ -37,6 +39,9 @@ def grad_sam(
     Misleads when: read as input attribution in the published form. In the top layer only [CLS] has a gradient, so
     the query form hands that layer's whole mass to [CLS], which therefore comes first.
     """
+    if run.folds:
+        attribution = read_layers(run, raised_heads(), layers, "keys" if reduce == "query" else "column_sum")
+        return Attribution(attribution.scores_BN / run.keep_BN.sum(1, keepdim=True))
     every = run.record(grad=True).sites
     sites = [every[i] for i in chosen_layers(layers, len(every))]
     keep_BN = run.keep_BN

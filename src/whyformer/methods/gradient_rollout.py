@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 
+from whyformer.engines.attention.folded import chained, weighted_heads, with_share
 from whyformer.engines.attention.maps import (
     Heads,
     cumulative,
@@ -30,6 +31,7 @@ from whyformer.run import Attribution, Run
     signed=False,
     class_specific=True,
     specificity="attention",
+    folds=lambda *, discard, **options: not discard,
 )
 def gradient_rollout(
     run: Run,
@@ -49,6 +51,8 @@ def gradient_rollout(
     keeps nearly all of its own score, and only the ranking of the others says something. Heads are fused before the
     clamp, so a head that speaks against the target cancels one that speaks for it.
     """
+    if run.folds:
+        return chained(run, weighted_heads(heads), with_share(0.5, normalize=True), start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
     keep_BN = run.attended_BN
     protected = run.special_BN if protect_special else None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 
+from whyformer.engines.attention.folded import attention_heads, folded_maps, read_layers, readable_folded
 from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_heads, product, read_row, real
 from whyformer.engines.attention.streams import layer_means, placed_maps, read_streams
 from whyformer.engines.attention.windows import over_one_layer
@@ -29,6 +30,7 @@ READINGS = ("row", "column", "column_mean", "column_sum", "column_max", "diagona
     class_specific=False,
     specificity="attention",
     rowwise=lambda *, read, **options: read == "row",
+    folds=readable_folded,
 )
 def raw_attention(
     run: Run,
@@ -57,6 +59,8 @@ def raw_attention(
         return over_one_layer(run, False, lambda site: over_heads(site.attention_BHQK.float(), heads), layers)
     if run.multi_stream:
         return _over_streams(run, layers, heads)
+    if run.folds:
+        return read_layers(run, attention_heads(heads), layers, read)
     return combined(run, run.record().sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
 
 
@@ -114,8 +118,11 @@ def _read(run: Run, whole_BQK: BQK, site: Site, read: str) -> torch.Tensor:
 
 def _over_streams(run: Run, layers: str | int | Sequence[int], heads: str | int | Sequence[int]) -> Attribution:
     schedule, keep = run.schedule, run.by_stream(run.keep_BN)
-    maps = placed_maps(
-        run.record(multi_stream=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)
-    )
+    if run.folds:
+        maps = folded_maps(run, attention_heads(heads), keep)
+    else:
+        maps = placed_maps(
+            run.record(multi_stream=True), schedule, keep, lambda site: over_heads(site.attention_BHQK.float(), heads)
+        )
     whole = layer_means(schedule, maps, layers)
     return Attribution(read_streams(whole, run.by_stream(run.readout_BN), keep), matrix_BQK=whole)

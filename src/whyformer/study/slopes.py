@@ -7,7 +7,7 @@ random direction, and the change of the score is held to what the recorded gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +32,11 @@ REMEDY = (
     "Part of the model runs out of autograd's sight: a torch.autograd.Function with a backward of its own, re-entrant "
     "gradient checkpointing, detach() or no_grad(). Turn checkpointing off (model.gradient_checkpointing_disable(), or "
     "use_reentrant=False) or write the function out in plain torch."
+)
+
+NO_SLOPE = (
+    "the gradients recorded at the attention maps are not the slope of the score ({said:.3g} where {slope:.3g} was "
+    "measured), so that maps weighted by them would be wrong. " + REMEDY
 )
 
 
@@ -79,10 +84,28 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
     passes, doubt, slope = _held(Measured(moved, sum(said), sum(map(abs, said)), noise), score_B)
     if slope is None:
         return passes, doubt
-    raise CaptureError(
-        f"the gradients recorded at the attention maps are not the slope of the score ({sum(said):.3g} where "
-        f"{slope:.3g} was measured), so that maps weighted by them would be wrong. {REMEDY}"
-    )
+    raise CaptureError(NO_SLOPE.format(said=sum(said), slope=slope))
+
+
+def require_scaled_slopes(
+    said: Mapping[int, float], logits: Tensor, score_B: Tensor, changed: Callable[[dict[int, float]], Tensor]
+) -> tuple[int, str]:
+    """As :func:`require_slopes`, along a change of each attention's size: ``said`` by its number, Σ A ∘ ∂s/∂A.
+
+    changed: (B,) scores with every attention's result times a number.
+    """
+    generator = torch.Generator().manual_seed(0)
+    by = {n: float(torch.rand((), generator=generator) + 0.5) * (1 if n % 2 else -1) for n in sorted(said)}
+    terms = [slope * by[number] for number, slope in said.items()]
+
+    def moved(step: float) -> float:
+        return float(changed({n: 1 + step * direction for n, direction in by.items()}).double().sum())
+
+    noise = _noise(torch.finfo(logits.dtype).eps, logits)
+    passes, doubt, slope = _held(Measured(moved, sum(terms), sum(map(abs, terms)), noise), score_B)
+    if slope is None:
+        return passes, doubt
+    raise CaptureError(NO_SLOPE.format(said=sum(terms), slope=slope))
 
 
 def require_input_slopes(
@@ -143,9 +166,21 @@ def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Colle
     def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
         return attention_BHQK * 0.5 if layer in lost else attention_BHQK
 
-    if torch.equal(changed(rewrite), score_B):
+    paths = [maps.sites[i].path for i in sorted(lost)]
+    return _unmoved(changed(rewrite), score_B, paths)
+
+
+def require_scaled_reached(
+    paths: Sequence[str], score_B: Tensor, changed: Callable[[dict[int, float]], Tensor], lost: Collection[int]
+) -> int:
+    """The same, with each attention's result in place of its map."""
+    return _unmoved(changed(dict.fromkeys(lost, 0.5)), score_B, paths)
+
+
+def _unmoved(changed_B: Tensor, score_B: Tensor, lost: Sequence[str]) -> int:
+    if torch.equal(changed_B, score_B):
         return 1
-    paths = ", ".join(dict.fromkeys(maps.sites[i].path or "the model itself" for i in sorted(lost)))
+    paths = ", ".join(dict.fromkeys(path or "the model itself" for path in lost))
     raise CaptureError(
         f"the attention of {paths} reaches the score, and autograd knows no way from there, so that its gradient would "
         f"be recorded as zero. {REMEDY}"

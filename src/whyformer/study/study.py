@@ -422,6 +422,9 @@ def _leak(
     return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
 
 
+STUDIED = 512  # tokens
+
+
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
     facts = known_about(modality.model)
@@ -435,13 +438,14 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
         if facts.get(MIXES) and SINGLY not in study.notes:  # found out since
             study = facts[key] = replace(study, notes=(*study.notes, SINGLY))
         return study, False
-    row = _longest(batch)
+    one = batch.select([_longest(batch)])
     if mixes:
-        study = beside_others(modality, batch.select([row]))
+        study = beside_others(modality, one)
     else:
-        study = study_one(modality, batch.select([row]))
+        # Of a long text a piece tells as much.
+        study = study_one(modality, one.beginning(STUDIED) if modality.lengths_vary else one)
         if study.sites:
-            study = replace(study, forwards=study.forwards + modality.settle(batch.select([row]), study.grid))
+            study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):
         study = replace(study, notes=(*study.notes, SINGLY))
     if study.input_length > 1:  # a single position teaches nothing about rows

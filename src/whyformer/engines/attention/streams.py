@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from whyformer.capture.fold import FoldedSite
 from whyformer.engines.attention.maps import chosen_layers, row_normalized
 from whyformer.errors import BadInput
 from whyformer.shapes import BN, BQK, AnyBQK
@@ -23,7 +24,7 @@ Maps = dict[tuple[str, str], Tensor]
 Rows = dict[str, Tensor]  # key stream -> (B, N_query, N_key)
 
 
-def placed(map_BQK: BQK, site: Site, step: Step, keep: Mapping[str, Tensor]) -> AnyBQK:
+def placed(map_BQK: BQK, site: Site | FoldedSite, step: Step, keep: Mapping[str, Tensor]) -> AnyBQK:
     """A map over all positions of its two streams, padding zeroed; rows that were not asked for are zero."""
     if step.query not in keep:  # a stream without units of its own has no padding
         return map_BQK

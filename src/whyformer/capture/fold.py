@@ -1,0 +1,424 @@
+"""Fold: attention whose maps are never stored.
+
+The model's own kernel runs, and of a layer queries, keys and values stay, as for its own backward pass. What a method
+makes of the layer's map is made in backward, as soon as the gradient of the layer's result is there, a few query rows
+at a time: dA = dO·Vᵀ needs nothing of other rows. So layers come last first, which is the order in which the row that
+feeds the head is pulled through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.functions import Function, attention_weights, open_body, repeat_heads, sdpa_operands
+from whyformer.capture.intercept import OffPlan
+from whyformer.capture.kernels import Flash, flash, pulled, pushed
+from whyformer.capture.roles import Outline
+from whyformer.capture.site import Layout, OpenSite
+from whyformer.shapes import BHQK
+from whyformer.types import Site
+
+TILE_BYTES = {"cpu": 8 * 2**20, "cuda": 128 * 2**20}  # of a (B, H, q, K) block in float32; a few are there at a time
+FEWEST_ROWS = 16  # of a tile
+HIDES = -1e4  # what is added to a score that is not to count
+
+
+def tile_bytes(device: torch.device) -> int:
+    return TILE_BYTES.get(device.type, TILE_BYTES["cpu"])
+
+
+@dataclass(frozen=True)
+class HeadFusion:
+    """How the maps of a layer's heads (and their gradients) become one map.
+
+    weights: of each head, where the map is Σ_h w_h·A_h, or Σ_h w_h·max(0, A_h ∘ dA_h); then a kernel can add it up.
+    """
+
+    fused: Callable[[Tensor, Tensor | None], Tensor]  # (B, H, q, K) map and gradient → (B, q, K)
+    gradient: bool
+    weights: Callable[[int], list[float]] | None = None  # by number of heads
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What an attention call was given. Keys and values may have fewer heads than queries."""
+
+    query_BHQD: Tensor
+    key_BGKD: Tensor
+    value_BGKD: Tensor
+    mask: Tensor | None
+    is_causal: bool
+    scale: float | None
+    lse_BHQ: Tensor | None = None  # log-sum-exp of the scores, where the kernel told
+
+    def keys_of(self, rows: slice) -> slice:
+        """Those that these queries may look at, as far as it can be told without the mask."""
+        return slice(0, min(rows.stop, self.key_BGKD.shape[2]) if self.is_causal else self.key_BGKD.shape[2])
+
+    def attention(self, rows: slice) -> Tensor:
+        """(B, H, q, K) in float32, over ``keys_of(rows)``."""
+        keys, mask = self.keys_of(rows), self.mask
+        query = self.query_BHQD[:, :, rows]
+        if self.is_causal:
+            places = torch.arange(keys.stop, device=query.device)
+            mask = places <= torch.arange(rows.start, rows.stop, device=query.device)[:, None]
+        elif mask is not None:
+            mask = mask if mask.shape[-2] == 1 else mask[..., rows, :]
+        key = repeat_heads(query, self.key_BGKD[:, :, keys])
+        return attention_weights(query, key, mask, False, self.scale).float()
+
+    def gradient(self, rows: slice, out_gradient_BHQD: Tensor) -> Tensor:
+        """(B, H, q, K) ∂s/∂A = ∂s/∂O · Vᵀ in float32, over ``keys_of(rows)``."""
+        part = out_gradient_BHQD[:, :, rows]
+        value = repeat_heads(part, self.value_BGKD[:, :, self.keys_of(rows)])
+        return torch.matmul(part, value.transpose(-2, -1)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedSite:
+    """One attention as a method sees it: its map with the heads fused, in blocks of query rows.
+
+    inputs: whose explained values the gradient is of, where one row is run for several; None: each row its own.
+    ``call`` is what it was given, or ``map_BQK`` where the model writes its attention out: that has been fused already.
+    """
+
+    number: int
+    path: str
+    first_query: int
+    shape: tuple[int, int, int, int]  # B, H, Q, K
+    fusion: HeadFusion
+    inputs: range | None = None
+    call: Operands | None = None
+    out_gradient_BHQD: Tensor | None = None
+    map_BQK: Tensor | None = None
+
+    @property
+    def blocks(self) -> Iterator[slice]:
+        """Query rows that are looked at together, within the memory of a tile."""
+        batch, heads, queries, keys = self.shape
+        step = (
+            queries
+            if self.map_BQK is not None
+            else max(FEWEST_ROWS, tile_bytes(self.device) // (4 * batch * heads * keys))
+        )
+        return (slice(start, min(start + step, queries)) for start in range(0, queries, step))
+
+    def rows(self, rows: slice) -> tuple[slice, Tensor]:
+        """Keys, and the (B, q, K) fused map over them: of others it is zero."""
+        if self.map_BQK is not None:
+            return slice(0, self.shape[3]), self.map_BQK[:, rows]
+        assert self.call is not None
+        gradient = None if self.out_gradient_BHQD is None else self.call.gradient(rows, self.out_gradient_BHQD)
+        return self.call.keys_of(rows), self.fusion.fused(self.call.attention(rows), gradient)
+
+    def whole(self) -> Tensor:
+        """(B, Q, K) the fused map: the heads are gone, and it is the one map of this size."""
+        whole = torch.zeros(self.shape[0], *self.shape[2:], device=self.device)
+        for rows in self.blocks:
+            keys, block = self.rows(rows)
+            whole[:, rows, keys] = block
+        return whole
+
+    def pulled(self, weights_BRQ: Tensor, span: slice | None = None) -> Tensor:
+        """(B, R, K) weights · map. No weight is negative; ``span``: outside of these rows all are zero."""
+        if self._flash is not None:
+            return pulled(self._flash, weights_BRQ, span)
+        batch, _, _, keys = self.shape
+        result = torch.zeros(batch, weights_BRQ.shape[1], keys, device=self.device)
+        for rows in self.blocks:
+            if span is not None and (rows.stop <= span.start or rows.start >= span.stop):
+                continue
+            part = weights_BRQ[:, :, rows]
+            where, block = self.rows(rows)
+            result[:, :, where] += torch.bmm(part, block)
+        return result
+
+    def pushed(self, weights_BRK: Tensor) -> Tensor:
+        """(B, R, Q) map · weights, in the order of the rows."""
+        if self._flash is not None:
+            return pushed(self._flash, weights_BRK)
+        batch, _, queries, _ = self.shape
+        result = torch.zeros(batch, weights_BRK.shape[1], queries, device=self.device)
+        for rows in self.blocks:
+            where, block = self.rows(rows)
+            result[:, :, rows] = torch.bmm(weights_BRK[:, :, where], block.transpose(1, 2))
+        return result
+
+    def row_sums(self, keep_BN: Tensor) -> Tensor:
+        """(B, 1, Q) of the map over real keys: without a mask, and where all are real, those of a softmax."""
+        weights = self.fusion.weights
+        if self.call is None or self.call.mask is not None or self.fusion.gradient or weights is None:
+            return self.pushed(keep_BN[:, None].float())
+        if not bool(keep_BN.all()):
+            return self.pushed(keep_BN[:, None].float())
+        return torch.full((self.shape[0], 1, self.shape[2]), sum(weights(self.shape[1])), device=self.device)
+
+    @property
+    def device(self) -> torch.device:
+        if self.map_BQK is not None:
+            return self.map_BQK.device
+        assert self.call is not None
+        return self.call.query_BHQD.device
+
+    @property
+    def _flash(self) -> Flash | None:
+        """For the kernel, where there is one for this call."""
+        call, weights = self.call, self.fusion.weights
+        if call is None or weights is None or call.lse_BHQ is None:
+            return None
+        return Flash(call, self.out_gradient_BHQD, weights(self.shape[1]))
+
+
+At = Callable[[FoldedSite], None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of a site when the pass goes by it."""
+
+    number: int
+    path: str
+    first_query: int
+    shape: tuple[int, int, int, int]
+
+
+class Fold(Outline):
+    """Hands each attention to ``at`` with the heads fused: in backward, or, without gradients, after the pass."""
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, fusion: HeadFusion
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.fusion = fusion
+        self.keep_BN: Tensor | None = None  # real positions, where it is to be seen how much attention others get
+        self.lost_B: list[Tensor] = []  # by site: attention of real positions that others get
+        self.one_stream = False  # each attention works on what the one before made
+        self.leaves: list[Tensor] = []
+        self.at: At | None = None
+        self.inputs: range | None = None
+        self.measures = False  # the slopes are asked for
+        self.reached: dict[int, float] = {}  # by site: Σ O ∘ ∂s/∂O, the slope along a change of its size
+        self.spoke_BQ: Tensor | None = None  # rows of the last site that have a gradient
+        self._calls: list[FoldedSite] = []  # without gradients: all of them
+        self._hides: dict[int, tuple[Tensor, bool]] = {}  # masks that were looked at
+
+    # In the forward pass
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        call = sdpa_operands(args, kwargs)
+        query, key = call["query"], call["key"]
+        if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1]:
+            raise OffPlan if self.planned else NotFolded
+        operands, out = _run(func, args, kwargs, call)
+        site_count = len(self.sites)
+        result = super()._sdpa(lambda *_, **__: out, args, kwargs)
+        assert len(self.sites) == site_count + 1
+        site = self.sites[-1]
+        shape = (*query.shape[:3], key.shape[2])
+        seen = Seen(site_count, site.path, site.first_query, shape)
+        self._look(seen, operands)
+        if not self.fusion.gradient:
+            self._calls.append(self._site(seen, call=operands))
+            return result
+        result = self._differentiated(result)
+        tensors = (operands.query_BHQD, operands.key_BGKD, operands.value_BGKD, operands.mask, operands.lse_BHQ)
+        tapped: Tensor = _Tap.apply(result, self, seen, operands.is_causal, operands.scale, *tensors)
+        if self._since_site is not None:
+            self._since_site.put(tapped, True)
+        self._trail.copy(result, tapped)
+        return tapped
+
+    def at_site(self, site: OpenSite) -> None:
+        if site.attention.is_meta:  # of a fused kernel: see _sdpa
+            return
+        if site.parallel:
+            raise NotFolded
+        layout = site.layout
+        shape = tuple(layout.to_canonical(site.attention.detach()).shape)
+        seen = Seen(len(self.sites), site.path, site.first_query, shape)  # type: ignore[arg-type]
+        if self.keep_BN is not None:
+            self.lost_B.append(_lost(site.attention_BHQK.detach(), self.keep_BN, site.first_query))
+        if not self.fusion.gradient:
+            self._calls.append(self._site(seen, map_BQK=self.fusion.fused(site.attention_BHQK.float(), None)))
+            return
+        site.attention = self._differentiated(site.attention)
+        site.attention = _Watch.apply(site.attention, self, seen, layout)
+
+    def _differentiated(self, tensor: Tensor) -> Tensor:
+        """What backward is to reach. With frozen weights the first attention has no history: there the graph begins.
+
+        Where something before it has one (a hook on the embeddings), backward ends at the first attention all the same,
+        and with several streams at each.
+        """
+        if not tensor.requires_grad:
+            tensor = tensor.detach().requires_grad_()
+            self.leaves.append(tensor)
+        elif not self.leaves or (not self.one_stream and not self.leaves[0].is_leaf):
+            self.leaves.append(tensor)
+        return tensor
+
+    def _site(self, seen: Seen, **what: Any) -> FoldedSite:
+        return FoldedSite(seen.number, seen.path, seen.first_query, seen.shape, self.fusion, self.inputs, **what)
+
+    def _look(self, seen: Seen, call: Operands) -> None:
+        """How much of the attention goes to padding; most masks hide it."""
+        if self.keep_BN is None:
+            return
+        if call.mask is not None:
+            known = self._hides.get(id(call.mask))
+            if known is None or known[0] is not call.mask:
+                known = self._hides[id(call.mask)] = (call.mask, _hides(call.mask, self.keep_BN))
+            if known[1]:
+                self.lost_B.append(torch.zeros(len(self.keep_BN), device=self.keep_BN.device))
+                return
+        lost_B = torch.zeros(len(self.keep_BN), device=self.keep_BN.device)
+        site = self._site(seen, call=call)
+        with torch.no_grad():
+            for rows in site.blocks:
+                attention, keys = call.attention(rows), call.keys_of(rows)
+                real_BQ = self.keep_BN[:, rows].float()
+                lost_B += torch.einsum("bhqk,bq,bk->b", attention, real_BQ, 1 - self.keep_BN[:, keys].float())
+        first, queries = seen.first_query, seen.shape[2]
+        count_B = self.keep_BN[:, first : first + queries].sum(1).clamp(min=1) * seen.shape[1]
+        self.lost_B.append(lost_B / count_B)
+
+    @property
+    def outlines(self) -> list[Site]:
+        """The sites without their maps."""
+        return [Site(site.path, site.kind, ("", ""), site.layout.to_canonical(site.attention)) for site in self.sites]
+
+    # In the backward pass
+
+    def came(self, seen: Seen, gradient: Tensor, out: Tensor, call: Operands) -> None:
+        """The gradient of a fused attention's result is there."""
+        if self.at is None:
+            return
+        self._note(seen, gradient, out)
+        self.at(self._site(seen, call=call, out_gradient_BHQD=gradient.to(call.query_BHQD.dtype)))
+
+    def came_map(self, seen: Seen, gradient: BHQK, attention: BHQK) -> None:
+        """The gradient of a map that the model writes out is there."""
+        if self.at is None:
+            return
+        self._note(seen, gradient, attention)
+        self.at(self._site(seen, map_BQK=self.fusion.fused(attention.float(), gradient.float())))
+
+    def _note(self, seen: Seen, gradient_BHQX: Tensor, changed_BHQX: Tensor) -> None:
+        slope = float((gradient_BHQX.double() * changed_BHQX.double()).sum()) if self.measures else 0.0
+        self.reached[seen.number] = self.reached.get(seen.number, 0.0) + slope
+        if seen.number == len(self.sites) - 1:
+            spoke_BQ = gradient_BHQX.abs().amax((1, 3)) > 0
+            self.spoke_BQ = spoke_BQ if self.spoke_BQ is None else torch.cat([self.spoke_BQ, spoke_BQ])
+
+    def handed(self, at: At) -> None:
+        """Without gradients: all sites, last first, each gone once it was looked at."""
+        while self._calls:
+            at(self._calls.pop())
+
+    def backward(self, scalar: Tensor, at: At, again: bool = False, inputs: range | None = None) -> None:
+        """Every site that the scalar depends on, last first.
+
+        The mode stays on, in this thread, for models that recompute their forward in backward (checkpointing).
+        """
+        self.at, self.inputs = at, inputs
+        replay = type(self)(self.batch, self.names, self.batch_axes, fusion=self.fusion)
+        replay.planned = self.planned
+        try:
+            with torch.autograd.set_multithreading_enabled(False), replay:
+                open_body(torch.autograd.grad)(scalar, self.leaves, retain_graph=again, allow_unused=True)
+        finally:
+            self.at = None
+
+
+class NotFolded(Exception):
+    """An attention that can be had as a whole map only."""
+
+
+def _run(
+    func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], call: dict[str, Any]
+) -> tuple[Operands, Tensor]:
+    """The call as the model makes it; on a GPU by the same kernel under its own name, which tells the log-sum-exp."""
+    out, lse = flash(call) if call["query"].is_cuda else (None, None)
+    if out is None:
+        out = func(*args, **kwargs)
+    operands = Operands(
+        call["query"], call["key"], call["value"], call["attn_mask"], call["is_causal"], call["scale"], lse
+    )
+    return operands, out
+
+
+class _Tap(torch.autograd.Function):
+    """What an attention gives, unchanged; its gradient is seen."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, out: Tensor, fold: Fold, seen: Seen, is_causal: bool, scale: float | None, *tensors: Tensor | None
+    ) -> Tensor:
+        # As autograd saves tensors, so that whoever packs them (checkpointing, offloading) is asked for them, too.
+        ctx.save_for_backward(out, *tensors)
+        ctx.fold, ctx.seen, ctx.is_causal, ctx.scale = fold, seen, is_causal, scale
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        out, query, key, value, mask, lse = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            call = Operands(query, key, value, mask, ctx.is_causal, ctx.scale, lse)
+            ctx.fold.came(ctx.seen, gradient, out, call)
+        return (gradient, *[None] * 9)
+
+
+class _Watch(torch.autograd.Function):
+    """An attention map, unchanged; its gradient is seen."""
+
+    @staticmethod
+    def forward(ctx: Any, attention: Tensor, fold: Fold, seen: Seen, layout: Layout) -> Tensor:
+        ctx.save_for_backward(attention)
+        ctx.fold, ctx.seen, ctx.layout = fold, seen, layout
+        return attention.view_as(attention)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (attention,) = ctx.saved_tensors
+        with torch._C.DisableTorchFunction():
+            ctx.fold.came_map(ctx.seen, ctx.layout.to_canonical(gradient), ctx.layout.to_canonical(attention))
+        return gradient, None, None, None
+
+
+def _hides(mask: Tensor, keep_BN: Tensor) -> bool:
+    """Does the mask hide all padding from all real positions?"""
+    if mask.ndim != 4 or mask.shape[-1] != keep_BN.shape[1] or mask.shape[-2] not in {1, keep_BN.shape[1]}:
+        return False
+    seen = mask if mask.dtype == torch.bool else mask > HIDES
+    rows = keep_BN[:, None, :, None] if mask.shape[-2] > 1 else keep_BN.new_ones(1, 1, 1, 1)
+    return not bool((seen & rows & ~keep_BN[:, None, None, :]).any())
+
+
+def _lost(attention_BHQK: Tensor, keep_BN: Tensor, first: int) -> Tensor:
+    keep = keep_BN.float()
+    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
+    return lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1])
+
+
+class Scaled(Outline):
+    """Every attention's result times a number: what a change of the whole map by that number gives."""
+
+    def __init__(
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, factors: dict[int, float]
+    ) -> None:
+        super().__init__(batch, names, batch_axes)
+        self.factors = factors
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        factor = self.factors.get(len(self.sites), 1.0)
+        return super()._sdpa(lambda *a, **k: func(*a, **k) * factor, args, kwargs)
+
+    def at_site(self, site: OpenSite) -> None:
+        if not site.attention.is_meta:
+            site.attention = site.attention * self.factors.get(len(self.sites), 1.0)

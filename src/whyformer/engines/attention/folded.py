@@ -1,0 +1,260 @@
+"""The relevance engine without maps: rows are pulled through the layers, last first (capture/fold.py).
+
+The row that feeds the head, e·(I + Ā_L)···(I + Ā_1), is evaluated from the left, so each layer's map is needed once and
+as a product with a vector. What is read of single layers (Grad-SAM, raw attention) is such a product, too. With several
+streams the rules of generic attention need maps themselves: those are kept, with the heads fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from whyformer.capture.fold import FoldedSite, HeadFusion
+from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_heads
+from whyformer.engines.attention.streams import placed
+from whyformer.run import Attribution, Run
+from whyformer.shapes import BN, AnyBQK
+
+
+def readable_folded(*, layers: Layers, read: str, **options: object) -> bool:
+    """Is what is read of maps (``raw_attention``) a sum over them? A maximum of columns is none.
+
+    Of a product of maps, only what has its weights on the left comes in the order of backward.
+    """
+    return read in ({"row", "column_mean", "column_sum"} if layers == "product" else LINEAR)
+
+
+LINEAR = {"row", "column", "column_mean", "column_sum", "diagonal"}
+
+
+# How heads become one map
+
+
+def attention_heads(heads: Heads = "mean") -> HeadFusion:
+    """fuse_h A_h."""
+    return HeadFusion(lambda a, _: over_heads(a, heads), False, _weights(heads))
+
+
+def raised_heads(heads: Heads = "mean") -> HeadFusion:
+    """fuse_h max(0, A_h ∘ dA_h): clamped head by head."""
+
+    def fused(attention_BHQK: Tensor, gradient_BHQK: Tensor | None) -> Tensor:
+        assert gradient_BHQK is not None
+        return over_heads(attention_BHQK * gradient_BHQK.clamp(min=0), heads)
+
+    return HeadFusion(fused, True, _weights(heads))
+
+
+def weighted_heads(heads: Heads = "mean") -> HeadFusion:
+    """max(0, fuse_h A_h ∘ dA_h): clamped once the heads have been fused, which takes all of them at a time."""
+
+    def fused(attention_BHQK: Tensor, gradient_BHQK: Tensor | None) -> Tensor:
+        assert gradient_BHQK is not None
+        return over_heads(attention_BHQK * gradient_BHQK, heads).clamp(min=0)
+
+    return HeadFusion(fused, True)
+
+
+def _weights(heads: Heads) -> Callable[[int], list[float]] | None:
+    if heads in {"max", "min"} if isinstance(heads, str) else False:
+        return None
+    return partial(_head_weights, heads)
+
+
+def _head_weights(heads: Heads, count: int) -> list[float]:
+    if isinstance(heads, str):
+        return [1.0 if heads == "sum" else 1 / count] * count
+    chosen = [heads] if isinstance(heads, int) else list(heads)
+    over_heads(torch.zeros(1, count, 1, 1), chosen)  # refuses numbers of heads that are not there
+    weights = [0.0] * count
+    for head in chosen:
+        weights[head] += 1 / len(chosen)
+    return weights
+
+
+# Rows pulled through the layers
+
+
+def rows_of(weights_BRN: Tensor, site: FoldedSite) -> Tensor:
+    """The part of (B, R, N) weights that stands at the site's queries."""
+    return weights_BRN[:, :, site.first_query : site.first_query + site.shape[2]]
+
+
+def stays(rows_BRQ: Tensor, site: FoldedSite, like_BRN: Tensor) -> Tensor:
+    """The residual: each query row is itself."""
+    if rows_BRQ.shape == like_BRN.shape:
+        return rows_BRQ
+    result = torch.zeros_like(like_BRN)
+    result[:, :, site.first_query : site.first_query + site.shape[2]] = rows_BRQ
+    return result
+
+
+# Site, (B, R, N) weights, (B, N) real positions, rows outside of which all weights are zero → the weights before it.
+Layer = Callable[[FoldedSite, Tensor, Tensor, slice | None], Tensor]
+
+
+def with_identity(site: FoldedSite, weights_BRN: Tensor, keep_BN: BN, span: slice | None) -> Tensor:
+    """w·(I + Ā)."""
+    rows = rows_of(weights_BRN, site)
+    return site.pulled(rows, span) + stays(rows, site, weights_BRN)
+
+
+def alone(site: FoldedSite, weights_BRN: Tensor, keep_BN: BN, span: slice | None) -> Tensor:
+    """w·A."""
+    return site.pulled(rows_of(weights_BRN, site), span)
+
+
+def with_share(residual: float, normalize: bool) -> Layer:
+    """w·rownorm((1-a)·A + a·I); without normalisation w·(A + a/(1-a)·I)."""
+
+    def layer(site: FoldedSite, weights_BRN: Tensor, keep_BN: BN, span: slice | None) -> Tensor:
+        rows = rows_of(weights_BRN, site)
+        if not (normalize or residual == 1):
+            return site.pulled(rows, span) + residual / (1 - residual) * stays(rows, site, weights_BRN)
+        total_BRQ = (1 - residual) * site.row_sums(keep_BN) + residual
+        rows = rows / total_BRQ.masked_fill(total_BRQ == 0, torch.inf)
+        return (1 - residual) * site.pulled(rows, span) + residual * stays(rows, site, weights_BRN)
+
+    return layer
+
+
+class Chain:
+    """The rows of ``run`` that are read, pulled through the layers from ``start_layer`` on."""
+
+    def __init__(self, run: Run, layer: Layer, start_layer: int = 0, weights: str = "row") -> None:
+        self.run, self.layer, self.start, self.weights = run, layer, start_layer, weights
+        self.rows_BRN: Tensor | None = None
+
+    def begin(self) -> None:
+        self.rows_BRN = None
+
+    def __call__(self, site: FoldedSite) -> None:
+        keep_BN = self.run.attended_BN
+        if self.rows_BRN is None:
+            read = self.run.read_BRN if self.weights == "row" else torch.ones_like(self.run.read_BRN)
+            self.rows_BRN = read.float() * keep_BN[:, None]
+        if site.number < self.start:
+            return
+        where = slice(None) if site.inputs is None else slice(site.inputs.start, site.inputs.stop)
+        keep, rows_BRN = keep_BN[where], self.rows_BRN[where]
+        last = site.number == self.run.layer_count() - 1  # only there few rows have a weight
+        span = _span(rows_of(rows_BRN, site)) if last else None
+        self.rows_BRN[where] = self.layer(site, rows_BRN, keep, span) * keep[:, None]
+
+    @property
+    def attribution(self) -> Attribution:
+        if self.rows_BRN is None:  # no attention has a gradient
+            self.rows_BRN = self.run.read_BRN.float() * self.run.attended_BN[:, None]
+        several = self.run.rows_read is not None
+        return Attribution(self.rows_BRN[:, 0], matrix_BQK=self.rows_BRN if several else None)
+
+
+def chained(run: Run, fusion: HeadFusion, layer: Layer, start_layer: int = 0, weights: str = "row") -> Attribution:
+    """e·Â_L···Â_1, with ``layer`` giving w·Â of one of them."""
+    chain = Chain(run, layer, start_layer % run.layer_count(start_layer), weights)
+    run.fold(fusion, chain)
+    return chain.attribution
+
+
+# Single layers, read one by one
+
+
+class Readings:
+    """Σ over some layers of what is read of each: its rows, columns or diagonal."""
+
+    def __init__(self, run: Run, layers: Sequence[int], read: str) -> None:
+        self.run, self.layers, self.read = run, layers, read
+        self.total_BRN: Tensor | None = None
+
+    def begin(self) -> None:
+        self.total_BRN = None
+
+    def __call__(self, site: FoldedSite) -> None:
+        read_BRN = self.run.read_BRN
+        if self.total_BRN is None:
+            self.total_BRN = torch.zeros_like(read_BRN, dtype=torch.float32)
+        times = self.layers.count(site.number)
+        if not times:
+            return
+        where = slice(None) if site.inputs is None else slice(site.inputs.start, site.inputs.stop)
+        keep = self.run.attended_BN[where][:, None].float()
+        self.total_BRN[where] += times * _read(site, read_BRN[where].float(), keep, self.read) * keep
+
+
+def _span(weights_BRX: Tensor) -> slice:
+    """From the first row with a weight to the last."""
+    places = weights_BRX.amax((0, 1)).nonzero()[:, 0]
+    return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+
+def _read(site: FoldedSite, read_BRN: Tensor, keep_B1N: Tensor, read: str) -> Tensor:
+    if read == "row":
+        rows = rows_of(read_BRN * keep_B1N, site)
+        return site.pulled(rows, _span(rows))
+    if read == "column":
+        return stays(site.pushed(read_BRN * keep_B1N), site, read_BRN)
+    if read == "keys":  # of each query row
+        return stays(site.pushed(keep_B1N), site, read_BRN)
+    if read == "diagonal":
+        return stays(_diagonal(site)[:, None], site, read_BRN)
+    return site.pulled(rows_of(keep_B1N, site))
+
+
+def _diagonal(site: FoldedSite) -> Tensor:
+    parts = []
+    for rows in site.blocks:
+        keys, block = site.rows(rows)
+        shift = site.first_query + rows.start - keys.start
+        parts.append(block.diagonal(shift, 1, 2))
+    return torch.cat(parts, 1)
+
+
+def read_layers(run: Run, fusion: HeadFusion, layers: str | int | Sequence[int], read: str) -> Attribution:
+    """The mean over the chosen layers; ``layers="product"`` multiplies all of them."""
+    if layers == "product":
+        attribution = chained(run, fusion, alone, weights="row" if read == "row" else "ones")
+        scores_BN, matrix = attribution.scores_BN, attribution.matrix_BQK
+    else:
+        chosen = chosen_layers(layers, run.layer_count())
+        readings = Readings(run, chosen, read)
+        run.fold(fusion, readings)
+        total_BRN = torch.zeros_like(run.read_BRN) if readings.total_BRN is None else readings.total_BRN / len(chosen)
+        scores_BN, matrix = total_BRN[:, 0], total_BRN if run.rows_read is not None else None
+    if read == "column_mean":
+        scores_BN = scores_BN / run.keep_BN.sum(1, keepdim=True)
+    return Attribution(scores_BN, matrix_BQK=matrix)
+
+
+# Several streams
+
+
+class FusedMaps:
+    """The map of each attention, heads fused: what the rules for several streams multiply."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.maps: dict[int, tuple[FoldedSite, AnyBQK]] = {}
+
+    def begin(self) -> None:
+        self.maps = {}
+
+    def __call__(self, site: FoldedSite) -> None:
+        self.maps[site.number] = (site, site.whole())
+
+
+def folded_maps(run: Run, fusion: HeadFusion, keep: dict[str, Tensor]) -> dict[int, AnyBQK]:
+    """Maps over all positions of their two streams, of those that reach the output; padding zeroed."""
+    fused = FusedMaps(run)
+    run.fold(fusion, fused)
+    result = {}
+    for step in run.schedule.steps:
+        if not step.used:
+            continue
+        if step.site in fused.maps:
+            site, whole = fused.maps[step.site]
+            result[step.site] = placed(whole, site, step, keep)
+    return result

@@ -1,0 +1,196 @@
+"""What an explanation will take, before it is made: bytes, passes, and whether maps are stored or folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+
+from whyformer.borrow import known_about, recomputable
+from whyformer.capture.fold import Fold, HeadFusion, tile_bytes
+from whyformer.errors import NotOffered
+from whyformer.memory import SavedBytes, free_bytes
+from whyformer.output import Output
+from whyformer.parameters import OneOf
+from whyformer.registry import Method
+from whyformer.run import Run
+from whyformer.session import Session
+
+Memory = Annotated[str, OneOf("auto", "fold", "full")]
+LONG = 1024  # positions; below, maps are stored without thinking about it
+SHARE = 0.25  # of the free memory that stored maps may take before they are folded
+FULL = 0.85  # of the free memory that a pass may take before its layers are computed again
+SHORT = 256  # positions of the piece that a forward pass is measured on
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What an explanation of these inputs takes. ``peak_bytes`` are above what is in use now, for one batch of them.
+
+    full_bytes: with every attention map stored. fold_bytes: without, None where the method (or the model) has no such
+    way; ``reason`` says why. route: which of the two ``memory="auto"`` takes.
+    """
+
+    method: str
+    route: str  # "full" or "fold"
+    full_bytes: int
+    fold_bytes: int | None
+    free_bytes: int
+    forwards: float  # per input
+    backwards: float
+    batch_size: int  # inputs that are run together
+    reason: str = ""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the route that is taken."""
+        return self.fold_bytes if self.route == "fold" and self.fold_bytes is not None else self.full_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has that much left."""
+        return self.peak_bytes <= self.free_bytes
+
+    def __str__(self) -> str:
+        fold = "not offered" if self.fold_bytes is None else _gib(self.fold_bytes)
+        return (
+            f"{self.method}: {self.forwards:g} forwards + {self.backwards:g} backwards per input, {self.batch_size} "
+            f"inputs at a time. Maps stored {_gib(self.full_bytes)}, folded {fold}, free {_gib(self.free_bytes)}: "
+            f"memory={self.route!r}" + ("" if self.fits else ", which does not fit") + "."
+        )
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"
+
+
+def map_bytes(run: Run, grad: bool) -> int:
+    """Bytes of all attention maps of a batch, with their gradients or without."""
+    study, batch = run.study, run.batch.size
+    if run.multi_stream:
+        sizes: Mapping[str, int] = run.stream_sizes
+        steps = {step.site: (sizes.get(step.query), sizes.get(step.key)) for step in run.schedule.steps}
+    else:
+        steps = {}
+    total = 0
+    for number, site in enumerate(study.sites):
+        queries, keys = steps.get(number, (None, None))
+        if not steps and not run.windowed and site.queries == site.keys:
+            queries = keys = run.length
+        count = (queries or site.queries) * (keys or site.keys)
+        # A map in the model's numbers, and with gradients its softmax in float32 and the gradient; fused in float32.
+        each = (8 if grad else run.bytes_per_number) * site.heads * site.windows + 4
+        total += batch * count * each
+    largest = max((site.heads for site in study.sites), default=1) * batch * run.length**2
+    return total + (3 if grad else 2) * 4 * largest
+
+
+def why_not_folded(run: Run, m: Method, options: Mapping[str, Any]) -> str:
+    """What stands against doing without stored maps; nothing, if nothing does."""
+    if m.folds is None:
+        return f"{m.name} needs whole attention maps, or none at all: there is nothing to fold."
+    if not m.folds(**options):
+        return f"{m.name} needs whole maps with these options, and only sums over them can be folded."
+    if run.keep_layers:
+        return "keep_layers=True asks for whole maps."
+    if run.windowed:
+        return "attention runs inside windows, whose maps are small."
+    if run.batch.reference_rows:
+        return "rows of the table look at each other."
+    if any(site.parallel for site in run.study.sites):
+        return "the model computes its heads one by one."
+    if options.get("read", "row") != "row" and any(site.queries != site.keys for site in run.study.sites):
+        return "a layer that asks for a few rows only has no columns."
+    return ""
+
+
+def foldable(chosen: Sequence[Method], settings: Mapping[str, Any]) -> bool:
+    """Can all of these methods do without stored maps?"""
+    return all(m.folds is not None and m.folds(**settings[m.name]) for m in chosen)
+
+
+def folding(session: Session, run: Run, chosen: Sequence[Method], settings: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the methods that are run without storing maps."""
+    names = set()
+    for m in chosen:
+        reason = why_not_folded(run, m, settings[m.name])
+        if session.memory == "fold" and reason:
+            raise NotOffered(f"memory='fold': {reason} Leave memory out, or say memory='full'.")
+        if not reason and (session.memory == "fold" or not _has_room(run, m)):
+            names.add(m.name)
+    if any(m.name in names and "attention_gradients" in m.needs for m in chosen):
+        run.recomputes = _recomputes(run)
+    return frozenset(names)
+
+
+def _recomputes(run: Run) -> bool:
+    """Layers are computed again in backward where the user turned that on, or where their results would not fit."""
+    layers = recomputable(run.modality.model)
+    if any(getattr(layer, "gradient_checkpointing", False) for layer in layers):
+        return True
+    device = next(iter(run.batch.tensors.values())).device
+    return bool(layers) and run.length >= 8 * LONG and activations(run, grad=True) > FULL * free_bytes(device)
+
+
+def _has_room(run: Run, m: Method) -> bool:
+    device = next(iter(run.batch.tensors.values())).device
+    return map_bytes(run, "attention_gradients" in m.needs) <= SHARE * free_bytes(device)
+
+
+def estimate(session: Session, m: Method, options: Mapping[str, Any]) -> Estimate:
+    """For the first batch of a session, which holds the longest of its inputs where they are encoded together."""
+    run = session.run(session.parts()[0])
+    device = next(iter(run.batch.tensors.values())).device
+    units = max(len(units) for units in run.units)
+    forwards, backwards = m.cost(units, **options)
+    grad = bool(m.needs & {"attention_gradients", "input_gradients"})
+    own = activations(run, grad)
+    maps = bool(m.needs & {"attention", "attention_gradients"}) and bool(run.study.sites)
+    full = own + (map_bytes(run, "attention_gradients" in m.needs) if maps else 0)
+    reason = why_not_folded(run, m, options)
+    fold = None if reason else own + 4 * tile_bytes(device) + _operands(run, grad)
+    free = free_bytes(device)
+    folds = session.memory == "fold" or (session.memory == "auto" and run.length >= LONG and not _has_room(run, m))
+    if session.memory == "fold" and reason:
+        raise NotOffered(f"memory='fold': {reason} Leave memory out, or say memory='full'.")
+    return Estimate(
+        method=m.name,
+        route="fold" if folds and not reason else "full",
+        full_bytes=full,
+        fold_bytes=fold,
+        free_bytes=free,
+        forwards=forwards,
+        backwards=backwards,
+        batch_size=run.batch.size,
+        reason=reason,
+    )
+
+
+def _operands(run: Run, grad: bool) -> int:
+    """Queries and keys of all layers, which stay where nothing is differentiated; else the graph has them."""
+    if grad:
+        return 0
+    config = getattr(run.modality.model, "config", None)
+    width = getattr(config, "hidden_size", None) or 0
+    return 2 * len(run.study.sites) * run.batch.size * run.length * width * run.bytes_per_number
+
+
+def activations(run: Run, grad: bool) -> int:
+    """Bytes that the model's own pass keeps for backward: measured on a short piece, and in proportion to length."""
+    facts, key = known_about(run.modality.model), (SavedBytes, grad)
+    if key not in facts or not run.modality.lengths_vary:
+        facts[key] = _bytes_per_position(run, grad)
+    return int(facts[key] * run.length * run.batch.size)
+
+
+def _bytes_per_position(run: Run, grad: bool) -> float:
+    one = replace(run.batch.select([0]), answers=(), spans=(), trunks=(), shared=None)
+    piece = one.beginning(SHORT)
+    saved = SavedBytes(run.modality.model)
+    role = Fold(1, run.module_names, run.study.batch_axes, fusion=HeadFusion(lambda a, _: a.mean(1), grad))
+    with torch.set_grad_enabled(grad), saved, role:
+        Output(run.modality, piece, run.scalar).logits(piece)
+    run.setup_forwards += 1
+    return saved.total / (run.length if piece is one else SHORT)

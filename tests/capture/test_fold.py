@@ -1,0 +1,256 @@
+"""Folded explanations: equal to those from stored maps, and nothing of size heads × queries × keys is ever there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
+
+import whyformer as wf
+from tests.models import CASES
+from tests.models.case import randint
+from tests.study.test_slopes import IDS, Layers
+from tests.support.language import model as language_model
+from tests.support.language import tokenizer
+from whyformer.capture import fold
+from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
+from whyformer.memory import peak_bytes
+
+WAYS: dict[str, list[dict[str, Any]]] = {
+    "generic_attention": [{}, {"heads": "max"}, {"heads": [0, -1], "start_layer": 1}],
+    "grad_sam": [{}, {"reduce": "key"}, {"layers": "last"}],
+    "attention_x_gradient": [{}, {"layers": "mean", "read": "column_sum"}, {"layers": "product"}, {"read": "diagonal"}],
+    "raw_attention": [{}, {"layers": "product", "read": "column_mean"}, {"read": "column", "layers": "mean"}],
+    "attention_rollout": [{}, {"normalize": False, "residual": 0.3}, {"heads": "max", "start_layer": -1}],
+    "gradient_rollout": [{}],
+}
+MODELS = ["bert", "modernbert", "vit", "gpt2", "llama", "gemma2", "t5", "lxmert", "deberta_v2", "detr"]
+MODELS += ["nn_transformer_encoder", "rtdl_ft_transformer"]
+PAIRS = [(name, way) for name in MODELS for way in CASES[name].implementations]
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 16 rows at most, so that there are several."""
+    monkeypatch.setattr(fold, "TILE_BYTES", {"cpu": 1})
+    monkeypatch.setattr(fold, "FEWEST_ROWS", 3)
+
+
+def flat(results: list[Any]) -> list[wf.Explanation]:
+    return [e for r in results for e in (r if isinstance(r, list) else [r])]
+
+
+def close(folded: list[Any], full: list[Any], tolerance: float = 1e-5) -> None:
+    for one, other in zip(flat(folded), flat(full), strict=True):
+        assert np.abs(one.scores - other.scores).max() <= tolerance * np.abs(other.scores).max()
+        assert one.value == pytest.approx(other.value, rel=1e-4, abs=1e-5)
+        assert (one.cost.forwards, one.cost.backwards) == (other.cost.forwards, other.cost.backwards)
+
+
+@pytest.mark.parametrize(("name", "way"), PAIRS, ids=[f"{n}-{w}" for n, w in PAIRS])
+def test_folded_is_full(name: str, way: str) -> None:
+    case = CASES[name]
+    explainer, inputs = wf.Explainer(case.build(way)), case.inputs()
+    compared = 0
+    for method, choices in WAYS.items():
+        for options in choices:
+            how = {"method": method, "target": 1, **options}
+            try:
+                full = explainer.explain(inputs, memory="full", **how)
+            except (NotOffered, NotOverUnits):
+                continue  # with several streams, many readings have no meaning
+            if name == "rtdl_ft_transformer" and options.get("read", "row") != "row":
+                with pytest.raises(NotOffered, match="a few rows only"):
+                    explainer.explain(inputs, memory="fold", **how)
+                continue
+            close(explainer.explain(inputs, memory="fold", **how), full)
+            compared += 1
+    assert compared >= 5
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+def test_bfloat16_ranks_as_float32_does(kind: str) -> None:
+    model, inputs = long_model(kind), {"input_ids": randint(5, 90, 2, 60)}
+    exact = wf.explain(model, inputs, method="generic_attention", target=1, memory="full")
+    rounded = wf.explain(model.bfloat16(), inputs, method="generic_attention", target=1, memory="fold")
+    for one, other in zip(rounded, exact, strict=True):
+        assert spearmanr(one.scores, other.scores).statistic >= 0.99
+
+
+@pytest.mark.parametrize("way", [{}, {"one_pass": True}, {"span": True}])
+@pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "grad_sam"])
+def test_tokens_of_an_answer_are_folded_together(method: str, way: dict[str, Any]) -> None:
+    lm, text = language_model("llama"), ("the capital of france is", "paris and the")
+    results = {}
+    for memory in ("full", "fold"):
+        try:
+            results[memory] = wf.explain(lm, text, processor=tokenizer(), method=method, memory=memory, **way)
+        except NotOffered as refusal:
+            assert "one_pass" in str(refusal)
+            results[memory] = []
+    pairs = [list(r) if isinstance(r, list) else [r] for r in results.values()]
+    close(pairs[1], pairs[0])
+
+
+def test_padding_that_a_model_does_not_hide_is_seen_as_with_stored_maps() -> None:
+    model = CASES["bert"].build("sdpa")
+
+    class Careless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+            return self.model(input_ids=input_ids).logits
+
+    ids = randint(5, 90, 2, 9)
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    careless = Careless()
+    for method in ("generic_attention", "attention_rollout"):
+        full, folded = (
+            wf.explain(careless, {"input_ids": ids, "attention_mask": mask}, method=method, target=1, memory=memory)
+            for memory in ("full", "fold")
+        )
+        close(folded, full)
+        assert folded[1].warnings == full[1].warnings
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that was made, meta tensors aside."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        sizes = [t.numel() for t in tree_leaves(out) if isinstance(t, Tensor) and not t.is_meta]
+        self.numbers = max([self.numbers, *sizes])
+        return out
+
+
+def long_model(kind: str, layers: int = 3, way: str = "sdpa") -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_attention_heads": 8, "num_hidden_layers": layers, "intermediate_size": 128}
+    more = {"vocab_size": 100, "max_position_embeddings": 1024, "attn_implementation": way}
+    if kind == "bert":
+        return BertForSequenceClassification(BertConfig(**sizes, **more)).eval()
+    return LlamaForCausalLM(LlamaConfig(**sizes, **more, num_key_value_heads=2)).eval()
+
+
+@pytest.mark.parametrize("way", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "grad_sam"])
+def test_no_map_of_all_heads_is_ever_there(method: str, kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "TILE_BYTES", {"cpu": 2**18})
+    tokens = 600
+    explainer, inputs = wf.Explainer(long_model(kind, way=way)), {"input_ids": randint(5, 90, 1, tokens)}
+    explainer.explain(inputs, method=method, memory="fold")
+    with Largest() as largest:
+        explainer.explain(inputs, method=method, memory="fold")
+    assert largest.numbers < tokens * tokens
+
+
+def test_memory_is_that_of_the_models_own_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fold, "TILE_BYTES", {"cpu": 2**18})
+    model = long_model("bert", layers=6)
+    ids = randint(5, 90, 1, 800)
+    explainer = wf.Explainer(model)
+    explainer.explain({"input_ids": ids}, method="generic_attention", memory="fold")
+    folded = peak_bytes(lambda: explainer.explain({"input_ids": ids}, method="generic_attention", memory="fold"))
+    model.requires_grad_(False)
+
+    def bare() -> None:
+        vectors = model.get_input_embeddings()(ids).detach().requires_grad_()  # type: ignore[operator]
+        torch.autograd.grad(model(inputs_embeds=vectors).logits.max(), vectors)
+
+    assert folded <= 1.3 * peak_bytes(bare)
+
+
+def test_layers_that_are_computed_again_in_backward() -> None:
+    inputs = {"input_ids": randint(5, 90, 2, 40)}
+    model = long_model("llama")
+    full = wf.explain(model, inputs, method="generic_attention", memory="full")
+    model.gradient_checkpointing_enable()  # type: ignore[operator]
+    model.eval()
+    before = [dict(layer.__dict__) for layer in model.model.layers]  # type: ignore[union-attr]
+    calls: list[int] = []
+    hook = model.model.layers[1].self_attn.register_forward_hook(lambda *_: calls.append(1))  # type: ignore[union-attr,index]
+    explainer = wf.Explainer(model)
+    explainer.explain(inputs, method="generic_attention", memory="fold")
+    calls.clear()
+    folded = explainer.explain(inputs, method="generic_attention", memory="fold")
+    hook.remove()
+    assert len(calls) == 2, "computed once, and once more in backward"
+    close(folded, full)
+    for layer, attributes in zip(model.model.layers, before, strict=True):  # type: ignore[union-attr,arg-type]
+        assert layer.__dict__.keys() == attributes.keys()
+        assert not layer.training
+
+
+class Rechecked(nn.Module):
+    """Home-made, with checkpoints of its own, also outside of training."""
+
+    def __init__(self, checkpoints: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.checkpoints = checkpoints
+        self.embed, self.head = nn.Embedding(20, 16), nn.Linear(16, 3)
+        self.qkv = nn.ModuleList(nn.Linear(16, 48) for _ in range(3))
+
+    def block(self, x: Tensor, number: int) -> Tensor:
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[number](x).chunk(3, -1))
+        out = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + torch.tanh(out.transpose(1, 2).flatten(2))
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for number in range(3):
+            x = checkpoint(self.block, x, number, use_reentrant=False) if self.checkpoints else self.block(x, number)
+        logits: Tensor = self.head(x[:, 0])
+        return logits
+
+
+@pytest.mark.parametrize("memory", ["fold", "full"])
+def test_checkpoints_of_the_models_own(memory: str) -> None:
+    plain = wf.explain(Rechecked(False), IDS, method="generic_attention", target=1, memory="full")
+    close(wf.explain(Rechecked(True), IDS, method="generic_attention", target=1, memory=memory), plain)
+
+
+@pytest.mark.parametrize(("how", "at"), [("detach", (1,)), ("function", (0, 1)), ("reversed", (2,))])
+def test_gradients_that_are_no_slopes_are_refused(how: str, at: tuple[int, ...]) -> None:
+    with pytest.raises(WhyformerError, match=r"checkpoint|slope"):
+        wf.explain(Layers(how, at).eval(), IDS, method="generic_attention", target=0, memory="fold")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "why"),
+    [
+        ("transformer_attribution", {}, "whole attention maps"),
+        ("saliency", {}, "whole attention maps"),
+        ("attention_rollout", {"discard": 0.5}, "with these options"),
+        ("raw_attention", {"read": "column_max"}, "with these options"),
+        ("generic_attention", {"keep_layers": True}, "keep_layers"),
+    ],
+)
+def test_what_is_not_folded_says_so(method: str, options: dict[str, Any], why: str) -> None:
+    case = CASES["bert"]
+    with pytest.raises(NotOffered, match=why):
+        wf.explain(case.build("sdpa"), case.inputs(), method=method, target=1, memory="fold", **options)
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = long_model("bert", way="eager")
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    wf.explain(model, {"input_ids": randint(5, 90, 1, 30)}, method="generic_attention", memory="fold")
+    assert model.config._attn_implementation == "eager"  # type: ignore[union-attr]
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())

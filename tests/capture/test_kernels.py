@@ -1,0 +1,68 @@
+"""The GPU kernels, run by Triton's interpreter, are what plain torch gives in tiles (capture/fold.py)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
+
+from whyformer.capture import kernels
+from whyformer.capture.fold import FoldedSite, HeadFusion, Operands
+
+CASES = [  # batch, heads, key heads, queries, keys, width, causal, dtype
+    (2, 4, 2, 70, 70, 32, True, torch.float32),
+    (1, 3, 3, 33, 90, 20, False, torch.float32),
+    (1, 2, 1, 130, 130, 64, True, torch.float32),
+    (1, 2, 2, 40, 40, 256, False, torch.float32),
+    (1, 4, 2, 150, 150, 64, True, torch.float16),
+    (2, 2, 2, 65, 129, 16, False, torch.float16),
+]
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_kernels_add_up_what_tiles_do(case: tuple[int, ...], rows: int, gradient: bool) -> None:
+    batch, heads, groups, queries, keys, width, causal, dtype = case
+    generator = torch.Generator().manual_seed(0)
+    query, key, value, slope = (
+        torch.randn(batch, n, m, width, generator=generator).to(dtype)  # type: ignore[arg-type]
+        for n, m in ((heads, queries), (groups, keys), (groups, keys), (heads, queries))
+    )
+    scores = query.float() @ key.float().repeat_interleave(heads // groups, 1).transpose(-2, -1) / width**0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(queries, keys, dtype=torch.bool).triu(1), -torch.inf)
+    lse = scores.logsumexp(-1)
+    weights = [0.25, 0.0, 0.5, 0.25][:heads]
+    given = torch.tensor(weights)[:, None, None]
+
+    def fused(attention: torch.Tensor, at: torch.Tensor | None) -> torch.Tensor:
+        return ((attention if at is None else attention * at.clamp(min=0)) * given).sum(1)
+
+    exact = Operands(query.float(), key.float(), value.float(), None, bool(causal), None)
+    out = slope.float() if gradient else None
+    fusion = HeadFusion(fused, gradient)
+    tiles = FoldedSite(0, "", 0, (batch, heads, queries, keys), fusion, call=exact, out_gradient_BHQD=out)
+    call = Operands(query, key, value, None, bool(causal), None, lse)
+    flash = kernels.Flash(call, slope if gradient else None, weights)
+    left = torch.rand(batch, rows, queries, generator=generator)
+    left[:, :, queries // 2 :] = 0  # rows without a weight
+    right = torch.rand(batch, rows, keys, generator=generator)
+    close(kernels.pulled(flash, left), tiles.pulled(left))
+    close(kernels.pulled(flash, left, slice(0, queries // 2)), tiles.pulled(left))
+    close(kernels.pushed(flash, right), tiles.pushed(right))
+
+
+def close(kernel: torch.Tensor, tiles: torch.Tensor) -> None:
+    assert kernel.shape == tiles.shape
+    assert float((kernel - tiles).abs().max()) <= 1e-4 * float(tiles.abs().max())
+
+
+def test_a_query_that_looks_nowhere_has_no_weights() -> None:
+    query = torch.randn(1, 1, 20, 16, generator=torch.Generator().manual_seed(0))
+    lse = torch.full((1, 1, 20), -torch.inf)
+    call = Operands(query, query, query, None, False, None, lse)
+    assert not kernels.pulled(kernels.Flash(call, None, [1.0]), torch.ones(1, 1, 20)).any()
