@@ -272,6 +272,7 @@ def _of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
+    run.alone = len(chosen) == 1
     if any("attention_gradients" in m.needs for m in chosen) and not run.modality.decoding.one_pass:
         run.record(grad=True, multi_stream=True)  # one record serves every method that follows
     elif len(chosen) > 1 and any({"attention", "values"} <= m.needs for m in chosen):

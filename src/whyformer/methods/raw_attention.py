@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -57,7 +58,8 @@ def raw_attention(
         return over_one_layer(run, False, lambda site: over_heads(site.attention_BHQK.float(), heads), layers)
     if run.multi_stream:
         return _over_streams(run, layers, heads)
-    return combined(run, run.record().sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
+    sites = run.layers_of(partial(chosen_layers, layers)).sites
+    return combined(run, sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
 
 
 def combined(
