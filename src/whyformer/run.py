@@ -206,20 +206,23 @@ class Run:
             if maps is None or self.multi_stream or self.windowed or bool(keep_BN.all()):
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
-                shares = [self._lost_B(site.attention_BHQK, site.first_query) for site in maps.sites]
+                # The mean share of the attention of real positions, over layers and heads.
+                keep, shares = keep_BN.float(), []
+                for site in maps.sites:
+                    attention_BHQK, first = site.attention_BHQK.float(), site.first_query
+                    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+                    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
+                    shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
                 share_B = torch.stack(shares).mean(0)
             self._padding_share_B = None if maps is None else share_B
         return share_B
 
-    def _lost_B(self, attention_BHQK: Tensor, first: int) -> Tensor:
-        """(B,) the mean share of the attention of real positions that one layer's heads give to padding."""
-        keep_BN = self.keep_BN.float()
-        rows_BQ = keep_BN[:, first : first + attention_BHQK.shape[2]]
-        lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep_BN)
-        return lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1])
-
     def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
-        shares.append(self._lost_B(attention_BHQK, first))
+        """The same share of one layer, whose map is not kept."""
+        keep = self.keep_BN.float()
+        rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+        lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
+        shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
 
     @cached_property
     def units(self) -> list[Units]:
@@ -461,9 +464,7 @@ class Run:
             maps = self.record(multi_stream=multi_stream, layers=layers, padded=padded)
             if len(maps.sites) == by_one.count(False):
                 return maps
-            self._part = self._padding_share_B = (
-                None  # others than were studied: which are meant is seen in all
-            )
+            self._part = self._padding_share_B = None  # others than were studied: which are meant is seen in all
             return self.record(multi_stream=multi_stream)
         self.asked.setdefault("maps", (1, 0))
         self.asked.setdefault("logits", (0, 0))
