@@ -297,6 +297,7 @@ def _of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
+    run.alone = len(chosen) == 1
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
         folded = folding(session, run, chosen, settings)

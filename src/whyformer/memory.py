@@ -66,7 +66,7 @@ class _Live(TorchDispatchMode):
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
+        if key in self._known or tensor.device.type == "meta":
             return
 
         def gone(_: object, key: int = key, size: int = size) -> None:

@@ -105,6 +105,8 @@ class Run:
         self.asked: dict[str, tuple[float, int]] = {}
         self._wanted = target
         self._records: dict[bool, Record] = {}
+        self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
+        self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
         self.module_names = module_names(modality.model)
         self._padding_share_B: Tensor | None = None
@@ -228,6 +230,13 @@ class Run:
                 share_B = torch.stack(shares).mean(0)
             self._padding_share_B = None if maps is None else share_B
         return share_B
+
+    def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
+        """The same share of one layer, whose map is not kept."""
+        keep = self.keep_BN.float()
+        rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+        lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
+        shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
 
     @cached_property
     def units(self) -> list[Units]:
@@ -398,10 +407,17 @@ class Run:
             self.study.undisturbed.add(check)
         self.notes.update(self.study.doubts)
 
-    def record(self, grad: bool = False, values: bool = False, multi_stream: bool = False) -> Record:
+    def record(
+        self,
+        grad: bool = False,
+        values: bool = False,
+        multi_stream: bool = False,
+        layers: frozenset[int] | None = None,
+        padded: bool = False,
+    ) -> Record:
         """Attention maps (and gradients) of the batch; one record serves all methods.
 
-        multi_stream: the method knows what to do with several streams.
+        multi_stream: the method knows what to do with several streams. layers, padded: see :meth:`layers_of`.
         """
         if not self.study.plain:
             require_readable(self.study, multi_stream)
@@ -417,6 +433,9 @@ class Run:
         while maps is None:
             role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
             role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
+            shares: list[Tensor] = []
+            if isinstance(role, Observe) and layers is not None:
+                role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
             self.forwards_B += rows / self.batch.size
             try:
                 if isinstance(role, Recorder):
@@ -437,8 +456,34 @@ class Run:
                 self.require_slopes(maps, role)
             last = maps.sites[-1]
             self._reads_elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
-        self._records[grad] = with_streams(maps, self.study)
-        return self._records[grad]
+        maps = with_streams(maps, self.study)
+        if layers is None:
+            self._records[grad] = maps
+        else:
+            self._part = (layers, maps)
+            self._padding_share_B = torch.stack(shares).mean(0) if padded else self.keep_BN[:, 0].float() * 0
+        return maps
+
+    def layers_of(self, choice: Callable[[int], Sequence[int]], multi_stream: bool = False) -> Record:
+        """A record in which the layers of a choice (their number → theirs) have maps, and others perhaps shapes only.
+
+        All have them where other methods follow that may need them, and where heads that are computed one by one attend
+        to padding: the share of a layer is known once it is whole.
+        """
+        padded = not (self.multi_stream or self.windowed or bool(self.keep_BN.all()))
+        by_one = [site.parallel for site in self.study.sites]
+        if self._records or not self.alone or not by_one or (padded and any(by_one)):
+            return self.record(multi_stream=multi_stream)
+        layers = frozenset(choice(by_one.count(False)))
+        if self._part is None or not self._part[0] >= layers:
+            maps = self.record(multi_stream=multi_stream, layers=layers, padded=padded)
+            if len(maps.sites) == by_one.count(False):
+                return maps
+            self._part = self._padding_share_B = None  # others than were studied: which are meant is seen in all
+            return self.record(multi_stream=multi_stream)
+        self.asked.setdefault("maps", (1, 0))
+        self.asked.setdefault("logits", (0, 0))
+        return self._part[1]
 
     @property
     def bytes_per_number(self) -> int:

@@ -18,12 +18,35 @@ Rewrite = Callable[[int, int, Tensor], Tensor]  # layer, number of the first hea
 
 
 class Observe(Intercept):
-    """The model's own kernel runs untouched; the attention map is computed beside it."""
+    """The model's own kernel runs untouched; the attention map is computed beside it.
+
+    ``layers``: those whose maps are wanted, by number; None: all of them. Of the others shapes are kept, and fused
+    kernels run alone there, unless ``glance(attention_BHQK, first_query)`` has to see each map, once.
+    """
 
     explicit = False
+    layers: frozenset[int] | None = None
+    glance: Callable[[Tensor, int], None] | None = None
 
     def at_site(self, site: OpenSite) -> None:
-        """Nothing to change: the base class keeps the site."""
+        if self.glance is not None:
+            self.glance(site.attention_BHQK, site.first_query)
+
+    def _layer(self, parallel: bool) -> int:
+        """The number of the next site's layer, if that is another head of the last layer, or if not."""
+        return sum(not site.parallel for site in self.sites) - int(parallel)
+
+    def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        if self.layers is None or self.glance is not None or {self._layer(True), self._layer(False)} & self.layers:
+            return super()._sdpa(func, args, kwargs)
+        out, call = func(*args, **kwargs), sdpa_operands(args, kwargs)
+        operands = tuple(self._noted(shape_of(call[name]), call[name]) for name in ("query", "key", "value"))
+        return super()._sdpa(lambda *_, **__: out, operands, {"enable_gqa": call["enable_gqa"]})
+
+    def _close(self, site: OpenSite, out: Tensor) -> None:
+        if self.layers is not None and self._layer(site.parallel) not in self.layers:
+            site.attention, site.value = shape_of(site.attention), shape_of(site.value)
+        super()._close(site, out)
 
 
 class Recorder(Intercept):
@@ -163,13 +186,6 @@ class Outline(Intercept):
         call = sdpa_operands(args, kwargs)
         query, key = (self._noted(shape_of(call[name]), call[name]) for name in ("query", "key"))
         return super()._sdpa(lambda *_, **__: out, (query, key, call["value"]), {"enable_gqa": call["enable_gqa"]})
-
-    def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
-        """A stand-in of a tensor, with what is known about that."""
-        self._trail.copy(tensor, copy)
-        if self._since_site is not None:
-            self._since_site.copy(tensor, copy)
-        return copy
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
         super()._close(site, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -61,7 +62,8 @@ def raw_attention(
         return _over_streams(run, layers, heads)
     if run.folds:
         return read_layers(run, attention_heads(heads), layers, read)
-    return combined(run, run.record().sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
+    sites = run.layers_of(partial(chosen_layers, layers)).sites
+    return combined(run, sites, lambda site: over_heads(site.attention_BHQK.float(), heads), layers, read)
 
 
 def combined(

@@ -7,6 +7,7 @@ relevance are averaged the same way: R ← M·R. So R of the last stage has one 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -44,8 +45,9 @@ def over_one_layer(
     run: Run, grad: bool, reduce: Callable[[Site], AnyBQK], layers: str | int | Sequence[int]
 ) -> Attribution:
     """Chosen maps as they are, each read as the mean over its tokens and spread over the patches they are made of."""
-    windows, sites = run.windows, run.record(grad=grad, multi_stream=True).sites
-    rows, whole = [], None
+    windows, choice = run.windows, partial(chosen_layers, layers)
+    record = run.record(grad=True, multi_stream=True) if grad else run.layers_of(choice, multi_stream=True)
+    sites, rows, whole = record.sites, [], None
     for number in chosen_layers(layers, len(sites)):
         layer = windows.whole(reduce(sites[number]), number)
         whole = layer @ _merged_identity(windows, layer, windows.placements[number].stage)
