@@ -102,6 +102,7 @@ class Run:
         self._logits: Tensor | None = None
         self._targets: list[Target] | None = None
         self._value_B: Tensor | None = None
+        self.recorded = False  # as a graph: the host may ask for no number (compiled/)
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     # What is explained
@@ -201,7 +202,8 @@ class Run:
         share_B = self._padding_share_B
         if share_B is None:
             maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
-            if maps is None or self.multi_stream or self.windowed or bool(keep_BN.all()):
+            none = not self.recorded and bool(keep_BN.all())
+            if maps is None or self.multi_stream or self.windowed or none:
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
                 # The mean share of the attention of real positions, over layers and heads.
@@ -424,6 +426,12 @@ class Run:
             self._require_readout(maps)
         self._records[grad] = with_streams(maps, self.study)
         return self._records[grad]
+
+    def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:
+        """Take a record that was made elsewhere (compiled/) in place of a pass of its own."""
+        self._records[grad], self._padding_share_B = maps, padding_share_B
+        self.forwards_B += 1
+        self.backwards_B += int(grad)
 
     def _require_readout(self, maps: Record) -> None:
         """Hold the rule for the rows that feed the head to this batch: of the last map no other row has a gradient.
