@@ -127,9 +127,11 @@ def statics_of(host: Batch, fit: Fit, contrast: bool, device: torch.device) -> S
 def write(static: Tensor, rows: Tensor) -> None:
     """Rows that are left over repeat the first: what is computed of them is not looked at."""
     count = len(rows)
+    if count == len(static):
+        static.copy_(rows, non_blocking=True)
+        return
     static[:count].copy_(rows, non_blocking=True)
-    if count < len(static):
-        static[count:].copy_(rows[:1].expand(len(static) - count, *rows.shape[1:]), non_blocking=True)
+    static[count:].copy_(rows[:1].expand(len(static) - count, *rows.shape[1:]), non_blocking=True)
 
 
 def chunks_of(size: int, batch_size: int | None) -> list[range]:

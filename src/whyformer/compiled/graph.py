@@ -117,6 +117,7 @@ class CudaGraph:
                 with rehearsed(device):
                     self.output = torch.empty_like(compute())
             current.wait_stream(stream)
+            torch.cuda.empty_cache()  # as a recording begins: what is reserved after it is its own
             before = torch.cuda.memory_reserved(device)
             self._graph = torch.cuda.CUDAGraph()
             # Only this thread is held to the rules of a recording: others go on with their own work on the device.

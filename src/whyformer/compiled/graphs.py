@@ -44,6 +44,7 @@ from whyformer.compiled.graph import RECORDERS, circumstances, new_pool, toleran
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.batch import PLAIN
+from whyformer.inputs.text import TextInput
 from whyformer.run import Attribution, Run
 from whyformer.session import Session
 from whyformer.types import Cost, Explanation, Record
@@ -124,10 +125,14 @@ class Graphs:
         if units != "token":
             modality.ask(PLAIN, units)
         modality.place = CPU  # they go to the device together
+        if isinstance(modality, TextInput):
+            modality.limit = self._limits.get(type(modality).__name__)
         try:
             batch = source.batch()
         finally:
             modality.place = None
+            if isinstance(modality, TextInput):
+                modality.limit = None  # the plain way looks for itself
         contrast = contrasts(target, batch.size)
         if contrast is None:
             return None
@@ -244,25 +249,43 @@ class Graphs:
     ) -> list[Explanation]:
         """The explanations of the plain way, with a word where a graph failed; forms that are new are recorded."""
         contrast, device = contrasts(target, source.size), self.require_device()
-        why_not = unsuited(question, session, contrast)
-        told: list[str] = []
+        told: dict[str, None] = {}
         for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
             part = session.batch if len(rows) == session.size else session.batch.select(rows)
-            plain = explanations[rows[0] : rows[-1] + 1]
-            for _ in range(2):  # where the model minds padding, once more without
-                fit = self._fit(session.modality, part, question, bool(contrast), device)
-                form = self._met_form(fit, question, why_not)
-                if form is None:
-                    break
-                if form.recording is None:
-                    self._record(form, fit, part, question, session, bool(contrast))
-                if form.recording is not None and (not form.recording.padded or not form.replays):
-                    self._hold_to(plain, form, fit, part, question, session, of_rows(target, rows), make)
-                if form.recording is not None or form.why_not:
-                    break
+            fit = self._fit(session.modality, part, question, bool(contrast), device)
+            form = self.forms.get(fit.key)
+            if form is None or not form.why_not:
+                plain = explanations[rows[0] : rows[-1] + 1]
+                with borrowed(self.model, self.marks):  # also so that one thread records at a time
+                    form = self._form_of(part, question, session, contrast, of_rows(target, rows), plain, make)
             if form is not None and form.loud:
-                told.append(form.why_not)
-        return [e.replace(warnings=(*e.warnings, *dict.fromkeys(told))) for e in explanations] if told else explanations
+                told[form.why_not] = None
+        return [e.replace(warnings=(*e.warnings, *told)) for e in explanations] if told else explanations
+
+    def _form_of(
+        self,
+        part: Batch,
+        question: Question,
+        session: Session,
+        contrast: bool | None,
+        target: Any,
+        plain: list[Explanation],
+        make: Make,
+    ) -> Form | None:
+        """The form of some inputs, recorded if it can be, and held to what was said of them plainly."""
+        why_not, form = unsuited(question, session, contrast), None
+        for _ in range(2):  # where the model minds padding, once more without
+            fit = self._fit(session.modality, part, question, bool(contrast), self.require_device())
+            form = self._met_form(fit, question, why_not)
+            if form is None or form.why_not:
+                break
+            if form.recording is None:
+                self._record(form, fit, part, question, session, bool(contrast))
+            if form.recording is not None and not (form.recording.padded and form.replays):
+                self._hold_to(plain, form, fit, part, question, session, target, make)
+            if form.recording is not None:
+                break
+        return form
 
     def _met_form(self, fit: Fit, question: Question, why_not: str) -> Form | None:
         """The form of these inputs; None where it is too rare for a graph while others take all the room."""
@@ -276,42 +299,39 @@ class Graphs:
                 return None
             shapes = {name: tuple(shape) for name, _, *shape in fit.key[-2]}
             form = self.forms[fit.key] = Form(question.method.name, shapes, why_not=why_not)
-            self._make_room()
+            self._make_room(MOST if why_not else MOST - 1)
         self.forms.move_to_end(fit.key)
-        return None if form.why_not and not form.loud else form
+        return form
 
-    def _make_room(self) -> None:
+    def _make_room(self, graphs: int) -> None:
+        """Of the forms that were not asked for longest, as many go as there are too many."""
         recorded = [key for key, form in self.forms.items() if form.recording is not None]
-        refused = [key for key, form in self.forms.items() if form.recording is None]
-        for key in [*recorded[: max(0, len(recorded) - MOST + 1)], *refused[: max(0, len(refused) - REMEMBERED)]]:
+        others = [key for key, form in self.forms.items() if form.recording is None]
+        for key in [*recorded[: max(0, len(recorded) - graphs)], *others[: max(0, len(others) - REMEMBERED)]]:
             del self.forms[key]
             self._met.pop(key, None)
 
     def _record(self, form: Form, fit: Fit, part: Batch, question: Question, session: Session, contrast: bool) -> None:
-        if form.why_not:
-            return
         self._recorded[fit.key] += 1
         if self._recorded[fit.key] > 2:
             self._refuse(form, "the model was another one at each of the last calls")
             return
         modality, device = session.modality, self.require_device()
+        self._take_stock(as_borrowed(self.model))
+        devices = {t.device for t in self._tensors()}
+        if devices != {device}:
+            form.why_not = f"the model is on several devices ({', '.join(sorted(map(str, devices)))})."
+            return
         try:
-            with borrowed(self.model, self.marks):
-                before = as_borrowed(self.model)
-                self._take_stock(before)
-                tensors = {t.device for t in self._tensors()}
-                if tensors != {device}:
-                    form.why_not = f"the model is on several devices ({', '.join(sorted(map(str, tensors)))})."
-                    return
-                computation = Computation(
-                    modality, session.study, question, statics_of(padded(modality, part, fit), fit, contrast, device)
-                )
-                if self._pool is None:
-                    self._pool = new_pool(device)
-                graph = RECORDERS[device.type](computation, device, self._pool)
-                labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
+            statics = statics_of(padded(modality, part, fit), fit, contrast, device)
+            computation = Computation(modality, session.study, question, statics)
+            if self._pool is None:
+                self._pool = new_pool(device)
+            graph = RECORDERS[device.type](computation, device, self._pool)
+            labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
             form.recording = Recording(graph, computation, labels)
         except Exception as error:
+            self._pool = None  # which a recording that was broken off may have left in disorder
             self._refuse(form, _cause(error))
 
     def _take_stock(self, before: Borrowed) -> None:
