@@ -26,7 +26,7 @@ import whyformer as wf
 from bench.engine import TOKENS, bert, vit
 from bench.timing import fastest, machine
 from tests.support.eager_graph import recorded_on_cpu
-from whyformer.compiled.graphs import apart
+from whyformer.compiled.forms import apart
 
 METHOD = "generic_attention"
 NEAR = 2e-3  # of the largest score: other kernels for other shapes, in float32

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +20,7 @@ from whyformer.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study
 from whyformer.study.interference import MIXES
 from whyformer.targets import class_index
-from whyformer.types import Target
+from whyformer.types import Explanation, Target
 
 # Methods of one forward and at most one backward whose formulas stay on the device, but for these options.
 METHODS = {
@@ -207,3 +208,17 @@ def _unreadable(study: Study, modality: Modality) -> str:
     if study.readout.kind == "rows" and modality.lengths_vary:
         return "the head reads other rows of each text."
     return ""
+
+
+def apart(plain: Explanation, replayed: Explanation) -> float:
+    """The largest difference of two explanations, of the largest score; the highest is compared by itself.
+
+    A map with the identity in it gives nearly everything to one position, beside which no other would count.
+    """
+    a, b = plain.scores, replayed.scores
+    if a.shape != b.shape or not len(a):
+        return float("inf")
+    highest = int(np.abs(a).argmax())
+    size, away, rest = float(np.abs(a[highest])), np.abs(a - b), np.delete(np.abs(a), highest)
+    others = float(np.delete(away, highest).max(initial=0)) / max(float(rest.max(initial=0)), 1e-6 * size, 1e-30)
+    return max(float(away[highest]) / max(size, 1e-30), others)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -76,6 +78,17 @@ class Unfetched(TorchFunctionMode):
         if name in FETCHING:
             raise HostAsked(f"{name} brings numbers from the device to the host")
         return func(*args, **(kwargs or {}))
+
+
+def cause_of(error: BaseException) -> str:
+    """What stopped a recording, and where in the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [""]
+    ours = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    where = f", in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {lines[0][:200]}{where}"
 
 
 class _Rehearsing(threading.local):

@@ -9,14 +9,11 @@ computes, the host makes sure that the model is the one that was recorded: if it
 from __future__ import annotations
 
 import time
-import traceback
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +25,7 @@ from whyformer.compiled.forms import (
     Form,
     Recording,
     aimed,
+    apart,
     bucket,
     can_be_padded,
     chunks_of,
@@ -40,7 +38,7 @@ from whyformer.compiled.forms import (
     unsuited,
     write,
 )
-from whyformer.compiled.graph import RECORDERS, circumstances, new_pool, tolerance
+from whyformer.compiled.graph import RECORDERS, cause_of, circumstances, new_pool, tolerance
 from whyformer.errors import BadInput
 from whyformer.inputs.base import Batch, Modality, Source
 from whyformer.inputs.batch import PLAIN
@@ -332,7 +330,7 @@ class Graphs:
             form.recording = Recording(graph, computation, labels)
         except Exception as error:
             self._pool = None  # which a recording that was broken off may have left in disorder
-            self._refuse(form, _cause(error))
+            self._refuse(form, cause_of(error))
 
     def _take_stock(self, before: Borrowed) -> None:
         """Remember the model as it is; graphs of another are gone."""
@@ -390,28 +388,3 @@ class Graphs:
         if cause not in self._warned:
             self._warned.add(cause)
             warnings.warn(form.why_not, RuntimeWarning, stacklevel=2)
-
-
-def _cause(error: BaseException) -> str:
-    """What stopped a recording, and where in the model."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines() or [""]
-    ours = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
-    where = f", in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}: {lines[0][:200]}{where}"
-
-
-def apart(plain: Explanation, replayed: Explanation) -> float:
-    """The largest difference of two explanations, of the largest score; the highest is compared by itself.
-
-    A map with the identity in it gives nearly everything to one position, beside which no other would count.
-    """
-    a, b = plain.scores, replayed.scores
-    if a.shape != b.shape or not len(a):
-        return float("inf")
-    highest = int(np.abs(a).argmax())
-    size, away, rest = float(np.abs(a[highest])), np.abs(a - b), np.delete(np.abs(a), highest)
-    others = float(np.delete(away, highest).max(initial=0)) / max(float(rest.max(initial=0)), 1e-6 * size, 1e-30)
-    return max(float(away[highest]) / max(size, 1e-30), others)
