@@ -10,6 +10,7 @@ from pathlib import Path
 # Asked for by name: they need data (python -m bench.heads_pruning --data FOLDER) or another device, or take long.
 BY_NAME = {
     "attention_debate",
+    "compiled",
     "device_agreement",
     "heads_pruning",
     "language",

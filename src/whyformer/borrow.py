@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch import nn
+from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
-from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
+from whyformer.loan.turns import Turn, free_in_child, take, turns_of, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
@@ -55,12 +55,14 @@ class Loan:
     traits: Traits = field(default_factory=lambda: Traits({}, {}))
     states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
     modules: list[nn.Module] | None = None  # while it is borrowed
+    changes: int = 0  # how often it was found to be another than before
 
     def forget(self, traits: Traits) -> None:
         """Nothing is known of the model as it is now."""
         self.known.clear()
         self.marked.clear()
         self.traits, self.states = traits, frozenset()
+        self.changes += 1
 
     def learn(self, before: Traits, after: Traits) -> None:
         """What passes changed by themselves (a counter, a map that is kept) is no setting."""
@@ -104,6 +106,50 @@ def known_about(model: nn.Module) -> Known:
         with borrowed(model):  # which looks whether it still holds
             pass
     return loan.known
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """What a model was like when it was borrowed, for those who go on with it without another loan (compiled/)."""
+
+    turns: list[Turn]
+    changes: int
+    tensors: list[Tensor]  # attributes that are no parameters or buffers: their memory stays
+
+
+def as_borrowed(model: nn.Module) -> Borrowed:
+    """To be asked while the model is borrowed."""
+    loan = _loan(model)
+    assert loan.modules is not None
+    parameters = [p for m in loan.modules for p in m._parameters.values() if p is not None]
+    configs = [c for m in loan.modules if (c := m.__dict__.get("config")) is not None]
+    objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
+    tensors = [thing.detach() for thing in objects if isinstance(thing, Tensor)]
+    return Borrowed(turns_of((*loan.modules, *parameters, *configs)), loan.changes, tensors)
+
+
+@contextlib.contextmanager
+def in_turn(borrowed: Borrowed) -> Iterator[None]:
+    """The locks of a model that is not touched, only gone on with."""
+    taken: list[Turn] = []
+    try:
+        take(taken, (), borrowed.turns)
+        yield
+    finally:
+        with uninterrupted():
+            while taken:
+                taken.pop().lock.release()
+
+
+def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
+    """Whether everything about a model but its weights is what it was; asked under its lock."""
+    loan = _loan(model)
+    if loan.changes != borrowed.changes or loan.modules is not None:
+        return loan.changes == borrowed.changes
+    traits = traits_of(list(model.modules()), loan.states)
+    return traits.values == loan.traits.values and not any(
+        ref() is None for refs in loan.traits.alive.values() for ref in refs
+    )
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:

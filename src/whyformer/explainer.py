@@ -18,6 +18,7 @@ from whyformer.advice import advise
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
+from whyformer.compiled import Compiled, Graphs, Question
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.estimate import LONG, Estimate, Memory, estimate, foldable, folding
 from whyformer.inputs.base import Modality, Source
@@ -52,12 +53,31 @@ class Explainer(LoadedModel):
     processor: tokenizer or image processor, needed for raw inputs only.
     attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
+    compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
+    (docs/guide/compiled.md); ``forms`` says what is recorded.
     """
 
     advises = True  # an error says which methods run instead; whoever tries them all has no use for it
 
     @checked
-    def explain(
+    def __init__(
+        self,
+        model: Any,
+        processor: Any = None,
+        *,
+        attention_at: Mapping[str, str] | None = None,
+        compiled: bool = False,
+    ) -> None:
+        inspect.unwrap(LoadedModel.__init__)(self, model, processor, attention_at=attention_at)
+        self.graphs = Graphs(self.model, self.marks) if compiled else None
+
+    @property
+    def forms(self) -> list[Compiled]:
+        """With ``compiled=True``, the shapes that were explained: recorded as a graph, or why not; none without."""
+        return [] if self.graphs is None else self.graphs.table()
+
+    @checked
+    def explain(  # noqa: PLR0915 (each step is a line: every call goes this way)
         self,
         inputs: Any,
         *,
@@ -113,6 +133,14 @@ class Explainer(LoadedModel):
         source.modality.first_token = first_token
         if generate is not None or span or choices is not None or one_pass:
             how["decoding"] = Decoding(generate, span, tuple(choices or ()), one_pass, seed)
+        question: Question | None = None
+        if self.graphs is not None and len(chosen) == 1 and "decoding" not in how:
+            question = Question(chosen[0], settings[chosen[0].name], scalar, keep_layers, seed)
+            answers = self.graphs.answers(source, question, target, batch_size, units)
+            if answers is not None:
+                made = [e for answer in answers for e in _made(question, *answer)]
+                one = made[0] if source.single else made
+                return one if method is None or isinstance(method, str) else {chosen[0].name: one}
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None
@@ -140,6 +168,9 @@ class Explainer(LoadedModel):
                 if self.advises and session is not None:
                     advise(refusal, session)
                 raise
+        if self.graphs is not None and question is not None:
+            name, make = chosen[0].name, partial(_made, question)
+            results[name] = self.graphs.learned(source, question, session, target, batch_size, results[name], make)
         shaped: dict[str, Any] = dict(results)
         if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
             shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
@@ -380,6 +411,11 @@ def _whole_answer(session: Session, text: int) -> Batch:
 ONE_GRADIENT = (
     "one_pass: the gradient is that of the whole answer's log-probability, and each token reads its row of the map."
 )
+
+
+def _made(question: Question, run: Run, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:
+    """Of what a graph said."""
+    return explanations(run, question.method, question.options, attribution, costs)
 
 
 def explanations(

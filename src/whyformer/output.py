@@ -89,7 +89,7 @@ class Output:
                     if batch is self.batch and self.modality.compares:
                         self.pairs = self.modality.pairs(output)
                     its_own = self.modality.logits(output, batch, self.scalar)
-                    logits = self._row_per_input(output, batch) if its_own is None else its_own
+                    logits = self.row_per_input(output, batch) if its_own is None else its_own
         finally:
             RUNNING.passes -= 1
         with torch._C.DisableTorchFunction():
@@ -99,7 +99,7 @@ class Output:
             raise self._other_rows(output, logits, batch.size)
         return logits
 
-    def _row_per_input(self, output: Any, batch: Batch) -> Tensor:
+    def row_per_input(self, output: Any, batch: Batch) -> Tensor:
         """(B, C) of an output that no modality reads in a way of its own."""
         if self.scalar == "cosine":
             raise NotOffered(COSINE)

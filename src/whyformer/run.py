@@ -115,9 +115,8 @@ class Run:
         self._value_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/folded.py)
         self.recomputes = False  # layers are computed again in backward
-        self.rows_read: Tensor | None = (
-            None  # rows of the map that are asked for in place of the one that feeds the head
-        )
+        self.rows_read: Tensor | None = None  # rows of the map that are read, in place of the one that feeds the head
+        self.recorded = False  # as a graph: the host may ask for no number (compiled/)
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     # What is explained
@@ -217,7 +216,8 @@ class Run:
         share_B = self._padding_share_B
         if share_B is None:
             maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
-            if maps is None or self.multi_stream or self.windowed or bool(keep_BN.all()):
+            none = not self.recorded and bool(keep_BN.all())
+            if maps is None or self.multi_stream or self.windowed or none:
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
                 # The mean share of the attention of real positions, over layers and heads.
@@ -463,6 +463,12 @@ class Run:
             self._part = (layers, maps)
             self._padding_share_B = torch.stack(shares).mean(0) if padded else self.keep_BN[:, 0].float() * 0
         return maps
+
+    def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:
+        """Take a record that was made elsewhere (compiled/) in place of a pass of its own."""
+        self._records[grad], self._padding_share_B = maps, padding_share_B
+        self.forwards_B += 1
+        self.backwards_B += int(grad)
 
     def layers_of(self, choice: Callable[[int], Sequence[int]], multi_stream: bool = False) -> Record:
         """A record in which the layers of a choice (their number → theirs) have maps, and others perhaps shapes only.

@@ -290,7 +290,11 @@ class Session:
             while rows:
                 part, short_of_memory = rows[: 1 if singly else self.step], ""
                 try:
-                    results.append((part, self._measured(measure, part, beside)))
+                    run = self.run(part, beside=beside)
+                    results.append((part, measure(run, part)))
+                    self.forwards += float(run.forwards_B.sum())
+                    self.backwards += float(run.backwards_B.sum())
+                    self.setup_forwards += run.setup_forwards
                 except AmbiguousLayout:
                     if len(part) == 1:
                         raise
@@ -309,14 +313,6 @@ class Session:
                     continue
                 rows = rows[len(part) :]
         return results
-
-    def _measured(self, measure: Measure[T], rows: list[int], beside: bool) -> T:
-        run = self.run(rows, beside=beside)
-        result = measure(run, rows)
-        self.forwards += float(run.forwards_B.sum())
-        self.backwards += float(run.backwards_B.sum())
-        self.setup_forwards += run.setup_forwards
-        return result
 
     def _halve(self, what: str, error: str) -> None:
         if self.step == 1:

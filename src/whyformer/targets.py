@@ -140,14 +140,18 @@ def refuse_twice(scalar: str) -> None:
         )
 
 
-def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str) -> Tensor:
-    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts."""
+def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str, index_B1: Tensor | None = None) -> Tensor:
+    """(B,) what is explained: the target's logit, its log-odds, or its probability; the difference for contrasts.
+
+    index_B1: the classes, where they are on the device already and the host does not know them.
+    """
     if any(t.versus is not None for t in targets):
         values = scalar_of(logits_BC, [replace(t, versus=None) for t in targets], scalar)
         others = [t if t.versus is None else replace(t, index=t.versus, versus=None) for t in targets]
         contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
         return torch.where(contrast, values - scalar_of(logits_BC, others, scalar), values)
-    index_B1 = torch.tensor([t.index for t in targets], device=logits_BC.device)[:, None]
+    if index_B1 is None:
+        index_B1 = torch.tensor([t.index for t in targets], device=logits_BC.device)[:, None]
     chosen = logits_BC.gather(1, index_B1)[:, 0]
     alone = any(t.independent for t in targets) or logits_BC.shape[1] == 1
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
@@ -197,14 +201,14 @@ def resolve_targets(
                     f"target {want!r}: the model has one row of logits for this input, so a position says nothing. "
                     "Leave it out."
                 )
-            others = None if want.versus is None else _index(want.versus, classes, labels, ids)
-            index = _index(want.index, classes, labels, ids)
+            others = None if want.versus is None else class_index(want.versus, classes, labels, ids)
+            index = class_index(want.index, classes, labels, ids)
             targets.append(replace(want, index=index, versus=others, position=position, independent=independent))
             continue
         pair = want if isinstance(want, tuple) else (want,)
         if len(pair) > 2:
             raise BadInput(f"target {want!r}: a tuple means 'first rather than second' and has two members.")
-        indices = [best[row] if w is None else _index(w, classes, labels, ids) for w in pair]
+        indices = [best[row] if w is None else class_index(w, classes, labels, ids) for w in pair]
         if len(indices) > 1 and indices[0] == indices[1]:
             raise BadInput(f"target {want!r}: a class rather than itself is always 0. Name two different classes.")
         targets.append(
@@ -220,7 +224,7 @@ def resolve_targets(
     return targets
 
 
-def _index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> int:
+def class_index(want: Any, classes: int, labels: dict[int, str], ids: Any) -> int:
     if isinstance(want, str):
         for index, label in labels.items():
             if label.lower() == want.lower():

@@ -81,6 +81,7 @@ class Modality(ABC):
     first_token = True  # of a language model: it has a score
     segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
+    place: torch.device | None = None  # where tensors are put; None: where the model is
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
         self.model = model
@@ -385,7 +386,7 @@ class Modality(ABC):
         """To the model's device, floats in the model's dtype."""
         weight = next(iter(self.model.parameters()), torch.empty(0))
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
-        device = execution_device(self.model) if weight.is_meta else weight.device
+        device = self.place or (execution_device(self.model) if weight.is_meta else weight.device)
         return tensor.to(device=device, dtype=dtype)
 
     def call(self, batch: Batch, **extra: Any) -> Any:

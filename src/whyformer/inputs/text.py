@@ -44,6 +44,7 @@ class TextInput(Modality):
     embeds = True
     lengths_vary = True
     padding_in_doubt = True
+    limit: int | None = None  # of tokens, where it was looked up before: it takes a walk through the model
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
         super().__init__(model, processor)
@@ -185,6 +186,8 @@ class TextInput(Modality):
 
     def max_length(self) -> int | None:
         """How many tokens the model takes: the smaller of what tokenizer and model say."""
+        if self.limit is not None:
+            return self.limit
         limits = []
         if self.processor is not None:
             limits.append(getattr(self._tokenizer(), "model_max_length", None))
@@ -527,6 +530,9 @@ def _text(raw: Raw) -> tuple[str, ...]:
 
 def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
     """Texts of several lengths in one batch, also by a tokenizer that has no padding."""
+    sizes = {len(values) for encoding in encodings for values in encoding.values()}
+    if len(sizes) == 1 and all(encoding.keys() == encodings[0].keys() for encoding in encodings):  # nothing to pad
+        return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
     if tokenizer.pad_token_id is not None:
         return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
     # Padding is masked out, so any id will do; the tokenizer itself is not touched.

@@ -61,9 +61,12 @@ _TURNS: dict[int, tuple[weakref.ref[Any], Turn]] = {}
 _WAITING: dict[int, Turn] = {}  # thread -> what it waits for
 
 
-def take(taken: list[Turn], members: Iterable[Any]) -> None:
-    """Wait for the locks of these modules, parameters and configs, and list them in ``taken`` as they are had."""
-    turns: dict[int, Turn] = {}
+def take(taken: list[Turn], members: Iterable[Any], known: Iterable[Turn] = ()) -> None:
+    """Wait for the locks of these modules, parameters and configs, and list them in ``taken`` as they are had.
+
+    known: locks that are wanted besides.
+    """
+    turns = {turn.number: turn for turn in known}
     new: Turn | None = None
     for member in members:
         entry = _TURNS.get(id(member))
@@ -79,6 +82,12 @@ def take(taken: list[Turn], members: Iterable[Any]) -> None:
         if turn not in taken:
             _wait(taken, turn)
         turn.holder = threading.get_ident()
+
+
+def turns_of(members: Iterable[Any]) -> list[Turn]:
+    """The locks of members that were borrowed before."""
+    entries = (_TURNS.get(id(member)) for member in members)
+    return list({entry[1].number: entry[1] for entry in entries if entry is not None}.values())
 
 
 def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:

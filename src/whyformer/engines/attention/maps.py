@@ -34,7 +34,8 @@ def over_heads(maps_BHQK: BHQK, heads: str | int | Sequence[int]) -> BQK:
         return reduced
     chosen = [heads] if isinstance(heads, int) else list(heads)
     _within("heads", chosen, maps_BHQK.shape[1])
-    return maps_BHQK[:, chosen].mean(1)
+    # Taken one by one: a list of numbers would have to go to the device first.
+    return torch.stack([maps_BHQK[:, head] for head in chosen], 1).mean(1)
 
 
 def chosen_layers(layers: str | int | Sequence[int], count: int) -> list[int]:

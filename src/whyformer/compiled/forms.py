@@ -1,0 +1,224 @@
+"""Forms: questions about tensors of one shape. What shape inputs are padded to, and which are never recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import known_about
+from whyformer.compiled.computation import PREDICTED, Computation, Question, Statics
+from whyformer.compiled.graph import Graph
+from whyformer.errors import WhyformerError
+from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.language import says_tokens
+from whyformer.session import BATCH_SIZE_ON_DEVICE, Session
+from whyformer.study import Study
+from whyformer.study.interference import MIXES
+from whyformer.targets import class_index
+from whyformer.types import Explanation, Target
+
+# Methods of one forward and at most one backward whose formulas stay on the device, but for these options.
+METHODS = {
+    "generic_attention", "gradient_rollout", "grad_sam", "attention_x_gradient", "attention_gradcam",
+    "attention_rollout", "raw_attention",
+}  # fmt: skip
+ON_THE_HOST = {"discard": (0, 0.0), "protect_special": (False,), "region": ("all", "row")}  # option -> what is not
+
+
+class Compiled(NamedTuple):
+    """One form of inputs as an Explainer knows it."""
+
+    method: str
+    shapes: dict[str, tuple[int, ...]]
+    graph: bool
+    why_not: str  # where there is none
+    replays: int
+    bytes: int
+
+
+@dataclass
+class Recording:
+    """A graph, and what it takes to read it."""
+
+    graph: Graph
+    computation: Computation
+    labels: dict[int, str]
+    padded: bool = False  # held to the plain way on inputs with padding
+
+    @property
+    def classes(self) -> int:
+        return self.computation.parts["logits"][0]
+
+
+@dataclass
+class Form:
+    """A question about tensors of one shape."""
+
+    method: str
+    shapes: dict[str, tuple[int, ...]]
+    recording: Recording | None = None
+    why_not: str = ""
+    loud: bool = False  # it was tried, and failed
+    replays: int = 0
+
+
+class Fit(NamedTuple):
+    """The shape that some inputs are padded to."""
+
+    size: int
+    length: int
+    key: tuple[Any, ...]
+
+
+def bucket(length: int) -> int:
+    """The length that a text is padded to: 16, 32, 48, 64, 96, 128, 192, 256, 384, …"""
+    power = max(16, 1 << (length - 1).bit_length())
+    return power * 3 // 4 if power > 32 and length <= power * 3 // 4 else power
+
+
+def longest_of(modality: Modality) -> int | None:
+    """How many positions the model takes, as far as that is known."""
+    config = getattr(modality.model, "config", None)
+    limit: int | None = modality.max_length() if hasattr(modality, "max_length") else None
+    if limit is None and getattr(config, "rope_parameters", None):  # positions are computed, not looked up
+        return 1 << 30
+    return limit if getattr(config, "max_position_embeddings", None) else None
+
+
+def can_be_padded(modality: Modality, part: Batch) -> bool:
+    main = part.tensors[modality.main]
+    return "attention_mask" in part.tensors and all(t.shape == main.shape for t in part.tensors.values())
+
+
+def is_padded(part: Batch, fit: Fit) -> bool:
+    return part.keep_BN is not None and (part.keep_BN.shape[1] < fit.length or not bool(part.keep_BN.all()))
+
+
+def padded(modality: Modality, part: Batch, fit: Fit) -> Batch:
+    """The inputs as the graph takes them; texts on the host, where their tokens are looked at."""
+    if part.keep_BN is None:
+        return part
+    tensors, keep_BN = {k: v.cpu() for k, v in part.tensors.items()}, part.keep_BN.cpu()
+    extra = fit.length - keep_BN.shape[1]
+    if extra:
+        tensors, keep_BN = modality.lengthened(tensors, extra), nn.functional.pad(keep_BN, (0, extra))
+    return replace(part, tensors=tensors, keep_BN=keep_BN)
+
+
+def statics_of(host: Batch, fit: Fit, contrast: bool, device: torch.device) -> Statics:
+    def room(tensor: Tensor) -> Tensor:
+        static = torch.zeros(fit.size, *tensor.shape[1:], dtype=tensor.dtype, device=device)
+        write(static, tensor)
+        return static
+
+    index_B = torch.full((fit.size,), PREDICTED, device=device)
+    return Statics(
+        {name: room(tensor) for name, tensor in host.tensors.items()},
+        None if host.keep_BN is None else room(host.keep_BN),
+        index_B,
+        torch.zeros_like(index_B) if contrast else None,
+    )
+
+
+def write(static: Tensor, rows: Tensor) -> None:
+    """Rows that are left over repeat the first: what is computed of them is not looked at."""
+    count = len(rows)
+    if count == len(static):
+        static.copy_(rows, non_blocking=True)
+        return
+    static[:count].copy_(rows, non_blocking=True)
+    static[count:].copy_(rows[:1].expand(len(static) - count, *rows.shape[1:]), non_blocking=True)
+
+
+def chunks_of(size: int, batch_size: int | None) -> list[range]:
+    step = batch_size or BATCH_SIZE_ON_DEVICE
+    return [range(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def of_rows(target: Any, rows: Sequence[int]) -> Any:
+    return [target[i] for i in rows] if isinstance(target, list) else target
+
+
+def contrasts(target: Any, size: int) -> bool | None:
+    """Is a class held against another? None: for some inputs only, or what is asked for is no class."""
+    aims = target if isinstance(target, list) else [target]
+    if isinstance(target, list) and len(target) != size:
+        return None
+    kinds = set()
+    for aim in aims:
+        if isinstance(aim, float) or (isinstance(aim, Target) and (aim.position, aim.end) != (None, None)):
+            return None
+        kinds.add(isinstance(aim, tuple) or (isinstance(aim, Target) and aim.versus is not None))
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def aimed(target: Any, size: int, recording: Recording) -> tuple[list[int], list[int]] | None:
+    """Classes, and those that they are held against; None: the plain way says what is wrong with them."""
+    pairs = []
+    for aim in target if isinstance(target, list) else [target] * size:
+        pair = (aim.index, aim.versus) if isinstance(aim, Target) else aim if isinstance(aim, tuple) else (aim, None)
+        if len(pair) != 2:
+            return None
+        try:
+            pairs.append(
+                [PREDICTED if a is None else class_index(a, recording.classes, recording.labels, None) for a in pair]
+            )
+        except WhyformerError:
+            return None
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
+def unsuited(question: Question, session: Session, contrast: bool | None) -> str:
+    """Why these inputs are never recorded; nothing if they can be."""
+    modality, batch, options = session.modality, session.batch, question.options
+    if question.method.name not in METHODS:
+        return f"{question.method.name} is more than one forward and backward on the device."
+    if any(options[name] not in free for name, free in ON_THE_HOST.items() if name in options):
+        return f"these options of {question.method.name} are computed on the host."
+    if options.get("residual") == "mixing":
+        return "residual='mixing' measures the blocks around attention."
+    if contrast is None:
+        return "targets of several kinds, or at a position, are no single index per input."
+    if modality.generates or says_tokens(session.model):
+        return "language models are explained at a token that the text decides."
+    rows = batch.positions or batch.answers or batch.trunks or batch.groups or batch.spans or batch.targets
+    if rows or batch.predictions or modality.opaque or modality.compares or modality.objects:
+        return "what is explained is found out on the host."
+    if batch.constants or batch.reference_rows or modality.mixes_rows or modality.multi_input:
+        return "inputs of several streams, beside other rows, or with arguments of their own are not recorded."
+    facts = known_about(session.model)
+    if session.one_by_one or (facts.get(MIXES) and session.size > 1):
+        return "these inputs are run one by one."
+    if facts.get("draws") is not False:
+        return "the model draws random numbers."
+    masked = "attention_mask" in batch.tensors and batch.keep_BN is not None
+    if (modality.embeds or modality.padding_in_doubt or modality.lengths_vary) and not (modality.embeds and masked):
+        return "which positions are real is not said by an attention_mask."
+    return _unreadable(session.study, modality)
+
+
+def _unreadable(study: Study, modality: Modality) -> str:
+    if not study.plain or study.windows is not None or study.readout is None:
+        return "the model has more than one stream of plain self-attention."
+    if study.readout.kind == "rows" and modality.lengths_vary:
+        return "the head reads other rows of each text."
+    return ""
+
+
+def apart(plain: Explanation, replayed: Explanation) -> float:
+    """The largest difference of two explanations, of the largest score; the highest is compared by itself.
+
+    A map with the identity in it gives nearly everything to one position, beside which no other would count.
+    """
+    a, b = plain.scores, replayed.scores
+    if a.shape != b.shape or not len(a):
+        return float("inf")
+    highest = int(np.abs(a).argmax())
+    size, away, rest = float(np.abs(a[highest])), np.abs(a - b), np.delete(np.abs(a), highest)
+    others = float(np.delete(away, highest).max(initial=0)) / max(float(rest.max(initial=0)), 1e-6 * size, 1e-30)
+    return max(float(away[highest]) / max(size, 1e-30), others)

@@ -1,0 +1,176 @@
+"""A computation on a device, recorded once and replayed: CUDA graphs, and what cannot be part of one."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+Compute = Callable[[], Tensor]  # reads tensors that stay where they are, and asks the host nothing
+
+
+class Graph(Protocol):
+    """A recorded computation. ``output`` is overwritten by each replay."""
+
+    output: Tensor
+    bytes: int  # of the device's memory
+
+    def replay(self) -> None:
+        """Compute once more, from what the inputs hold now."""
+
+
+class HostAsked(RuntimeError):
+    """A computation needs a number on the host before it can go on: it cannot be recorded."""
+
+
+# What makes a device stop and answer, or brings numbers of the host that a replay would not bring again.
+ASKING = (
+    "_local_scalar_dense", "is_nonzero", "equal", "nonzero", "nonzero_numpy", "masked_select", "unique_dim",
+    "_unique", "_unique2", "unique_consecutive", "allclose", "repeat_interleave", "lift_fresh",
+)  # fmt: skip
+INDEXING = ("index", "index_put", "index_put_")
+FETCHING = ("tolist", "cpu", "numpy", "__array__")
+COPYING = ("_to_copy", "copy_", "copy")
+
+
+class Unasked(TorchDispatchMode):
+    """Inside ``with``: whatever would stop a recording on the device is an error that says what it was.
+
+    A recording that CUDA itself breaks off leaves torch's allocator in disorder, so a computation is rehearsed first.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.kind = device.type
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.partition("::")[2]
+        there = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.device.type == self.kind]
+        if there and name in ASKING and func._overloadname != "self_int":  # a number of repeats is no tensor
+            raise HostAsked(f"{name} brings numbers from the device to the host, or back")
+        if there and name in INDEXING and any(t.dtype is torch.bool for t in args[1] if isinstance(t, Tensor)):
+            raise HostAsked("indexing by truth values counts them on the host")
+        out = func(*args, **kwargs)
+        if name in COPYING and len({t.device.type for t in (*tree_leaves(args), out) if isinstance(t, Tensor)}) > 1:
+            raise HostAsked("a copy goes from the device to the host, or back")
+        return out
+
+
+class Unfetched(TorchFunctionMode):
+    """The same of what a dispatcher is not asked for where the device is the host."""
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in FETCHING:
+            raise HostAsked(f"{name} brings numbers from the device to the host")
+        return func(*args, **(kwargs or {}))
+
+
+def cause_of(error: BaseException) -> str:
+    """What stopped a recording, and where in the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [""]
+    ours = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    where = f", in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {lines[0][:200]}{where}"
+
+
+class _Rehearsing(threading.local):
+    active = False
+
+
+REHEARSING = _Rehearsing()
+_ONE = threading.Lock()  # rehearsal at a time
+
+
+@contextlib.contextmanager
+def rehearsed(device: torch.device) -> Iterator[None]:
+    """Inside ``with``: this thread computes as if it were recorded, and what would stop the recording is an error.
+
+    Libraries ask torch whether they are recorded, and then leave out what they would ask of the host.
+    """
+    with _ONE:
+        whether = torch.cuda.is_current_stream_capturing
+        torch.cuda.is_current_stream_capturing = lambda: REHEARSING.active or whether()  # others get the true answer
+        REHEARSING.active = True
+        try:
+            with Unasked(device), Unfetched():
+                yield
+        finally:
+            REHEARSING.active = False
+            torch.cuda.is_current_stream_capturing = whether
+
+
+class CudaGraph:
+    """A CUDA graph. Its memory is of a pool that graphs share: they are replayed one at a time."""
+
+    def __init__(self, compute: Compute, device: torch.device, pool: Any) -> None:
+        with torch.cuda.device(device):
+            # Kernels and workspaces are chosen in the first passes, and what a model keeps for later is made in them.
+            stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
+            stream.wait_stream(current)
+            with torch.cuda.stream(stream):
+                compute()
+                with rehearsed(device):
+                    self.output = torch.empty_like(compute())
+            current.wait_stream(stream)
+            torch.cuda.empty_cache()  # as a recording begins: what is reserved after it is its own
+            before = torch.cuda.memory_reserved(device)
+            self._graph = torch.cuda.CUDAGraph()
+            # Only this thread is held to the rules of a recording: others go on with their own work on the device.
+            with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                self.output.copy_(compute())
+            self.bytes = max(0, torch.cuda.memory_reserved(device) - before)
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
+# By the kind of device.
+RECORDERS: dict[str, Callable[[Compute, torch.device, Any], Graph]] = {"cuda": CudaGraph}
+
+
+def new_pool(device: torch.device) -> Any:
+    """Memory for graphs that are replayed one at a time."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+
+
+def product_precision() -> Any:
+    """How float32 matrices are multiplied on a GPU, in the words of this version of torch."""
+    products = torch.backends.cuda.matmul
+    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32
+
+
+def tolerance(dtype: torch.dtype, device: torch.device) -> float:
+    """By how much two ways of computing the same may differ, of the largest number."""
+    if dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(device.type):
+        return 1e-2 if product_precision() in (True, "tf32") else 1e-3
+    return 1e-1
+
+
+def circumstances(device: torch.device) -> tuple[Any, ...]:
+    """What a computation depends on besides the model and its inputs: a graph has it built in."""
+    kind = device.type
+    return (
+        device,
+        torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind),
+        product_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+    )

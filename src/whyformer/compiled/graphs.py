@@ -1,0 +1,390 @@
+"""The graphs of an Explainer: which inputs they fit, whether the model is still theirs, and what goes without them.
+
+A form is a question (method, options, scalar) about tensors of one shape, with texts padded to a few lengths and
+batches to powers of two. Its first inputs are explained in the plain way; then it is recorded, and the recording is
+held to what was said plainly. On a later input of the form the graph is started at once, and while the device
+computes, the host makes sure that the model is the one that was recorded: if it is not, the result is thrown away.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from whyformer.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed
+from whyformer.compiled.computation import Computation, Question
+from whyformer.compiled.forms import (
+    Compiled,
+    Fit,
+    Form,
+    Recording,
+    aimed,
+    apart,
+    bucket,
+    can_be_padded,
+    chunks_of,
+    contrasts,
+    is_padded,
+    longest_of,
+    of_rows,
+    padded,
+    statics_of,
+    unsuited,
+    write,
+)
+from whyformer.compiled.graph import RECORDERS, cause_of, circumstances, new_pool, tolerance
+from whyformer.errors import BadInput
+from whyformer.inputs.base import Batch, Modality, Source
+from whyformer.inputs.batch import PLAIN
+from whyformer.inputs.text import TextInput
+from whyformer.run import Attribution, Run
+from whyformer.session import Session
+from whyformer.types import Cost, Explanation, Record
+
+MOST = 8  # graphs at a time; the one that was not asked for longest goes
+REMEMBERED = 64  # forms of which it is known how often they came, or why they are not recorded
+CPU = torch.device("cpu")
+Make = Callable[[Run, Attribution, list[Cost]], list[Explanation]]
+
+
+class Answer(NamedTuple):
+    """What a graph said about some inputs."""
+
+    run: Run
+    attribution: Attribution
+    costs: list[Cost]
+
+
+class Graphs:
+    """Recorded explanations of one model."""
+
+    def __init__(self, model: nn.Module, marks: Marks = ()) -> None:
+        self.model, self.marks = model, marks
+        self.forms: OrderedDict[Any, Form] = OrderedDict()
+        self._met: Counter[Any] = Counter()
+        self._recorded: Counter[Any] = Counter()  # since a replay was last of use
+        self._warned: set[str] = set()
+        self._exact = False  # texts are not padded: the model minds
+        self._limits: dict[str, int | None] = {}
+        self._borrowed: Borrowed | None = None
+        self._holders: list[dict[str, Tensor | None]] = []  # of parameters and buffers
+        self._places: list[int] = []
+        self._layouts: list[tuple[Any, ...]] = []
+        self._pool: Any = None
+        self.require_device()
+
+    def require_device(self) -> torch.device:
+        device = next((p.device for p in self.model.parameters()), CPU)
+        if device.type not in RECORDERS:
+            raise BadInput(
+                f"compiled=True records explanations as CUDA graphs, and the model is on {device.type!r}. Move it to a "
+                "GPU first, model.to('cuda'), or leave compiled out."
+            )
+        return device
+
+    def table(self) -> list[Compiled]:
+        """The forms that were met: recorded, or why not."""
+        return [
+            Compiled(
+                form.method,
+                form.shapes,
+                form.recording is not None,
+                form.why_not,
+                form.replays,
+                0 if form.recording is None else form.recording.graph.bytes,
+            )
+            for form in list(self.forms.values())
+        ]
+
+    def clear(self) -> None:
+        """No graph is left, and their memory is free."""
+        self.forms.clear()
+        self._limits.clear()
+        self._borrowed, self._holders, self._places, self._layouts, self._pool = None, [], [], [], None
+        self._exact = False
+
+    # Explaining from graphs
+
+    def answers(
+        self, source: Source, question: Question, target: Any, batch_size: int | None, units: Any
+    ) -> list[Answer] | None:
+        """What graphs say about the inputs; None: they are to be explained in the plain way."""
+        device = self.require_device()
+        before = self._borrowed
+        if before is None or RUNNING.passes or not any(form.recording for form in list(self.forms.values())):
+            return None
+        modality = source.modality
+        if units != "token":
+            modality.ask(PLAIN, units)
+        modality.place = CPU  # they go to the device together
+        if isinstance(modality, TextInput):
+            modality.limit = self._limits.get(type(modality).__name__)
+        try:
+            batch = source.batch()
+        finally:
+            modality.place = None
+            if isinstance(modality, TextInput):
+                modality.limit = None  # the plain way looks for itself
+        contrast = contrasts(target, batch.size)
+        if contrast is None:
+            return None
+        with in_turn(before):
+            chunks = []
+            for rows in chunks_of(batch.size, batch_size):
+                part = batch if len(rows) == batch.size else batch.select(rows)
+                fit = self._fit(modality, part, question, contrast, device)
+                form = self.forms.get(fit.key)
+                if form is None or form.recording is None:
+                    return None
+                aims = aimed(of_rows(target, rows), part.size, form.recording)
+                if aims is None or (not form.recording.padded and is_padded(part, fit)):
+                    return None
+                chunks.append((rows, part, fit, form, aims))
+            results = []
+            for rows, part, fit, form, aims in chunks:
+                answer = self._replayed(modality, part, fit, form, aims, question, of_rows(target, rows))
+                if answer is None:
+                    return None
+                results.append(answer)
+        for _, _, fit, form, _ in chunks:
+            form.replays += 1
+            self._recorded.pop(fit.key, None)
+        return results
+
+    def _replayed(
+        self,
+        modality: Modality,
+        part: Batch,
+        fit: Fit,
+        form: Form,
+        aims: tuple[list[int], list[int]],
+        question: Question,
+        target: Any,
+    ) -> Answer | None:
+        recording, started = form.recording, time.perf_counter()
+        if recording is None or self._borrowed is None or self._pointers() != self._places:
+            self.clear()  # weights are elsewhere: what the graph reads may be gone
+            return None
+        statics = recording.computation.statics
+        host = padded(modality, part, fit)
+        for name, static in statics.tensors.items():
+            write(static, host.tensors[name])
+        if statics.keep_BN is not None and host.keep_BN is not None:
+            write(statics.keep_BN, host.keep_BN)
+        write(statics.index_B, torch.tensor(aims[0]))
+        if statics.versus_B is not None:
+            write(statics.versus_B, torch.tensor(aims[1]))
+        recording.graph.replay()
+        self.forms.move_to_end(fit.key)
+        # The device is at work from here on.
+        study = recording.computation.study
+        how = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
+        run = Run(modality, host, study, target=target, **how)  # type: ignore[arg-type]
+        _ = run.units, run.keep_BN, run.output.labels
+        intact = self._layout() == self._layouts and is_as_borrowed(self.model, self._borrowed)
+        numbers_BX = recording.graph.output[: part.size].to("cpu", copy=True)
+        if not intact:
+            self.clear()
+            return None
+        parts = recording.computation.read(numbers_BX)
+        if bool(parts["elsewhere"].any()):  # a head that finds its row by what stands there: each is asked by itself
+            return None
+        run.adopt(Record((), parts["logits"], ()), question.grad, parts["share"])
+        run.scalars(parts["logits"])
+        seconds = (time.perf_counter() - started) / part.size
+        cost = Cost(1.0, float(question.grad), seconds, recording.graph.bytes)
+        return Answer(run, recording.computation.attribution(parts), [cost] * part.size)
+
+    # Which graph fits
+
+    def _fit(self, modality: Modality, part: Batch, question: Question, contrast: bool, device: torch.device) -> Fit:
+        length = modality.length(part) if modality.lengths_vary else 0
+        wide = length
+        if length and not self._exact and can_be_padded(modality, part):
+            kind = type(modality).__name__
+            if kind not in self._limits:
+                self._limits[kind] = longest_of(modality)
+            limit = self._limits[kind]
+            if limit is not None and length < limit:
+                wide = min(bucket(length), limit)
+        size = 1 << (part.size - 1).bit_length()
+        shapes = tuple(
+            (name, str(tensor.dtype), size, *((wide,) if modality.lengths_vary else tensor.shape[1:]))
+            for name, tensor in part.tensors.items()
+        )
+        about = type(modality).__name__, modality.main, question.key, contrast
+        return Fit(size, wide, (*about, shapes, circumstances(device)))
+
+    # Is the model the one that was recorded?
+
+    def _tensors(self) -> list[Tensor]:
+        return [t for holder in self._holders for t in holder.values() if t is not None]
+
+    def _pointers(self) -> list[int]:
+        """Where weights and buffers lie: if they are there, a graph may read them."""
+        return [t.data_ptr() for holder in self._holders for t in holder.values() if t is not None]
+
+    def _layout(self) -> list[tuple[Any, ...]]:
+        return [(t.dtype, t.shape, t.stride()) for holder in self._holders for t in holder.values() if t is not None]
+
+    # Recording
+
+    def learned(
+        self,
+        source: Source,
+        question: Question,
+        session: Session,
+        target: Any,
+        batch_size: int | None,
+        explanations: list[Explanation],
+        make: Make,
+    ) -> list[Explanation]:
+        """The explanations of the plain way, with a word where a graph failed; forms that are new are recorded."""
+        contrast, device = contrasts(target, source.size), self.require_device()
+        told: dict[str, None] = {}
+        for rows in [] if session.size != source.size else chunks_of(source.size, batch_size):
+            part = session.batch if len(rows) == session.size else session.batch.select(rows)
+            fit = self._fit(session.modality, part, question, bool(contrast), device)
+            form = self.forms.get(fit.key)
+            if form is None or not form.why_not:
+                plain = explanations[rows[0] : rows[-1] + 1]
+                with borrowed(self.model, self.marks):  # also so that one thread records at a time
+                    form = self._form_of(part, question, session, contrast, of_rows(target, rows), plain, make)
+            if form is not None and form.loud:
+                told[form.why_not] = None
+        return [e.replace(warnings=(*e.warnings, *told)) for e in explanations] if told else explanations
+
+    def _form_of(
+        self,
+        part: Batch,
+        question: Question,
+        session: Session,
+        contrast: bool | None,
+        target: Any,
+        plain: list[Explanation],
+        make: Make,
+    ) -> Form | None:
+        """The form of some inputs, recorded if it can be, and held to what was said of them plainly."""
+        why_not, form = unsuited(question, session, contrast), None
+        for _ in range(2):  # where the model minds padding, once more without
+            fit = self._fit(session.modality, part, question, bool(contrast), self.require_device())
+            form = self._met_form(fit, question, why_not)
+            if form is None or form.why_not:
+                break
+            if form.recording is None:
+                self._record(form, fit, part, question, session, bool(contrast))
+            if form.recording is not None and not (form.recording.padded and form.replays):
+                self._hold_to(plain, form, fit, part, question, session, target, make)
+            if form.recording is not None:
+                break
+        return form
+
+    def _met_form(self, fit: Fit, question: Question, why_not: str) -> Form | None:
+        """The form of these inputs; None where it is too rare for a graph while others take all the room."""
+        form = self.forms.get(fit.key)
+        if form is None:
+            self._met[fit.key] += 1
+            if len(self._met) > REMEMBERED:
+                self._met = Counter({fit.key: self._met[fit.key]})
+            full = sum(known.recording is not None for known in self.forms.values()) >= MOST
+            if full and not why_not and self._met[fit.key] < 2:
+                return None
+            shapes = {name: tuple(shape) for name, _, *shape in fit.key[-2]}
+            form = self.forms[fit.key] = Form(question.method.name, shapes, why_not=why_not)
+            self._make_room(MOST if why_not else MOST - 1)
+        self.forms.move_to_end(fit.key)
+        return form
+
+    def _make_room(self, graphs: int) -> None:
+        """Of the forms that were not asked for longest, as many go as there are too many."""
+        recorded = [key for key, form in self.forms.items() if form.recording is not None]
+        others = [key for key, form in self.forms.items() if form.recording is None]
+        for key in [*recorded[: max(0, len(recorded) - graphs)], *others[: max(0, len(others) - REMEMBERED)]]:
+            del self.forms[key]
+            self._met.pop(key, None)
+
+    def _record(self, form: Form, fit: Fit, part: Batch, question: Question, session: Session, contrast: bool) -> None:
+        self._recorded[fit.key] += 1
+        if self._recorded[fit.key] > 2:
+            self._refuse(form, "the model was another one at each of the last calls")
+            return
+        modality, device = session.modality, self.require_device()
+        self._take_stock(as_borrowed(self.model))
+        devices = {t.device for t in self._tensors()}
+        if devices != {device}:
+            form.why_not = f"the model is on several devices ({', '.join(sorted(map(str, devices)))})."
+            return
+        try:
+            statics = statics_of(padded(modality, part, fit), fit, contrast, device)
+            computation = Computation(modality, session.study, question, statics)
+            if self._pool is None:
+                self._pool = new_pool(device)
+            graph = RECORDERS[device.type](computation, device, self._pool)
+            labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
+            form.recording = Recording(graph, computation, labels)
+        except Exception as error:
+            self._pool = None  # which a recording that was broken off may have left in disorder
+            self._refuse(form, cause_of(error))
+
+    def _take_stock(self, before: Borrowed) -> None:
+        """Remember the model as it is; graphs of another are gone."""
+        modules = list(self.model.modules())
+        self._holders = [d for m in modules for d in (m._parameters, m._buffers) if d]  # type: ignore[misc]
+        places = self._pointers()
+        if self._borrowed is not None and (before.changes != self._borrowed.changes or places != self._places):
+            for form in self.forms.values():
+                form.recording = None
+            self._pool = None
+        self._borrowed, self._places, self._layouts = before, places, self._layout()
+
+    def _hold_to(
+        self,
+        plain: list[Explanation],
+        form: Form,
+        fit: Fit,
+        part: Batch,
+        question: Question,
+        session: Session,
+        target: Any,
+        make: Make,
+    ) -> None:
+        """Compare the graph with what was said plainly: a recording that says something else goes."""
+        recording, before = form.recording, self._borrowed
+        assert recording is not None and before is not None
+        aims = aimed(target, part.size, recording)
+        assert aims is not None
+        with in_turn(before):
+            answer = self._replayed(session.modality, part, fit, form, aims, question, target)
+        if answer is None:
+            form.recording = None
+            if self._borrowed is not None:  # the model is the same
+                form.why_not = "the head reads rows that it finds by what stands there."
+            return
+        pairs = list(zip(plain, make(*answer), strict=True))
+        sizes = answer.run.logits.abs().amax(1).clamp(min=1e-6).tolist()
+        off = max(apart(a, b) for a, b in pairs)
+        off = max(off, *(abs(a.value - b.value) / size for (a, b), size in zip(pairs, sizes, strict=True)))
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        padded = is_padded(part, fit)
+        if off <= tolerance(dtype, self.require_device()):
+            recording.padded |= padded
+            return
+        form.recording = None
+        if padded and not self._exact:
+            del self.forms[fit.key]
+            self._exact = True  # such a model counts padding, or reads it
+            return
+        self._refuse(form, f"a replay is off the plain way by {off:.1e}")
+
+    def _refuse(self, form: Form, cause: str) -> None:
+        form.recording, form.loud = None, True
+        form.why_not = f"compiled=True: no CUDA graph could be made ({cause}); explained in the plain way."
+        if cause not in self._warned:
+            self._warned.add(cause)
+            warnings.warn(form.why_not, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,365 @@
+"""compiled=True says what the plain way says, from one recording per shape, and notices when the model is another."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models import CASES
+from tests.support.eager_graph import EagerGraph, recorded_on_cpu
+from tests.support.processors import pair_tokenizer
+from whyformer.compiled import graphs as module
+from whyformer.compiled.forms import METHODS, apart, bucket
+from whyformer.compiled.graphs import MOST
+from whyformer.errors import BadInput, NonFinite, UnknownName
+from whyformer.explainer import Explainer
+
+
+@pytest.fixture(autouse=True)
+def recorder() -> Iterator[type[EagerGraph]]:
+    with recorded_on_cpu() as graph:
+        yield graph
+
+
+def bert(seed: int = 0, name: str = "bert") -> nn.Module:
+    case = CASES[name]
+    torch.manual_seed(seed)
+    return case.build(case.implementations[0]).eval()
+
+
+def ids(*lengths: int, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    width = max(lengths)
+    mask = torch.tensor([[1] * n + [0] * (width - n) for n in lengths])
+    tokens = torch.randint(5, 30, (len(lengths), width), generator=generator)
+    return {"input_ids": tokens * mask, "attention_mask": mask}
+
+
+def assert_alike(explainer: Explainer, inputs: Any, model: nn.Module | None = None, **how: Any) -> None:
+    """To what a plain Explainer says, and from a graph."""
+    plain = Explainer(model or explainer.model, explainer.processor).explain(inputs, **how)
+    before = sum(form.replays for form in explainer.forms)
+    replayed = explainer.explain(inputs, **how)
+    assert sum(form.replays for form in explainer.forms) > before, "explained without a graph"
+    one = not isinstance(plain, list)
+    for a, b in zip([plain] if one else plain, [replayed] if one else replayed, strict=True):
+        assert apart(a, b) < 1e-4
+        assert (b.units, b.target, b.prediction, b.method, b.options, b.scalar, b.warnings, b.readout) == (
+            a.units, a.target, a.prediction, a.method, a.options, a.scalar, a.warnings, a.readout,
+        )  # fmt: skip
+        assert b.value == pytest.approx(a.value, abs=1e-5)
+        for name in ("matrix", "layers"):
+            x, y = getattr(a, name), getattr(b, name)
+            assert (x is None) == (y is None)
+            if x is not None:
+                np.testing.assert_allclose(y, x, atol=2e-5 * np.abs(x).max())
+        assert (b.cost.forwards, b.cost.backwards) == (a.cost.forwards, a.cost.backwards)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_graph_says_what_the_plain_way_says(method: str, recorder: type[EagerGraph]) -> None:
+    explainer = Explainer(bert(), compiled=True)
+    explainer.explain(ids(9, 6), method=method)
+    assert recorder.made == 1
+    for lengths in ((12, 12), (3, 16)):
+        assert_alike(explainer, ids(*lengths, seed=sum(lengths)), method=method)
+    assert recorder.made == 1, "texts of up to 16 tokens share a graph"
+
+
+@pytest.mark.parametrize("name", ["roberta", "modernbert", "vit"])
+def test_families(name: str) -> None:
+    case = CASES[name]
+    model, inputs = bert(name=name), case.inputs()
+    explainer = Explainer(model, compiled=True)
+    first = explainer.explain(inputs, method="generic_attention")
+    assert len(first) == 2
+    assert_alike(explainer, inputs, method="generic_attention")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"heads": 1}, {"heads": [0, 2]}, {"heads": "max", "start_layer": 1}, {"keep_layers": True}],
+    ids=str,
+)
+def test_options(options: dict[str, Any]) -> None:
+    explainer = Explainer(bert(), compiled=True)
+    explainer.explain(ids(7), method="generic_attention", **options)
+    assert_alike(explainer, ids(11), method="generic_attention", **options)
+
+
+def test_targets_and_scalars(recorder: type[EagerGraph]) -> None:
+    explainer, inputs = Explainer(bert(), compiled=True), ids(9, 6)
+    label = explainer.model.config.id2label[1]  # type: ignore[union-attr, index]
+    for scalar in ("logit", "probability", "log_odds"):
+        explainer.explain(inputs, method="generic_attention", scalar=scalar)
+        targets = (None, 2, -1, label, [0, None], wf.Target(1)) if scalar == "logit" else ([label, 2],)
+        for target in targets:
+            assert_alike(explainer, inputs, method="generic_attention", target=target, scalar=scalar)
+    assert recorder.made == 3, "one graph serves all classes"
+    explainer.explain(inputs, method="generic_attention", target=(0, 1))
+    for target in ((2, 1), (0, label), [(0, 1), (2, 0)]):
+        assert_alike(explainer, inputs, method="generic_attention", target=target)
+    assert recorder.made == 4
+
+
+def test_texts() -> None:
+    explainer = Explainer(bert(), pair_tokenizer(), compiled=True)
+    first = explainer.explain("anna lives in paris", method="grad_sam")
+    assert isinstance(first, wf.Explanation)
+    assert_alike(explainer, "bob works in rome and ben lives in paris", method="grad_sam")
+    assert_alike(explainer, ("where lives anna", "anna lives in rome ."), method="grad_sam")
+    assert_alike(explainer, "bob works in rome", method="grad_sam", units="word")
+    both = explainer.explain(["anna lives", "ben works in paris"], method=["grad_sam"])
+    assert [len(e.scores) for e in both["grad_sam"]] == [4, 6]
+
+
+def test_batches_are_filled_up_and_cut(recorder: type[EagerGraph]) -> None:
+    explainer = Explainer(bert(), compiled=True)
+    explainer.explain(ids(5, 8, 6), method="generic_attention")
+    assert explainer.forms[0].shapes["input_ids"] == (4, 16)
+    assert_alike(explainer, ids(9, 3, 7), method="generic_attention")
+    assert_alike(explainer, ids(9, 3, 7, 4), method="generic_attention")
+    assert recorder.made == 1
+    seven = ids(9, 3, 7, 4, 8, 6, 5)
+    explainer.explain(seven, method="generic_attention", batch_size=4)
+    assert recorder.made == 1, "both parts fit the graph of four"
+    assert_alike(explainer, seven, method="generic_attention", batch_size=4)
+
+
+# Is it still the same model?
+
+
+def test_weights_changed_in_place_are_seen(recorder: type[EagerGraph]) -> None:
+    explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
+    before = explainer.explain(inputs, method="generic_attention")[0]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    assert_alike(explainer, inputs, method="generic_attention")
+    assert not np.allclose(explainer.explain(inputs, method="generic_attention")[0].scores, before.scores)
+    assert recorder.made == 1
+
+
+def replaced(model: nn.Module) -> None:
+    layer = model.get_submodule("classifier")
+    layer.weight = nn.Parameter(-layer.weight.detach())
+
+
+def moved(model: nn.Module) -> None:
+    layer = model.get_submodule("classifier")
+    layer.weight.data = layer.weight.data.flip(0).clone()
+
+
+def swapped(model: nn.Module) -> None:
+    torch.manual_seed(7)
+    model.classifier = nn.Linear(32, 3)
+
+
+def hooked(model: nn.Module) -> None:
+    model.get_submodule("classifier").register_forward_hook(lambda m, args, out: out.roll(1, 1))
+
+
+def configured(model: nn.Module) -> None:
+    model.config.id2label = {0: "a", 1: "b", 2: "c"}  # type: ignore[union-attr]
+
+
+def doubled(model: nn.Module) -> None:
+    model.double()
+
+
+@pytest.mark.parametrize("change", [replaced, moved, swapped, hooked, configured, doubled])
+def test_another_model_is_recorded_anew(change: Any, recorder: type[EagerGraph]) -> None:
+    explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
+    explainer.explain(inputs, method="generic_attention", target=0)
+    assert_alike(explainer, inputs, method="generic_attention", target=0)
+    change(model)
+    after = explainer.explain(inputs, method="generic_attention", target=0)[0]
+    plain = Explainer(model).explain(inputs, method="generic_attention", target=0)[0]
+    np.testing.assert_allclose(after.scores, plain.scores, rtol=1e-5)
+    assert after.prediction == plain.prediction
+    assert recorder.made == 2
+    assert_alike(explainer, inputs, method="generic_attention", target=0)
+    assert recorder.made == 2
+
+
+def test_circumstances_are_part_of_the_form(recorder: type[EagerGraph]) -> None:
+    explainer, inputs = Explainer(bert(), compiled=True), ids(9)
+    explainer.explain(inputs, method="generic_attention")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        explainer.explain(inputs, method="generic_attention")
+    assert recorder.made == 2
+
+
+def test_a_model_that_is_another_at_each_call_is_left_alone(recorder: type[EagerGraph]) -> None:
+    explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            replaced(model)
+            last = explainer.explain(inputs, method="generic_attention")[0]
+    assert recorder.made == 2
+    assert len(heard) == 1 and "another one at each" in str(heard[0].message)
+    assert any("another one at each" in warning for warning in last.warnings)
+
+
+# What is not recorded
+
+
+class Asking(nn.Module):
+    """Asks the device for a number in each pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.config = model, model.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        out: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return out if float(out.detach().sum()) > 0 else out + 0
+
+
+def test_a_failed_recording_is_said_once_and_on_every_result(recorder: type[EagerGraph]) -> None:
+    explainer = Explainer(Asking(bert()), compiled=True)
+    with pytest.warns(RuntimeWarning, match="no CUDA graph could be made.*HostAsked") as heard:
+        for length in (9, 6, 9, 30):
+            result = explainer.explain(ids(length), method="generic_attention")[0]
+            assert "no CUDA graph could be made" in result.warnings[-1]
+    assert len(heard) == 1
+    assert recorder.made == 2, "each form is tried once"
+    assert not any(form.graph for form in explainer.forms)
+
+
+def test_what_is_not_offered_goes_the_plain_way_silently() -> None:
+    explainer = Explainer(bert(), compiled=True)
+    for method, options in (
+        ("input_x_gradient", {}),
+        ("attention_rollout", {"discard": 0.5}),
+        ("gradient_rollout", {"discard": 0.1, "protect_special": True}),
+    ):
+        result = explainer.explain(ids(9), method=method, **options)[0]
+        assert result.warnings == Explainer(explainer.model).explain(ids(9), method=method, **options)[0].warnings
+    assert [form.graph for form in explainer.forms] == [False] * 3
+    assert all(form.why_not for form in explainer.forms)
+    language = Explainer(bert(name="gpt2"), compiled=True)
+    language.explain(ids(9), method="generic_attention")
+    assert "language" in language.forms[0].why_not
+
+
+class Pooled(nn.Module):
+    """A head that takes the mean over all positions, padding included."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.head, self.config = model.bert, nn.Linear(32, 3), model.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        out: Tensor = self.head(states.mean(1))
+        return out
+
+
+def test_a_model_that_minds_padding_gets_none(recorder: type[EagerGraph]) -> None:
+    torch.manual_seed(3)
+    explainer = Explainer(Pooled(bert()).eval(), compiled=True)
+    explainer.explain(ids(9), method="generic_attention")
+    assert [form.shapes["input_ids"] for form in explainer.forms] == [(1, 9)]
+    assert_alike(explainer, ids(9, seed=4), method="generic_attention")
+
+
+def test_a_wrong_replay_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    explainer = Explainer(bert(name="vit"), compiled=True)
+    monkeypatch.setattr(EagerGraph, "replay", lambda self: self.output.copy_(self._computed() * 1.1))
+    with pytest.warns(RuntimeWarning, match="off the plain way"):
+        explainer.explain(CASES["vit"].inputs(), method="generic_attention")
+    assert not explainer.forms[0].graph
+
+
+# Errors are those of the plain way
+
+
+def test_errors() -> None:
+    explainer, inputs = Explainer(model := bert(), compiled=True), ids(9)
+    explainer.explain(inputs, method="generic_attention")
+    with pytest.raises(UnknownName, match="target"):
+        explainer.explain(inputs, method="generic_attention", target="no such label")
+    with pytest.raises(UnknownName, match="target"):
+        explainer.explain(inputs, method="generic_attention", target=17)
+    with pytest.raises(BadInput, match="2 targets for 1"):
+        explainer.explain(inputs, method="generic_attention", target=[0, 1])
+    with pytest.raises(BadInput, match="rather than itself"):
+        explainer.explain(ids(9), method="generic_attention", target=(1, 1))
+    with torch.no_grad():
+        model.get_submodule("classifier").weight.fill_(torch.nan)
+    with pytest.raises(NonFinite):
+        explainer.explain(inputs, method="generic_attention")
+
+
+def test_the_door() -> None:
+    with pytest.raises(BadInput, match="compiled"):
+        Explainer(bert(), compiled="yes")  # type: ignore[arg-type]
+    assert Explainer(bert()).forms == []
+
+
+def test_without_a_gpu_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(module.RECORDERS, "cpu")
+    with pytest.raises(BadInput, match=r"CUDA graphs, and the model is on 'cpu'.*leave compiled out"):
+        Explainer(bert(), compiled=True)
+
+
+# Threads and memory
+
+
+def test_threads_get_their_own_answers() -> None:
+    explainer = Explainer(bert(), compiled=True)
+    explainer.explain(ids(9), method="generic_attention")
+    expected = {n: Explainer(explainer.model).explain(ids(n, seed=n), method="generic_attention") for n in range(4, 12)}
+    wrong: list[int] = []
+
+    def ask(lengths: list[int]) -> None:
+        for n in lengths * 3:
+            got = explainer.explain(ids(n, seed=n), method="generic_attention")[0]
+            if not np.allclose(got.scores, expected[n][0].scores, rtol=1e-3, atol=1e-6):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=ask, args=(list(range(start, 12, 2)),)) for start in (4, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and explainer.forms[0].replays >= 20
+
+
+def test_the_number_of_graphs_is_bounded(recorder: type[EagerGraph]) -> None:
+    explainer = Explainer(bert(), compiled=True)
+    for count in range(1, MOST + 3):
+        explainer.explain(ids(9), method="grad_sam", layers=[0, 1] * count)
+    assert sum(form.graph for form in explainer.forms) == MOST
+    assert recorder.made == MOST, "a form that came once does not take the place of another"
+    explainer.explain(ids(9), method="grad_sam", layers=[0, 1] * (MOST + 2))
+    assert sum(form.graph for form in explainer.forms) == MOST and recorder.made == MOST + 1
+
+
+def test_graphs_go_with_the_explainer() -> None:
+    explainer = Explainer(model := bert(), compiled=True)
+    explainer.explain(ids(9), method="generic_attention")
+    gone = weakref.ref(model)
+    del explainer, model
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    ("length", "padded"),
+    [(1, 16), (16, 16), (17, 32), (33, 48), (49, 64), (65, 96), (128, 128), (129, 192), (500, 512)],
+)
+def test_buckets(length: int, padded: int) -> None:
+    assert bucket(length) == padded
