@@ -476,9 +476,11 @@ class Run:
         All have them where other methods follow that may need them, and where heads that are computed one by one attend
         to padding: the share of a layer is known once it is whole.
         """
-        padded = not (self.multi_stream or self.windowed or bool(self.keep_BN.all()))
         by_one = [site.parallel for site in self.study.sites]
-        if self._records or not self.alone or not by_one or (padded and any(by_one)):
+        if self._records or not self.alone or not by_one or self.recorded:
+            return self.record(multi_stream=multi_stream)
+        padded = not (self.multi_stream or self.windowed or bool(self.keep_BN.all()))
+        if padded and any(by_one):
             return self.record(multi_stream=multi_stream)
         layers = frozenset(choice(by_one.count(False)))
         if self._part is None or not self._part[0] >= layers:
