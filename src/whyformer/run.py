@@ -16,8 +16,9 @@ from whyformer.borrow import known_about
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.capture.intercept import OffPlan, module_names
+from whyformer.capture.intercept import module_names
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
 from whyformer.errors import CaptureError, NotOffered
@@ -400,9 +401,11 @@ class Run:
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
         forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
+        plans, of_kind = self.study.plans, (grad, rows > 1)
         while maps is None:
             role = (Recorder if grad else Observe)(rows, self._names, self.study.batch_axes)
-            role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
+            role.rows_attend = self.batch.reference_rows > 0
+            role.plan = None if role.rows_attend else plans.at(of_kind, self.study.fused_paths)
             self.forwards_B += rows / self.batch.size
             try:
                 if isinstance(role, Recorder):
@@ -411,12 +414,14 @@ class Run:
                 else:
                     maps = observe(forward, role, values)
             except OffPlan:
-                self.study.__dict__["planned"] = 0  # a cached property: the model is followed from now on
+                plans.missed(of_kind)
         if self._logits is None:
             self._see(maps.logits)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
         self.require_undisturbed(maps.logits, graph=grad)
+        if role.plan is None and not role.rows_attend:
+            plans.learn(of_kind, role.sites, role.steps)
         if isinstance(role, Recorder):
             self.notes.update(self.study.doubts)
             if role.lost or ("slopes",) not in self.study.undisturbed:

@@ -8,9 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whyformer.capture.intercept import Intercept, OffPlan
+from whyformer.capture.fused import all_weights
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
+from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Observe, Recorder
+from whyformer.capture.site import OpenSite
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
 
@@ -39,7 +42,7 @@ def record(
     with torch.enable_grad():
         with intercept:
             logits = forward()
-        if not intercept.sites and not intercept.planned:
+        if not intercept.sites and intercept.plan is None:
             return Record((), logits.detach(), intercept.unclaimed)
         values_B = scalar(logits)
         if not values_B.requires_grad:
@@ -84,15 +87,17 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
-    if intercept.planned and len(intercept.sites) != intercept.planned:
-        raise OffPlan
+    if intercept.plan is not None:
+        _fill_in(intercept.sites, intercept.plan.count)
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
         site = Site(
             path=seen.path,
             kind=seen.kind,
             streams=("", ""),
-            attention_BHQK=seen.layout.to_canonical(seen.attention.detach()),
+            attention_BHQK=seen.layout.to_canonical(
+                seen.attention.detach() if seen.attention.requires_grad else seen.attention
+            ),
             value_BHKD=seen.value_BHKD.detach() if values else None,
             attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
             windows=seen.layout.windows,
@@ -103,6 +108,15 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
         else:
             sites.append(site)
     return sites
+
+
+def _fill_in(sites: Sequence[OpenSite], count: int) -> None:
+    """Compute the maps that were left for later, if there are as many sites as planned."""
+    waiting = [site for site in sites if site.waits]
+    if len(sites) != count or any(site.call is None or site.call.written != site.call.version for site in waiting):
+        raise OffPlan
+    for site, weights in zip(waiting, all_weights([site.call for site in waiting if site.call]), strict=True):
+        site.attention, site.waits = weights, False
 
 
 def _joined(left: Site, right: Site) -> Site:

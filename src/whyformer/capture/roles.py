@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from whyformer.capture.functions import Function, open_body, sdpa_operands
+from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
@@ -27,17 +29,24 @@ class Observe(Intercept):
 
 
 class Recorder(Intercept):
-    """The attention map stands in the autograd graph, so that it has a gradient.
+    """The attention map stands in the autograd graph, so that it has a gradient; or torch's own kernel does, and the
+    map's gradient is made of that of its result (fused.py).
 
     ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
     """
 
+    explicit = False
     lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
-        if not site.attention.requires_grad:
+        if site.call is None and not site.attention.requires_grad:
             site.attention = site.attention.detach().requires_grad_()
+
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        leaf = out if out.requires_grad else out.detach().requires_grad_()
+        site.edge = get_gradient_edge(leaf)  # of the result as it is now, also where the model writes into it later
+        return out if leaf is out else leaf.clone()
 
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
@@ -45,16 +54,24 @@ class Recorder(Intercept):
         again: another scalar of the same pass follows. The mode stays on during backward, for models that recompute
         their forward there (checkpointing).
         """
-        maps = [site.attention for site in self.sites]
-        replay = type(self)(self.batch, self.names, self.batch_axes)
-        replay.planned = self.planned
-        with replay:
+        ends = [site.attention if site.edge is None else site.edge for site in self.sites]
+        one = torch.ones_like(scalar)
+        with type(self)(self.batch, self.names, self.batch_axes):
             # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(torch.autograd.grad)(scalar, maps, retain_graph=again, allow_unused=True)
+            grads = open_body(torch.autograd.grad)(scalar, ends, one, retain_graph=again, allow_unused=True)
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
-        return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
+        calls, results = [], []
+        for site, gradient in zip(self.sites, grads, strict=True):
+            if site.call is not None:
+                calls.append(site.call)
+                results.append(gradient)
+        fused = iter(all_gradients(calls, results))
+        return [
+            next(fused) if site.call is not None else torch.zeros_like(site.attention) if gradient is None else gradient
+            for site, gradient in zip(self.sites, grads, strict=True)
+        ]
 
 
 class Intervene(Intercept):

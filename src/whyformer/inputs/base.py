@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
-from whyformer.capture.intercept import OffPlan
+from whyformer.capture.plan import OffPlan
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
