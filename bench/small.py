@@ -1,12 +1,12 @@
-"""What short inputs cost: explanations against the passes of the model itself, where every millisecond of Python counts.
+"""What short inputs cost: explanations against the model's own passes, where every millisecond of Python counts.
 
     python -m bench.small [--device cuda] [--batches 1 8] [--rounds 40]   # the table
     python -m bench.small --profile [--device cuda]                      # where the time of a warm call goes
 
 The usual recipe here is the quickest that people write: eager attention, ``output_attentions=True``, one
 ``autograd.grad`` by the maps. The profile is of BERT-base on a GPU, and on the CPU of a model with as many modules and
-next to no numbers, whose time is Python's: milliseconds by stage, torch operators by layer, and places where a GPU would
-have to be waited for.
+next to no numbers, whose time is Python's: milliseconds by stage, torch operators by layer, and questions for which a
+GPU would have to be waited for. On the CPU it counts the time of this process alone, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import whyformer as wf
-from bench.engine import MODELS, TOKENS, backward_to_activations, forward
-from bench.timing import fastest, machine
+from bench.engine import MODELS, backward_to_activations, forward
+from bench.timing import fastest, machine, rounds_of
 from whyformer import explainer as explainer_module
 from whyformer import session as session_module
 from whyformer.capture.roles import Recorder
@@ -40,6 +40,7 @@ from whyformer.run import Run
 Road = Callable[[], object]
 Inputs = dict[str, Tensor]
 BOUND = "forward + backward"
+LAYERS = 12
 
 
 def recipe(model: nn.Module, x: Inputs) -> Tensor:
@@ -109,7 +110,7 @@ class Stages:
 
     def __init__(self, device: str) -> None:
         self.seconds: Counter[str] = Counter()
-        self.wait = torch.cuda.synchronize if device != "cpu" else (lambda: None)
+        self.clock = clock_of(device)
         self._inside: list[float] = []
         self._stack = contextlib.ExitStack()
 
@@ -140,11 +141,11 @@ class Stages:
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
             self._inside.append(0.0)
-            start = time.perf_counter()
+            start = self.clock()
             try:
                 return function(*args, **kwargs)
             finally:
-                took = time.perf_counter() - start
+                took = self.clock() - start
                 self.seconds[stage] += took - self._inside.pop()
                 if self._inside:
                     self._inside[-1] += took
@@ -169,7 +170,19 @@ class Stages:
 class Operators(TorchDispatchMode):
     """Inside ``with``: how often each operator of torch ran, those that only look at memory otherwise left out."""
 
-    VIEWS = ("view", "transpose", "permute", "expand", "slice", "select", "unsqueeze", "detach", "alias", "t", "diagonal")
+    VIEWS = (
+        "view",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "detach",
+        "alias",
+        "t",
+        "diagonal",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,57 +223,31 @@ def thin() -> tuple[nn.Module, Inputs]:
     return model, {"input_ids": torch.randint(100, 200, (1, 16), generator=torch.Generator().manual_seed(0))}
 
 
+def clock_of(device: str) -> Callable[[], float]:
+    return time.process_time if device == "cpu" else time.perf_counter
+
+
 def profile(device: str, method: str, rounds: int) -> None:
     if device == "cpu":
         model, x = thin()
     else:
         built, inputs = MODELS["bert"]("sdpa")
         model, x = built.to(device), {k: v.to(device) for k, v in inputs(1).items()}
-    explainer = wf.Explainer(model)
+    explainer, clock = wf.Explainer(model), clock_of(device)
 
     def road() -> object:
         return explainer.explain(x, method=method, target=0)
 
-    road()
     roads = {"forward": lambda: forward(model, x), BOUND: lambda: backward_to_activations(model, x), method: road}
-    took = fastest({what: finished(run, device) for what, run in roads.items()}, rounds)
-    tokens = TOKENS if device != "cpu" else 16
+    took = rounds_of({what: finished(run, device) for what, run in roads.items()}, rounds, clock)
+    tokens = next(iter(x.values())).shape[1]
     print(f"{machine()}, {device}; BERT-base's modules, {tokens} tokens, batch 1")
-    print(", ".join(f"{what} {seconds * 1e3:.2f} ms" for what, seconds in took.items()))
-    best: dict[str, float] = {}
-    for _ in range(rounds):
-        with Stages(device) as stages:
-            start = time.perf_counter()
-            finished(road, device)()
-            whole = time.perf_counter() - start
-        each = {**stages.seconds, "whatever else": whole - sum(stages.seconds.values())}
-        if not best or whole < sum(best.values()):
-            best = each
-    print("ms by stage, each without those inside it:")
-    for stage, seconds in sorted(best.items(), key=lambda item: -item[1]):
-        print(f"  {seconds * 1e3:7.3f}  {stage}")
-    followed = 0
-    follow = Trail.follow
-
-    def counted(*args: Any) -> None:
-        nonlocal followed
-        followed += 1
-        follow(*args)
-
-    with patch.object(Trail, "follow", counted), Operators() as operators:
-        road()
-    with Operators() as bare:
-        backward_to_activations(model, x)
-    layers = 12
-    print(f"calls followed: {followed}")
-    print(f"torch operators: {operators.counts.total()}, of which forward + backward takes {bare.counts.total()}")
-    more = {k: (n - bare.counts[k]) / layers for k, n in operators.counts.items()} | {
-        k: -n / layers for k, n in bare.counts.items() if k not in operators.counts
-    }
-    print("  more by layer: " + ", ".join(f"{k} {n:+.1f}" for k, n in sorted(more.items(), key=lambda i: -i[1]) if n))
+    print(", ".join(f"{what} {min(seconds) * 1e3:.2f} ms" for what, seconds in took.items()))
+    print_stages(finished(road, device), device, rounds)
+    print_operators(road, lambda: backward_to_activations(model, x))
     with Questions() as questions:
         road()
-    print(f"numbers asked for: {questions.counts.total()}")
+    print(f"numbers asked for: {sum(questions.counts.values())}")
     for what, count in questions.counts.most_common():
         print(f"  {count} x {what}")
     if device != "cpu":
@@ -270,6 +257,42 @@ def profile(device: str, method: str, rounds: int) -> None:
             road()
             torch.cuda.set_sync_debug_mode("default")
         print(f"times that the GPU was waited for: {len(caught)}")
+
+
+def print_stages(road: Road, device: str, rounds: int) -> None:
+    """The fastest round of each."""
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        with Stages(device) as stages:
+            start = stages.clock()
+            road()
+            whole = stages.clock() - start
+        for stage, seconds in {**stages.seconds, "whatever else": whole - sum(stages.seconds.values())}.items():
+            best[stage] = min(best.get(stage, seconds), seconds)
+    print("ms by stage, each without those inside it:")
+    for stage, seconds in sorted(best.items(), key=lambda item: -item[1]):
+        print(f"  {seconds * 1e3:7.3f}  {stage}")
+
+
+def print_operators(road: Road, passes: Road) -> None:
+    """What is computed beyond a forward and a backward, and how many calls were followed."""
+    followed, follow = [0], Trail.follow
+
+    def counted(*args: Any) -> None:
+        followed[0] += 1
+        follow(*args)
+
+    with patch.object(Trail, "follow", counted):
+        road()
+    with Operators() as operators:
+        road()
+    with Operators() as bare:
+        passes()
+    ours, theirs = operators.counts, bare.counts
+    print(f"calls followed: {followed[0]}")
+    print(f"torch operators: {sum(ours.values())}, of which forward + backward takes {sum(theirs.values())}")
+    more = {name: (ours[name] - theirs[name]) / LAYERS for name in {*ours, *theirs} if ours[name] != theirs[name]}
+    print("  more by layer: " + ", ".join(f"{k} {n:+.1f}" for k, n in sorted(more.items(), key=lambda item: -item[1])))
 
 
 def main(argv: list[str] | None = None) -> None:

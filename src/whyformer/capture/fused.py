@@ -1,72 +1,45 @@
 """Torch's own attention kernel: its map, and the gradient of that, from what the kernel was given and got back.
 
 The kernel stays in the graph, so that a pass with gradients costs what the model's own costs. Its map A is the softmax
-of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ. Layers of one shape are computed in one go: on a GPU a small one takes
-as long to ask for as to compute.
+of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ. Layers of one shape are computed in one go: to ask a GPU for a small
+one takes as long as to compute it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import attention_weights, repeat_heads, sdpa_operands
+from whyformer.capture.functions import attention_weights, repeat_heads
 
 # Numbers of maps that are computed at a time. Larger ones would be in memory twice, and are worth a call of their own.
 TOGETHER = {"cpu": 2**20}
 TOGETHER_ON_DEVICE = 2**25
 
 
-@dataclass(slots=True)
 class FusedCall:
-    """What scaled_dot_product_attention was given."""
+    """What scaled_dot_product_attention was given; ``shape`` is that of the map."""
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    mask: Tensor | None
-    causal: bool
-    scale: float | None
-    version: int = 0
+    __slots__ = ("causal", "form", "key", "mask", "query", "scale", "shape", "value", "version")
 
-    @classmethod
-    def of(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FusedCall:
-        call = sdpa_operands(args, kwargs)
-        made = cls(call["query"], call["key"], call["value"], call["attn_mask"], call["is_causal"], call["scale"])
-        made.version = made.written
-        return made
-
-    @property
-    def written(self) -> int:
-        """How often its tensors were written to: another number later on means that they hold something else."""
-        mask = 0 if self.mask is None else self.mask._version
-        return int(self.query._version + self.key._version + self.value._version + mask)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the map."""
-        return (*self.query.shape[:-1], self.key.shape[-2])
-
-    def weights(self) -> Tensor:
-        key = repeat_heads(self.query, self.key)
-        return attention_weights(self.query, key, self.mask, self.causal, self.scale)
-
-    def gradient(self, result: Tensor) -> Tensor:
-        """∂s/∂A of the gradient of the result."""
-        value = repeat_heads(self.query, self.value)
-        gradient = torch.matmul(result, value.transpose(-2, -1))
-        return gradient if gradient.shape == self.shape else gradient.sum_to_size(self.shape)
-
-    @property
-    def form(self) -> tuple[object, ...]:
-        """Calls of the same one can be computed together."""
-        query, key, value = self.query, self.key, self.value
-        return query.shape, key.shape, value.shape, query.dtype, query.device, id(self.mask), self.causal, self.scale
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+    ) -> None:
+        self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
+        self.shape = (*query.shape[:-1], key.shape[-2])
+        # How often its tensors were written to: another number later on means that they hold something else.
+        self.version = query._version + key._version + value._version + (0 if mask is None else mask._version)
+        # Calls of the same form can be computed together.
+        self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
 
 
 def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
@@ -74,8 +47,9 @@ def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
     result = []
     for _, alike in groupby(calls, lambda call: call.form):
         members = list(alike)
-        shape, device = members[0].shape, members[0].query.device.type
-        step = max(1, TOGETHER.get(device, TOGETHER_ON_DEVICE) // max(1, torch.Size(shape).numel()))
+        first = members[0]
+        numbers = max(1, torch.Size(first.shape).numel())
+        step = max(1, TOGETHER.get(first.query.device.type, TOGETHER_ON_DEVICE) // numbers)
         result += [members[i : i + step] for i in range(0, len(members), step)]
     return result
 
@@ -85,10 +59,12 @@ def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
     """The map of each call."""
     maps: list[Tensor] = []
     for group in groups(calls):
-        if len(group) == 1:
-            maps.append(group[0].weights())
-        else:
-            maps += _stacked(group).weights().unbind()
+        first, alone = group[0], len(group) == 1
+        query = first.query if alone else torch.stack([call.query for call in group])
+        key = first.key if alone else torch.stack([call.key for call in group])
+        key = key if key.shape[:-2] == query.shape[:-2] else repeat_heads(query, key)
+        weights = attention_weights(query, key, first.mask, first.causal, first.scale)
+        maps += [weights] if alone else weights.unbind()
     return maps
 
 
@@ -97,18 +73,18 @@ def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) 
     """The gradient of each map, of those of the results; zeros where there is none."""
     gradients: list[Tensor] = []
     for group in groups(calls):
-        known = results[len(gradients) : len(gradients) + len(group)]
-        if len(group) > 1 and all(result is not None for result in known):
-            value = torch.stack([repeat_heads(call.query, call.value) for call in group])
-            gradients += torch.matmul(torch.stack(list(known)), value.transpose(-2, -1)).unbind()  # type: ignore[arg-type]
+        known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]
+        if len(known) == len(group) > 1:
+            value = torch.stack([call.value for call in group])
+            value = value if value.shape[1:-2] == group[0].shape[:-2] else repeat_heads(group[0].query, value)
+            gradients += torch.matmul(torch.stack(known), value.transpose(-2, -1)).unbind()
             continue
-        for call, result in zip(group, known, strict=True):
-            gradients.append(call.query.new_zeros(call.shape) if result is None else call.gradient(result))
+        for call in group:
+            result = results[len(gradients)]
+            if result is None:
+                gradients.append(call.query.new_zeros(call.shape))
+                continue
+            gradient = torch.matmul(result, repeat_heads(call.query, call.value).transpose(-2, -1))
+            # Queries that several values share collect what all of them say.
+            gradients.append(gradient if gradient.shape == call.shape else gradient.sum_to_size(call.shape))
     return gradients
-
-
-def _stacked(group: Sequence[FusedCall]) -> FusedCall:
-    """Several calls as one, whose first axis counts them; a mask is the same for all."""
-    first = group[0]
-    query, key = (torch.stack([getattr(call, name) for call in group]) for name in ("query", "key"))
-    return FusedCall(query, key, first.value, first.mask, first.causal, first.scale)

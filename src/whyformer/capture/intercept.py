@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
 from whyformer.capture.functions import (
+    ATTRIBUTES,
+    SDPA,
     Function,
     attention_weights,
-    name_of,
     open_body,
     repeat_heads,
     sdpa_operands,
@@ -34,6 +35,7 @@ from whyformer.capture.plan import FOLLOWED, OffPlan, Plan, PlannedSite, Step
 from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
 from whyformer.errors import BadInput
+
 
 @dataclass(slots=True)
 class SoftmaxCall:
@@ -83,7 +85,6 @@ def letters_of(layout: str) -> list[str]:
 
 
 SQUARE = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
-EMPTY = torch.empty(0)
 
 
 def module_names(model: nn.Module) -> dict[int, str]:
@@ -153,9 +154,11 @@ class Intercept(TorchFunctionMode):
             if handler is not None:
                 return getattr(self, handler)(func, args, kwargs or {})
             return func(*args, **kwargs) if kwargs else func(*args)
-        kwargs, name = kwargs or {}, name_of(func)
-        if name is None:
-            return func(*args, **kwargs)
+        kwargs, name = kwargs or {}, func.__name__
+        if name == "__get__":  # attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter
+            if func not in ATTRIBUTES:
+                return func(*args, **kwargs)
+            name = ATTRIBUTES[func]
         handler, before = FOLLOWED.get(name), len(self.sites)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         if handler is not None and handler != "_see_through":
@@ -191,7 +194,7 @@ class Intercept(TorchFunctionMode):
         axes = (*q.axes[:-1], k.axes[-2])
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
         if fused is not None:
-            site.call = FusedCall(query, key, value, None, False, None)
+            site.call = FusedCall(query, key, value)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else self.at_result(site, fused)
         self._close(site, out)
@@ -203,7 +206,9 @@ class Intercept(TorchFunctionMode):
     def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
         assert self.plan is not None
-        call, number = FusedCall.of(args, kwargs), len(self.sites)
+        operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
+        (query, key, value, mask, _, causal, scale, _), number = operands.values(), len(self.sites)
+        call = FusedCall(query, key, value, mask, causal, scale)
         shape = call.shape
         if number == len(self.plan.paths) or len(shape) != 4 or shape[2] != shape[3]:
             raise OffPlan
@@ -212,8 +217,14 @@ class Intercept(TorchFunctionMode):
         if self._placeholder is None or self._placeholder.shape != shape:
             self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
             self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
-        site = OpenSite(self.plan.paths[number], self._placeholder, call.value, self._layout, SQUARE, (None, None), False)
-        return self._planned(site, call, func(*args, **kwargs))
+        site = OpenSite(
+            self.plan.paths[number], self._placeholder, call.value, self._layout, SQUARE, (None, None), False
+        )
+        # The map is computed later, with those of other layers.
+        site.call, site.waits = call, True
+        out = self.at_result(site, func(*args, **kwargs))
+        self.sites.append(site)
+        return out
 
     def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The next call of the plan, whatever it is."""
@@ -227,10 +238,14 @@ class Intercept(TorchFunctionMode):
             return func(*args, **kwargs)
         expected = self.plan.sites[step.site]
         if name == "scaled_dot_product_attention":
-            call = FusedCall.of(args, kwargs)
-            layout = expected.placed(call.shape, self.batch)
-            placeholder = torch.empty(call.shape, dtype=call.query.dtype, device="meta")
-            return self._planned(self._as_planned(expected, placeholder, call.value, layout), call, func(*args, **kwargs))
+            query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
+            call = FusedCall(query, key, value, mask, causal, scale)
+            placeholder = torch.empty(call.shape, dtype=query.dtype, device="meta")
+            site = self._as_planned(expected, placeholder, value, expected.placed(call.shape, self.batch))
+            site.call, site.waits = call, True
+            out = self.at_result(site, func(*args, **kwargs))
+            self.sites.append(site)
+            return out
         operands = list(args)
         if name == "einsum" and isinstance(args[1], (list, tuple)):
             operands = [args[0], *args[1]]
@@ -250,15 +265,6 @@ class Intercept(TorchFunctionMode):
         site = OpenSite(expected.path, weights, value, layout, expected.contraction, (None, None), expected.parallel)
         site.kind, site.first_query = expected.kind, expected.first_query
         return site
-
-    def _planned(self, site: OpenSite, call: FusedCall, out: Tensor) -> Tensor:
-        """The map is computed later, with those of other layers."""
-        site.call, site.waits = call, True
-        out = self.at_result(site, out)
-        if not self.keeps_values:
-            site.value = EMPTY
-        self.sites.append(site)
-        return out
 
     def _leave_plan(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise OffPlan

@@ -2,8 +2,8 @@
 
 Of a model whose attentions are all torch's own, over all positions, the number of them is a plan. Of others it is the
 order of all softmaxes and products, as a pass that was followed went through them: which of them are sites, and how
-those are laid out. Every later pass is held to it call by call, by names and shapes; where it does something else, it is
-followed again, and what it does now is learned.
+those are laid out. Every later pass is held to it call by call, by names and shapes; where it does something else, it
+is followed again, and what it does now is learned.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class PlannedSite:
         fits = lead == list(split) if len(lead) == len(split) else math.prod(lead) == math.prod(split)
         if not fits or (len(lead) == 2 and len(split) == 3 and lead[1] != layout.heads):
             raise OffPlan
-        return layout if split == layout.split else Layout(layout.order, split, layout.names, layout.windows, layout.heads)
+        return (
+            layout if split == layout.split else Layout(layout.order, split, layout.names, layout.windows, layout.heads)
+        )
 
 
 class Step(NamedTuple):
@@ -96,11 +98,8 @@ class Plan:
     sites: tuple[PlannedSite, ...] = ()
     steps: tuple[Step, ...] = ()
     paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
+    streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
     watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
-
-    @property
-    def count(self) -> int:
-        return len(self.paths) or len(self.sites)
 
 
 @dataclass
@@ -110,10 +109,11 @@ class Plans:
     plans: dict[tuple[bool, bool], Plan] = field(default_factory=dict)
     misses: dict[tuple[bool, bool], int] = field(default_factory=dict)
 
-    def at(self, kind: tuple[bool, bool], paths: tuple[str, ...]) -> Plan | None:
-        """paths: of attentions that are torch's own, if all of them are."""
-        if kind not in self.plans and paths and not self.misses.get(kind):
-            self.plans[kind] = Plan(paths=paths, watched=COUNTED)
+    def at(self, kind: tuple[bool, bool], fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
+        """fused: path and streams of attentions that are torch's own, if all of them are."""
+        if kind not in self.plans and fused and not self.misses.get(kind):
+            paths, streams = zip(*fused, strict=True)
+            self.plans[kind] = Plan(paths=paths, streams=streams, watched=COUNTED)
         return self.plans.get(kind)
 
     def missed(self, kind: tuple[bool, bool]) -> None:

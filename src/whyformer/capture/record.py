@@ -13,7 +13,6 @@ from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Observe, Recorder
-from whyformer.capture.site import OpenSite
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
 
@@ -25,7 +24,8 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     intercept.keeps_values = values
     with torch.no_grad(), intercept:
         logits = forward()
-    return Record(tuple(sites_of(intercept, values)), logits, intercept.unclaimed)
+    unclaimed = intercept.unclaimed if intercept.softmaxes else ()
+    return Record(tuple(sites_of(intercept, values)), logits, unclaimed)
 
 
 def record(
@@ -70,7 +70,7 @@ def record(
         sites = [_side_by_side(site) for site in zip(*rows, strict=True)]
     else:
         sites = sites_of(intercept, values, each[0])
-    return Record(tuple(sites), logits.detach(), intercept.unclaimed)
+    return Record(tuple(sites), logits.detach(), intercept.unclaimed if intercept.softmaxes else ())
 
 
 def _side_by_side(sites: Sequence[Site]) -> Site:
@@ -87,36 +87,39 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
-    if intercept.plan is not None:
-        _fill_in(intercept.sites, intercept.plan.count)
+    plan, waiting = intercept.plan, [(site, site.call) for site in intercept.sites if site.waits and site.call]
+    if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
+        raise OffPlan
+    if waiting:  # maps that were left for later
+        written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
+        masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
+        if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
+            raise OffPlan
+        for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
+            site.attention, site.waits = weights, False
+    streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
-        site = Site(
+        attention = seen.attention.detach() if seen.attention.requires_grad else seen.attention
+        gradient = None if gradients is None else gradients[index]
+        if not streams:  # which come with maps that are laid out as B,H,Q,K
+            attention = seen.layout.to_canonical(attention)
+            gradient = None if gradient is None else seen.layout.to_canonical(gradient)
+        joined = Site(
             path=seen.path,
             kind=seen.kind,
-            streams=("", ""),
-            attention_BHQK=seen.layout.to_canonical(
-                seen.attention.detach() if seen.attention.requires_grad else seen.attention
-            ),
+            streams=streams[index] if streams else ("", ""),
+            attention_BHQK=attention,
             value_BHKD=seen.value_BHKD.detach() if values else None,
-            attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
+            attention_grad_BHQK=gradient,
             windows=seen.layout.windows,
             first_query=seen.first_query,
         )
         if seen.parallel:
-            sites[-1] = _joined(sites[-1], site)
+            sites[-1] = _joined(sites[-1], joined)
         else:
-            sites.append(site)
+            sites.append(joined)
     return sites
-
-
-def _fill_in(sites: Sequence[OpenSite], count: int) -> None:
-    """Compute the maps that were left for later, if there are as many sites as planned."""
-    waiting = [site for site in sites if site.waits]
-    if len(sites) != count or any(site.call is None or site.call.written != site.call.version for site in waiting):
-        raise OffPlan
-    for site, weights in zip(waiting, all_weights([site.call for site in waiting if site.call]), strict=True):
-        site.attention, site.waits = weights, False
 
 
 def _joined(left: Site, right: Site) -> Site:

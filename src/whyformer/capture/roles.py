@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.fused import all_gradients
@@ -44,9 +44,13 @@ class Recorder(Intercept):
             site.attention = site.attention.detach().requires_grad_()
 
     def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
-        leaf = out if out.requires_grad else out.detach().requires_grad_()
-        site.edge = get_gradient_edge(leaf)  # of the result as it is now, also where the model writes into it later
-        return out if leaf is out else leaf.clone()
+        # Of the result as it is now, also where the model writes into it later.
+        if out.grad_fn is not None:
+            site.edge = GradientEdge(out.grad_fn, out.output_nr)
+            return out
+        leaf = out.detach().requires_grad_()
+        site.edge = get_gradient_edge(leaf)
+        return leaf.clone()
 
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.

@@ -61,8 +61,8 @@ _TURNS: dict[int, tuple[weakref.ref[Any], Turn]] = {}
 _WAITING: dict[int, Turn] = {}  # thread -> what it waits for
 
 
-def take(taken: list[Turn], members: Iterable[Any]) -> None:
-    """Wait for the locks of these modules, parameters and configs, and list them in ``taken`` as they are had."""
+def turns_of(members: Iterable[Any]) -> list[Turn]:
+    """The locks of these modules, parameters and configs, in the order in which they are taken."""
     turns: dict[int, Turn] = {}
     new: Turn | None = None
     for member in members:
@@ -72,8 +72,12 @@ def take(taken: list[Turn], members: Iterable[Any]) -> None:
             entry = _enrolled(member, new)
         if entry is not None:
             turns[entry[1].number] = entry[1]
-    for number in sorted(turns):
-        turn = turns[number]
+    return [turns[number] for number in sorted(turns)]
+
+
+def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
+    """Wait for these locks, and list them in ``taken`` as they are had."""
+    for turn in turns:
         with uninterrupted():  # or it could be held by nobody who knows
             taken += [turn] * turn.lock.acquire(timeout=POLL)
         if turn not in taken:

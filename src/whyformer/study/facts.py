@@ -64,13 +64,13 @@ class Study:
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
-    def fused_paths(self) -> tuple[str, ...]:
-        """Where the attentions of a pass will be, if all are torch's own and can be told without following anything."""
+    def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
+        """Path and streams of each attention, if all are torch's own and can be told without following anything."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
-        return tuple(s.path for s in self.sites) if self.fused and plain and not self.unclaimed else ()
+        return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:
