@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
-from whyformer.loan.turns import Turn, free_in_child, take, turns_of, uninterrupted
+from whyformer.loan.parts import Guard, Members, Parts
+from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
@@ -54,15 +55,27 @@ class Loan:
     marked: dict[Any, Known] = field(default_factory=dict)  # with modules that are said to give attention maps
     traits: Traits = field(default_factory=lambda: Traits({}, {}))
     states: frozenset[Place] = frozenset()  # attributes that a pass changes by itself
-    modules: list[nn.Module] | None = None  # while it is borrowed
+    parts: Parts | None = None  # as they were found last
+    guard: Guard | None = None  # the traits, to be compared at a look
+    lent: Members | None = None  # while it is borrowed
     changes: int = 0  # how often it was found to be another than before
 
-    def forget(self, traits: Traits) -> None:
+    def present(self, model: nn.Module) -> tuple[Parts, Members]:
+        """What the model is made of now; walked through only where something is another than it was."""
+        parts = self.parts
+        members = None if parts is None else parts.members()
+        if parts is None or members is None:
+            parts, members = Parts.of(model)
+            self.parts, self.guard = parts, None
+        return parts, members
+
+    def forget(self, traits: Traits, modules: list[nn.Module]) -> None:
         """Nothing is known of the model as it is now."""
         self.known.clear()
         self.marked.clear()
         self.traits, self.states = traits, frozenset()
         self.changes += 1
+        self.guard = Guard(modules, traits, self.states)
 
     def learn(self, before: Traits, after: Traits) -> None:
         """What passes changed by themselves (a counter, a map that is kept) is no setting."""
@@ -71,6 +84,17 @@ class Loan:
         moved |= {k for k, refs in before.alive.items() if any(ref() is None for ref in refs)}
         self.states = frozenset(moved)
         self.traits = without(self.traits, self.states)
+        if self.guard is not None:
+            self.guard.drop(self.states)
+
+    def holds(self, modules: list[nn.Module]) -> bool:
+        """Is the model what it was, its weights aside? Looked at closely."""
+        traits = traits_of(modules, self.states)
+        gone = any(ref() is None for refs in self.traits.alive.values() for ref in refs)
+        if gone or traits.values != self.traits.values:
+            return False
+        self.guard = Guard(modules, traits, self.states)
+        return True
 
 
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
@@ -102,7 +126,7 @@ def _loan(model: nn.Module) -> Loan:
 def known_about(model: nn.Module) -> Known:
     """What was found out about a model, to be read and added to; it goes with the model, and with what it rests on."""
     loan = _loan(model)
-    if loan.modules is None:
+    if loan.lent is None:
         with borrowed(model):  # which looks whether it still holds
             pass
     return loan.known
@@ -120,12 +144,10 @@ class Borrowed:
 def as_borrowed(model: nn.Module) -> Borrowed:
     """To be asked while the model is borrowed."""
     loan = _loan(model)
-    assert loan.modules is not None
-    parameters = [p for m in loan.modules for p in m._parameters.values() if p is not None]
-    configs = [c for m in loan.modules if (c := m.__dict__.get("config")) is not None]
+    assert loan.parts is not None
     objects = [ref() for refs in loan.traits.alive.values() for ref in refs]
     tensors = [thing.detach() for thing in objects if isinstance(thing, Tensor)]
-    return Borrowed(turns_of((*loan.modules, *parameters, *configs)), loan.changes, tensors)
+    return Borrowed(list(loan.parts.turns), loan.changes, tensors)
 
 
 @contextlib.contextmanager
@@ -133,7 +155,7 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
     """The locks of a model that is not touched, only gone on with."""
     taken: list[Turn] = []
     try:
-        take(taken, (), borrowed.turns)
+        take(taken, borrowed.turns)
         yield
     finally:
         with uninterrupted():
@@ -144,25 +166,31 @@ def in_turn(borrowed: Borrowed) -> Iterator[None]:
 def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
     """Whether everything about a model but its weights is what it was; asked under its lock."""
     loan = _loan(model)
-    if loan.changes != borrowed.changes or loan.modules is not None:
+    if loan.changes != borrowed.changes or loan.lent is not None:
         return loan.changes == borrowed.changes
-    traits = traits_of(list(model.modules()), loan.states)
-    return traits.values == loan.traits.values and not any(
-        ref() is None for refs in loan.traits.alive.values() for ref in refs
-    )
+    modules = loan.present(model)[1].modules
+    return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:
     """What is known about a model holds for a copy of it, whatever its weights."""
     loan, facts = _loan(copy), known_about(model)
-    loan.forget(traits_of(list(copy.modules())))
+    modules = list(copy.modules())
+    loan.forget(traits_of(modules), modules)
     loan.known.update(facts)
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """All modules of a model, found once while it is borrowed."""
-    modules = _loan(model).modules
-    return list(model.modules()) if modules is None else modules
+    """All modules of a model."""
+    loan = _loan(model)
+    return (loan.lent or loan.present(model)[1]).modules
+
+
+def module_names(model: nn.Module) -> dict[int, str]:
+    """Dotted paths of the modules, by identity."""
+    loan = _loan(model)
+    parts = loan.parts if loan.lent is not None else None
+    return (parts or loan.present(model)[0]).names
 
 
 def unwrapped(model: Any) -> nn.Module:
@@ -218,25 +246,23 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
             "attention. Take the explanation out of forward."
         )
     loan, handed = _loan(model), Handed()
-    modules = list(model.modules())
-    # Not model.parameters(): it would walk through the modules once more.
-    parameters = [p for m in modules for p in m._parameters.values() if p is not None]
-    configs = list({id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}.values())
+    parts, members = loan.parts, None if loan.parts is None else loan.parts.members()
+    if parts is None or members is None:
+        parts, members = loan.present(model)
+    modules, parameters, configs = members
     try:
         try:
-            take(handed.turns, (*modules, *parameters, *configs))
+            take(handed.turns, parts.turns)
             on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
             handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
             lent: Traits | None = None
-            if loan.modules is None:
-                traits = traits_of(modules, loan.states)
-                gone = any(ref() is None for refs in loan.traits.alive.values() for ref in refs)
-                if gone or traits.values != loan.traits.values:
-                    loan.forget(lent := traits_of(modules))
+            same = loan.lent is not None or (loan.guard is not None and loan.guard.holds(modules, loan.states))
+            if not same and not loan.holds(modules):
+                loan.forget(lent := traits_of(modules), modules)
             if any(p.is_meta for p in parameters):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
-            changes: Changes = [(loan, "modules", modules)]
+            changes: Changes = [(loan, "lent", members)]
             if marks:
                 key = tuple((id(module), layout) for module, layout, _ in marks)
                 changes.append((loan, "known", loan.marked.setdefault(key, Known())))
@@ -256,7 +282,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
             with contextlib.ExitStack() as stack:
-                if any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in modules):
+                if parts.wraps or any(m._compiled_call_impl is not None for m in modules):
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 stack.enter_context(torch.inference_mode(False))
@@ -404,7 +430,13 @@ def refuse_without_gradients(model: nn.Module, method: str) -> None:
         raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
     if getattr(model, "is_quantized", False):
         raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}")
-    for module in _loan(model).modules or model.modules():
+    loan = _loan(model)
+    parts = loan.parts
+    if loan.lent is not None and parts is not None and not parts.quantized:
+        weights = loan.lent.parameters
+        if all(map(torch.Tensor.is_floating_point, weights)) and not any(map(torch.Tensor.is_inference, weights)):
+            return
+    for module in modules_of(model):
         parameters = {n: p for n, p in module._parameters.items() if p is not None}
         whole = all(p.is_floating_point() or p.is_complex() for p in parameters.values())
         if "quantized" in type(module).__module__ or not whole:

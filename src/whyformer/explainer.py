@@ -440,7 +440,8 @@ def explanations(
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
-    share_B: list[float] = run.padding_share_B.tolist()
+    unpadded = run.unpadded and not (run.multi_stream or run.windowed)
+    share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
     notes += [PROBABILITIES] if run.gives_probabilities else []
     notes += run.output.remarks
     options = options | attribution.used

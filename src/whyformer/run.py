@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.borrow import known_about, recomputable, recomputing, unwritten
+from whyformer.borrow import known_about, module_names, recomputable, recomputing, unwritten
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
-from whyformer.capture.intercept import OffPlan, module_names
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import folded, observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
 from whyformer.errors import BadInput, CaptureError, NotOffered
@@ -31,7 +31,7 @@ from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_scaled_reached, require_scaled_slopes, require_slopes
 from whyformer.study.windows import Windows
-from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_of
+from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
 from whyformer.types import Record, Target, Units
 
 
@@ -111,6 +111,7 @@ class Run:
         self.module_names = module_names(modality.model)
         self._padding_share_B: Tensor | None = None
         self._logits: Tensor | None = None
+        self._unseen = False  # whether they are finite, and logits at all, is still to be asked
         self._targets: list[Target] | None = None
         self._value_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/folded.py)
@@ -125,6 +126,8 @@ class Run:
     def logits(self) -> Tensor:
         if self._logits is None:
             self._see(self.forward(self.together, range(self.batch.size)))
+        elif self._unseen:
+            self._see(None)
         elif "logits" not in self.asked:  # another method's pass, and this one needs it, too
             self.asked["logits"] = (self.rows_run / self.batch.size, 0)
         assert self._logits is not None
@@ -152,26 +155,41 @@ class Run:
             self._value_B = scalar_of(logits, self.targets, self.reading)
         return self._value_B
 
-    def scalars(self, logits_BC: Tensor) -> Tensor:
-        """(B,) explained value, differentiable; picks the predicted class where no target was given."""
+    def scalars(self, logits_BC: Tensor, ask: bool = True) -> Tensor:
+        """(B,) explained value, differentiable; picks the predicted class where no target was given.
+
+        ask: whether the logits are finite. Later, where a GPU would have to stop in the middle of its work.
+        """
         self.asked.setdefault("logits", (0, 0))
         if self._logits is None:
-            self._see(logits_BC)
-        values_B = scalar_of(logits_BC, self.targets, self.reading)
+            self._see(logits_BC, ask)
+        if self._targets is None and self._wanted is None and not (self.batch.answers or self.batch.spans):
+            assert self._logits is not None
+            best_B1 = self._logits.argmax(1, keepdim=True)
+            values_B = scalar_at(logits_BC, best_B1, self.reading, self.output.independent)
+            if self._value_B is None and self._unseen and logits_BC.dtype is torch.float32:
+                self._value_B = values_B.detach()
+        else:
+            values_B = scalar_of(logits_BC, self.targets, self.reading)
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
         explained_B[: len(self.explained)] = 1
         return values_B * explained_B  # others are looked at, not explained
 
-    def _see(self, logits: Tensor) -> None:
-        self.asked["logits"] = (0, 0)
-        self._logits = logits.detach().float()
-        if not bool(torch.isfinite(self._logits).all()):
-            require_finite(self._logits)
+    def _see(self, said: Tensor | None, ask: bool = True) -> None:
+        """Keep what the model said (None: it is known already); refuse what is not finite. Are these logits at all?"""
+        if said is not None:
+            self.asked["logits"], self._logits, self._unseen = (0, 0), said.detach().float(), True
+        if not ask or self._logits is None:
+            return
+        self._unseen = False
+        logits = self._logits.cpu()  # once for all questions
+        if not bool(torch.isfinite(logits).all()):
+            require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
-        self.gives_probabilities = not summed and are_probabilities(self._logits)
+        self.gives_probabilities = not summed and are_probabilities(logits)
         if self.gives_probabilities:
             refuse_twice(self.scalar)
 
@@ -203,12 +221,17 @@ class Run:
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
         return self.modality.keep(self.batch, self.length, self.front)
 
+    @cached_property
+    def unpadded(self) -> bool:
+        """Every position of every row is real."""
+        return not self.recorded and bool(self.keep_BN.all())  # a graph may be replayed with some that are not
+
     @property
     def attended_BN(self) -> Tensor:
         """(B, N) positions that attention runs over, once it was recorded: the real ones, and padding that the model
         does not hide from it. Rows of such a model are right only with all their columns.
         """
-        return self.keep_BN | (self.padding_share_B > HIDDEN)[:, None]
+        return self.keep_BN if self.unpadded else self.keep_BN | (self.padding_share_B > HIDDEN)[:, None]
 
     @property
     def padding_share_B(self) -> Tensor:
@@ -216,8 +239,7 @@ class Run:
         share_B = self._padding_share_B
         if share_B is None:
             maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
-            none = not self.recorded and bool(keep_BN.all())
-            if maps is None or self.multi_stream or self.windowed or none:
+            if maps is None or self.multi_stream or self.windowed or self.unpadded:
                 share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
             else:
                 # The mean share of the attention of real positions, over layers and heads.
@@ -366,7 +388,7 @@ class Run:
         gaps = []  # is anything hidden, at the start of a row, at its end?
         for mask in masks:
             mask_BN = mask.bool()
-            whole = bool(mask_BN.all())
+            whole = self.unpadded if mask is self.batch.keep_BN and self.study.plain else bool(mask_BN.all())
             gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
         form = (graph, self.batch.size > 1, length, *gaps)
         if form in self.study.undisturbed:
@@ -407,7 +429,7 @@ class Run:
             self.study.undisturbed.add(check)
         self.notes.update(self.study.doubts)
 
-    def record(
+    def record(  # noqa: PLR0915  (one pass, and what it is held to)
         self,
         grad: bool = False,
         values: bool = False,
@@ -430,33 +452,43 @@ class Run:
             return known
         self.asked |= {kind: (0, 0), "logits": (0, 0)}
         forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
+        if self.study.plain:
+            _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
+        plans, of_kind = self.study.plans, (grad, rows > 1)
         while maps is None:
             role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
-            role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
+            role.rows_attend = self.batch.reference_rows > 0
+            if not role.rows_attend and not padded:
+                role.plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
             self.forwards_B += rows / self.batch.size
             try:
                 if isinstance(role, Recorder):
-                    maps = record(forward, role, self.scalars, values, rows < self.batch.size)
+                    maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
                     self.backwards_B += 1
                 else:
                     maps = observe(forward, role, values)
             except OffPlan:
-                self.study.__dict__["planned"] = 0  # a cached property: the model is followed from now on
+                plans.missed(of_kind)
         if self._logits is None:
             self._see(maps.logits)
+        elif self._unseen:
+            self._see(None)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
         self.require_undisturbed(maps.logits, graph=grad)
+        if role.plan is None and not role.rows_attend:
+            plans.learn(of_kind, role.sites, role.steps)
         if isinstance(role, Recorder):
             self.notes.update(self.study.doubts)
             if role.lost or ("slopes",) not in self.study.undisturbed:
                 self.require_slopes(maps, role)
             last = maps.sites[-1]
             self._reads_elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
-        maps = with_streams(maps, self.study)
+        if role.plan is None or not role.plan.streams:
+            maps = with_streams(maps, self.study)
         if layers is None:
             self._records[grad] = maps
         else:
@@ -479,7 +511,7 @@ class Run:
         by_one = [site.parallel for site in self.study.sites]
         if self._records or not self.alone or not by_one or self.recorded:
             return self.record(multi_stream=multi_stream)
-        padded = not (self.multi_stream or self.windowed or bool(self.keep_BN.all()))
+        padded = not (self.multi_stream or self.windowed or self.unpadded)
         if padded and any(by_one):
             return self.record(multi_stream=multi_stream)
         layers = frozenset(choice(by_one.count(False)))
@@ -522,12 +554,15 @@ class Run:
         rows, batch = (self.rows_run, self.together) if grad else (self.batch.size, self.batch)
         self.asked["logits"] = (0, 0)
         _ = self.readout_BN  # may take passes of its own
-        logits = None
+        plans, of_kind, logits = self.study.plans, (grad, rows > 1), None
         while logits is None:
             take.begin()
             role = Fold(rows, self.module_names, self.study.batch_axes, fusion=fusion)
-            role.rows_attend, role.planned = self.batch.reference_rows > 0, self.study.planned
-            if self.study.plain and not bool(self.keep_BN.all()):
+            role.rows_attend = self.batch.reference_rows > 0
+            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+            if plan is not None and plan.paths:
+                role.plan = plan
+            if self.study.plain and not self.unpadded:
                 role.keep_BN = self.keep_BN if rows == self.batch.size else self.keep_BN.any(0, keepdim=True)
             role.one_stream = self.study.plain
             role.measures = grad and ("slopes",) not in self.study.undisturbed
@@ -537,9 +572,9 @@ class Run:
                 layers = recomputable(self.modality.model) if grad and self.recomputes else []
                 with unwritten(self.modality.model), recomputing(layers):
                     forward, at = partial(self.output.logits, batch), partial(self._take, role, take)
-                    logits = folded(forward, role, self.scalars, at, shared=rows < self.batch.size)
+                    logits = folded(forward, role, partial(self.scalars, ask=False), at, rows < self.batch.size)
             except OffPlan:
-                self.study.__dict__["planned"] = 0
+                plans.missed(of_kind)
             except NotFolded as error:
                 raise NotOffered(
                     "memory='fold': attention of this model comes in a shape that can be had as a whole map only. "
@@ -547,6 +582,8 @@ class Run:
                 ) from error
         if self._logits is None:
             self._see(logits)
+        elif self._unseen:
+            self._see(None)
         if not role.sites or role.unclaimed:
             require_sites(Record(tuple(role.outlines), logits, role.unclaimed))
         self.require_undisturbed(logits, graph=grad)

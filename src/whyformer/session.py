@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import Marks, borrowed, known_about, unwrapped
-from whyformer.capture.intercept import letters_of, mark_attention, module_names
+from whyformer.borrow import Marks, borrowed, known_about, module_names, unwrapped
+from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed

@@ -151,9 +151,18 @@ def scalar_of(logits_BC: Tensor, targets: list[Target], scalar: str, index_B1: T
         contrast = torch.tensor([t.versus is not None for t in targets], device=values.device)
         return torch.where(contrast, values - scalar_of(logits_BC, others, scalar), values)
     if index_B1 is None:
-        index_B1 = torch.tensor([t.index for t in targets], device=logits_BC.device)[:, None]
+        indices = [t.index for t in targets]
+        if len(set(indices)) == 1:  # without a copy from the host, for which a GPU would stop in the middle of its work
+            index_B1 = torch.full((len(indices), 1), indices[0], device=logits_BC.device)
+        else:
+            index_B1 = torch.tensor(indices, device=logits_BC.device)[:, None]
+    return scalar_at(logits_BC, index_B1, scalar, any(t.independent for t in targets))
+
+
+def scalar_at(logits_BC: Tensor, index_B1: Tensor, scalar: str, independent: bool = False) -> Tensor:
+    """(B,) the same of class numbers; independent: classes do not exclude each other."""
     chosen = logits_BC.gather(1, index_B1)[:, 0]
-    alone = any(t.independent for t in targets) or logits_BC.shape[1] == 1
+    alone = independent or logits_BC.shape[1] == 1
     if scalar in {"logit", "cosine"} or (scalar == "log_odds" and alone):
         return chosen
     if alone:
@@ -191,7 +200,8 @@ def resolve_targets(
     per_input = list(wanted) if isinstance(wanted, list) else [wanted] * size
     if len(per_input) != size:
         raise BadInput(f"{len(per_input)} targets for {size} inputs: give one target, or one per input.")
-    best = logits_BC.argmax(1).tolist()
+    open_ones = any(w is None for want in per_input for w in (want if isinstance(want, tuple) else (want,)))
+    best = logits_BC.argmax(1).tolist() if open_ones else []
     targets = []
     for row, want in enumerate(per_input):
         position = positions[row] if positions else None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer.capture.plan import GIVEN_UP
 from whyformer.capture.trail import Trail
 
 
@@ -86,7 +87,146 @@ def test_maps_without_following_are_the_maps_with_it(name: str) -> None:
     explainer = wf.Explainer(model)
     study = explainer.study(inputs)
     planned = [e.scores for e in explainer.explain(inputs, method="generic_attention", target=1)]
-    study.__dict__["planned"] = 0
+    study.__dict__["torch_own"] = ()
+    study.plans.plans.clear()
     again = [e.scores for e in explainer.explain(inputs, method="generic_attention", target=1)]
     for one, other in zip(planned, again, strict=True):
         assert np.array_equal(one, other)
+
+
+# Models whose attention is not torch's own function
+
+
+class Eager(nn.Module):
+    """Attention written out, with batch and heads in one axis."""
+
+    def __init__(self, by: str = "bmm") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 16)
+        self.qkv = nn.ModuleList([nn.Linear(16, 48) for _ in range(2)])
+        self.head = nn.Linear(16, 3)
+        self.by = by
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = torch.bmm(q, k.transpose(1, 2)) / 2
+        if self.by == "bmm":
+            return torch.bmm(scores.softmax(-1), v)
+        if self.by == "einsum":
+            return torch.einsum("hqk,hkd->hqd", scores.softmax(-1), v)
+        return torch.bmm(v.transpose(1, 2), scores.transpose(1, 2).softmax(1)).transpose(1, 2)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        rows, length = input_ids.shape
+        for layer in self.qkv:
+            parts = (t.view(rows, length, 4, 4).transpose(1, 2) for t in layer(x).chunk(3, -1))
+            out = self.attended(*(t.reshape(rows * 4, length, 4) for t in parts))
+            x = x + out.view(rows, 4, length, 4).transpose(1, 2).flatten(2)
+        return self.head(x[:, 0])
+
+
+class Torchs(nn.Module):
+    """nn.MultiheadAttention, which gives its weights back and so leaves its fused kernel alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(20, 16), nn.Linear(16, 3)
+        self.layers = nn.ModuleList([nn.MultiheadAttention(16, 4, batch_first=True) for _ in range(2)])
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        for layer in self.layers:
+            x = x + layer(x, x, x, need_weights=True)[0]
+        return self.head(x[:, 0])
+
+
+OTHERS = {
+    "bmm": lambda: Eager("bmm"),
+    "einsum": lambda: Eager("einsum"),
+    "values first": lambda: Eager("transposed"),
+    "MultiheadAttention": Torchs,
+}
+
+
+@pytest.mark.parametrize("method", ["attention_rollout", "generic_attention"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_written_out_attention_is_followed_once(name: str, method: str, followed: list[str]) -> None:
+    model = OTHERS[name]().eval()
+    first = scores(model, method)
+    followed.clear()
+    assert np.array_equal(scores(model, method), first)
+    assert not followed
+    longer = {"input_ids": torch.arange(1, 19).reshape(3, 6)}  # other sizes, of the batch and of the texts
+    planned = [e.scores for e in wf.explain(model, longer, method=method, target=1)]
+    assert not followed
+    fresh = [e.scores for e in wf.explain(OTHERS[name]().eval(), longer, method=method, target=1)]
+    assert followed and np.array_equal(planned, fresh)
+
+
+@pytest.mark.parametrize("name", ["t5", "lxmert", "swin", "detr"])
+def test_streams_and_windows_are_followed_once(name: str, followed: list[str]) -> None:
+    case = CASES[name]
+    model, inputs = case.build(case.implementations[-1]), case.inputs()
+    target = {"detr": (2, 1)}.get(name, 1)
+    first = [e.scores for e in wf.explain(model, inputs, method="generic_attention", target=target)]
+    followed.clear()
+    again = [e.scores for e in wf.explain(model, inputs, method="generic_attention", target=target)]
+    assert not followed
+    for one, other in zip(first, again, strict=True):
+        assert np.array_equal(one, other)
+
+
+class Fickle(Eager):
+    """Attends by another function when a text begins with token 3: nothing about the model tells."""
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.differs:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+        return super().attended(q, k, v)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        object.__setattr__(self, "differs", bool(input_ids[0, 0] == 3))
+        return super().forward(input_ids)
+
+
+def test_a_mismatch_is_followed_and_learned(followed: list[str]) -> None:
+    model = Fickle().eval()
+    plain, other = {"input_ids": IDS + 1}, {"input_ids": IDS}
+    expected = {
+        text: [e.scores for e in wf.explain(Fickle().eval(), {"input_ids": ids}, method="generic_attention", target=1)]
+        for text, ids in (("plain", IDS + 1), ("other", IDS))
+    }
+
+    def found(inputs: dict[str, Tensor]) -> list[np.ndarray[Any, Any]]:
+        followed.clear()
+        return [e.scores for e in wf.explain(model, inputs, method="generic_attention", target=1)]
+
+    found(plain)
+    assert np.array_equal(found(plain), expected["plain"]) and not followed
+    np.testing.assert_allclose(found(other), expected["other"], atol=1e-6)
+    assert followed, "the plan was another"
+    np.testing.assert_allclose(found(other), expected["other"], atol=1e-6)
+    assert not followed, "it was learned"
+    for _ in range(GIVEN_UP):  # back and forth: in the end nothing is planned any more, and nothing is run twice
+        np.testing.assert_allclose(found(plain), expected["plain"], atol=1e-6)
+        np.testing.assert_allclose(found(other), expected["other"], atol=1e-6)
+    (first, _) = wf.explain(model, plain, method="generic_attention", target=1)
+    assert first.cost.forwards == 1
+
+
+def test_maps_that_were_written_over_are_not_taken_for_the_model_s() -> None:
+    class Reused(Changeable):
+        """Writes into its queries once attention has read them."""
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            x = self.words(input_ids)
+            for layer in self.qkv:
+                q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2).clone() for t in layer(x).chunk(3, -1))
+                x = x + nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+                q.zero_()
+            return self.head(x[:, 0])
+
+    found, expected = (scores(model.eval(), "attention_rollout") for model in (Reused(), Changeable()))
+    assert np.array_equal(found, expected)

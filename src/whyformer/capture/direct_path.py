@@ -40,6 +40,8 @@ ON_THE_WAY = LAYOUTS | frozenset("contiguous cat stack to float type_as clone dr
 class DirectPath(Recorder):
     """Record with only the direct path in the graph; ``last`` is the number of the projection that makes the logits."""
 
+    explicit = True
+
     def __init__(
         self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, last: int = -1
     ) -> None:

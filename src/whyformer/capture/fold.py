@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.functions import Function, attention_weights, open_body, repeat_heads, sdpa_operands
-from whyformer.capture.intercept import OffPlan
 from whyformer.capture.kernels import Flash, flash, pulled, pushed
-from whyformer.capture.roles import Outline
+from whyformer.capture.plan import OffPlan
+from whyformer.capture.roles import Outline, shape_of
 from whyformer.capture.site import Layout, OpenSite
 from whyformer.shapes import BHQK
 from whyformer.types import Site
@@ -210,17 +210,25 @@ class Fold(Outline):
     # In the forward pass
 
     def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return self._folded(super()._sdpa, func, args, kwargs)
+
+    def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        return self._folded(super()._next_fused, func, args, kwargs)
+
+    def _folded(
+        self, seen_by: Callable[..., Tensor], func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor:
+        """An attention call whose site is opened by ``seen_by``, with its result tapped."""
         call = sdpa_operands(args, kwargs)
         query, key = call["query"], call["key"]
         if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1]:
-            raise OffPlan if self.planned else NotFolded
+            raise NotFolded if self.plan is None else OffPlan
         operands, out = _run(func, args, kwargs, call)
-        site_count = len(self.sites)
-        result = super()._sdpa(lambda *_, **__: out, args, kwargs)
-        assert len(self.sites) == site_count + 1
+        result = seen_by(lambda *_, **__: out, args, kwargs)
         site = self.sites[-1]
+        site.call, site.value = None, shape_of(site.value)  # nothing of it stays here
         shape = (*query.shape[:3], key.shape[2])
-        seen = Seen(site_count, site.path, site.first_query, shape)
+        seen = Seen(len(self.sites) - 1, site.path, site.first_query, shape)
         self._look(seen, operands)
         if not self.fusion.gradient:
             self._calls.append(self._site(seen, call=operands))
@@ -230,7 +238,8 @@ class Fold(Outline):
         tapped: Tensor = _Tap.apply(result, self, seen, operands.is_causal, operands.scale, *tensors)
         if self._since_site is not None:
             self._since_site.put(tapped, True)
-        self._trail.copy(result, tapped)
+        if self.plan is None:
+            self._trail.copy(result, tapped)
         return tapped
 
     def at_site(self, site: OpenSite) -> None:
@@ -327,7 +336,6 @@ class Fold(Outline):
         """
         self.at, self.inputs = at, inputs
         replay = type(self)(self.batch, self.names, self.batch_axes, fusion=self.fusion)
-        replay.planned = self.planned
         try:
             with torch.autograd.set_multithreading_enabled(False), replay:
                 open_body(torch.autograd.grad)(scalar, self.leaves, retain_graph=again, allow_unused=True)

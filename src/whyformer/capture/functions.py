@@ -111,7 +111,7 @@ _SPELLINGS = {
     "__pow__": "pow",
     "float_power": "pow",
 }
-_ATTRIBUTES: dict[Any, str] = {getattr(Tensor, name).__get__: name for name in ("T", "mT")}
+ATTRIBUTES: dict[Any, str] = {getattr(Tensor, name).__get__: name for name in ("T", "mT")}
 SDPA: dict[str, Any] = {  # arguments of scaled_dot_product_attention, and their defaults
     "query": None,
     "key": None,
@@ -127,7 +127,7 @@ SDPA: dict[str, Any] = {  # arguments of scaled_dot_product_attention, and their
 def name_of(func: Function) -> str | None:
     """Its name; None for attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter."""
     name: str = func.__name__
-    return name if name != "__get__" else _ATTRIBUTES.get(func)
+    return name if name != "__get__" else ATTRIBUTES.get(func)
 
 
 def plain_name(name: str) -> tuple[str, bool]:

@@ -20,44 +20,21 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
 
 from whyformer.capture.functions import (
+    ATTRIBUTES,
+    SDPA,
     Function,
     attention_weights,
-    name_of,
     open_body,
     repeat_heads,
     sdpa_operands,
     tensors_in,
 )
+from whyformer.capture.fused import FusedCall
 from whyformer.capture.notes import Notes
+from whyformer.capture.plan import FOLLOWED, OffPlan, Plan, PlannedSite, Step
 from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
 from whyformer.capture.trail import Atom, Axes, Axis, Note, Source, Trail, fresh
 from whyformer.errors import BadInput
-
-# By name, not as bound methods: an interceptor in a cycle with itself would hold its maps until the collector comes.
-HANDLERS = {
-    "scaled_dot_product_attention": "_sdpa",
-    "multi_head_attention_forward": "_see_through",
-    "softmax": "_softmax",
-    "special_softmax": "_softmax",
-    "matmul": "_matmul",
-    "__matmul__": "_matmul",
-    "bmm": "_matmul",
-    "baddbmm": "_baddbmm",
-    "einsum": "_einsum",
-    "mark_attention": "_marked_by_user",
-}
-# Of a model whose attentions are all torch's own, over all positions (see Intercept.planned).
-PLANNED = {
-    "scaled_dot_product_attention": "_sdpa",
-    "multi_head_attention_forward": "_see_through",
-    "softmax": "_leave_plan",
-    "special_softmax": "_leave_plan",
-    "mark_attention": "_leave_plan",
-}
-
-
-class OffPlan(Exception):
-    """The model did something else than when it was studied: it has to be followed again."""
 
 
 @dataclass(slots=True)
@@ -107,6 +84,9 @@ def letters_of(layout: str) -> list[str]:
     return letters
 
 
+SQUARE = Contraction(2, 3, 2, 3, (0, 1))  # of (B, H, N, N) with (B, H, N, D)
+
+
 def module_names(model: nn.Module) -> dict[int, str]:
     return {id(module): name for name, module in model.named_modules()}
 
@@ -133,9 +113,7 @@ class Intercept(TorchFunctionMode):
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
     keeps_values = True  # False: a site's values go once they have been used
     rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
-    # How many attentions there will be, all of them torch's own, with several heads and over all positions: then axes
-    # speak for themselves, and nothing is followed. 0: nothing is known.
-    planned = 0
+    plan: Plan | None = None  # the calls that will come; None: nothing is known, and every call is followed
 
     def __init__(self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None) -> None:
         super().__init__()
@@ -145,11 +123,18 @@ class Intercept(TorchFunctionMode):
         self.softmaxes: list[SoftmaxCall] = []
         self.sites: list[OpenSite] = []
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
+        self.steps: list[Step] = []  # the calls that a plan is made of
+        self._first = True  # of the last product with values: the map was its first operand
+        self._placeholder: Tensor | None = None  # a map that is computed later
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
     @abstractmethod
     def at_site(self, site: OpenSite) -> None:
         """Called once per attention, before the value product; may replace ``site.attention`` and ``site.value``."""
+
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        """Called after torch's own kernel ran, where a role lets it; what goes on in place of its result."""
+        return out
 
     @cached_property
     def _trail(self) -> Trail:
@@ -164,16 +149,20 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.planned:
-            handler = PLANNED.get(getattr(func, "__name__", ""))
-            if handler is None:
-                return func(*args, **(kwargs or {}))
-            return getattr(self, handler)(func, args, kwargs or {})
-        kwargs, name = kwargs or {}, name_of(func)
-        if name is None:
-            return func(*args, **kwargs)
-        handler = HANDLERS.get(name)
+        if self.plan is not None:
+            handler = self.plan.watched.get(getattr(func, "__name__", ""))
+            if handler is not None:
+                return getattr(self, handler)(func, args, kwargs or {})
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs, name = kwargs or {}, func.__name__
+        if name == "__get__":  # attributes such as x.shape and x.device: only x.T and x.mT make tensors that matter
+            if func not in ATTRIBUTES:
+                return func(*args, **kwargs)
+            name = ATTRIBUTES[func]
+        handler, before = FOLLOWED.get(name), len(self.sites)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
+        if handler is not None and handler != "_see_through":
+            self.steps.append(Step(name, before if len(self.sites) > before else None, self._first))
         for result in (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ():
             if not isinstance(result, Tensor):
                 continue
@@ -197,14 +186,6 @@ class Intercept(TorchFunctionMode):
         contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
         documented = weights.ndim == 4 and weights.shape[0] == self.batch
         layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
-        if self.planned:
-            if layout is None or layout.heads == 1 or weights.shape[2] != weights.shape[3]:
-                raise OffPlan
-            site = self._open(weights, value, contraction, (), (None, None), layout)
-            self.at_site(site)
-            out = torch.matmul(site.attention, site.value) if fused is None else fused
-            self._close(site, out)
-            return out
         q, k = self._trail.at(query), self._trail.at(key)
         if self.rows_attend and self._is_between_rows(weights, contraction):
             return torch.matmul(weights, value) if fused is None else fused
@@ -212,11 +193,78 @@ class Intercept(TorchFunctionMode):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
+        if fused is not None:
+            site.call = FusedCall(query, key, value)
         self.at_site(site)
-        out = torch.matmul(site.attention, site.value) if fused is None else fused
+        out = torch.matmul(site.attention, site.value) if fused is None else self.at_result(site, fused)
         self._close(site, out)
         self._trail.put(out, Note((*axes[:-1], (Atom(out.shape[-1]),))))
         return out
+
+    # What was planned.
+
+    def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
+        assert self.plan is not None
+        operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
+        (query, key, value, mask, _, causal, scale, _), number = operands.values(), len(self.sites)
+        call = FusedCall(query, key, value, mask, causal, scale)
+        shape = call.shape
+        if number == len(self.plan.paths) or len(shape) != 4 or shape[2] != shape[3]:
+            raise OffPlan
+        if shape[0] != self.batch or shape[1] == 1:
+            raise OffPlan
+        if self._placeholder is None or self._placeholder.shape != shape:
+            self._placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
+            self._layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
+        site = OpenSite(
+            self.plan.paths[number], self._placeholder, call.value, self._layout, SQUARE, (None, None), False
+        )
+        # The map is computed later, with those of other layers.
+        site.call, site.waits = call, True
+        out = self.at_result(site, func(*args, **kwargs))
+        self.sites.append(site)
+        return out
+
+    def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The next call of the plan, whatever it is."""
+        assert self.plan is not None
+        number, name = len(self.steps), func.__name__
+        step = self.plan.steps[number] if number < len(self.plan.steps) else None
+        if step is None or step.function != name:
+            raise OffPlan
+        self.steps.append(step)
+        if step.site is None:
+            return func(*args, **kwargs)
+        expected = self.plan.sites[step.site]
+        if name == "scaled_dot_product_attention":
+            query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
+            call = FusedCall(query, key, value, mask, causal, scale)
+            placeholder = torch.empty(call.shape, dtype=query.dtype, device="meta")
+            site = self._as_planned(expected, placeholder, value, expected.placed(call.shape, self.batch))
+            site.call, site.waits = call, True
+            out = self.at_result(site, func(*args, **kwargs))
+            self.sites.append(site)
+            return out
+        operands = list(args)
+        if name == "einsum" and isinstance(args[1], (list, tuple)):
+            operands = [args[0], *args[1]]
+        left = {"baddbmm": 1, "einsum": 1}.get(name, 0)
+        if len(operands) < left + 2:
+            raise OffPlan
+        places = (left, left + 1) if step.first else (left + 1, left)
+        weights, value = (operands[place] for place in places)
+        site = self._as_planned(expected, weights, value, expected.placed(weights.shape, self.batch))
+        self.at_site(site)
+        operands[places[0]], operands[places[1]] = site.attention, site.value
+        out = func(*operands, **kwargs)
+        self._close(site, out)
+        return out
+
+    def _as_planned(self, expected: PlannedSite, weights: Tensor, value: Tensor, layout: Layout) -> OpenSite:
+        site = OpenSite(expected.path, weights, value, layout, expected.contraction, (None, None), expected.parallel)
+        site.kind, site.first_query = expected.kind, expected.first_query
+        return site
 
     def _leave_plan(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise OffPlan
@@ -310,6 +358,7 @@ class Intercept(TorchFunctionMode):
         first: bool,
     ) -> Any:
         assert note.softmax is not None
+        self._first = first
         call = self.softmaxes[note.softmax]
         call.claimed = True
         if self.rows_attend and self._is_between_rows(weights, contraction):

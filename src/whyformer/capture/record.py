@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import At, Fold
-from whyformer.capture.intercept import Intercept, OffPlan
+from whyformer.capture.fused import all_weights
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
+from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
 from whyformer.types import Record, Site
@@ -23,7 +25,8 @@ def observe(forward: Forward, intercept: Observe, values: bool = False) -> Recor
     intercept.keeps_values = values
     with torch.no_grad(), intercept:
         logits = forward()
-    return Record(tuple(sites_of(intercept, values)), logits, intercept.unclaimed)
+    unclaimed = intercept.unclaimed if intercept.softmaxes else ()
+    return Record(tuple(sites_of(intercept, values)), logits, unclaimed)
 
 
 def record(
@@ -40,7 +43,7 @@ def record(
     with torch.enable_grad():
         with intercept:
             logits = forward()
-        if not intercept.sites and not intercept.planned:
+        if not intercept.sites and intercept.plan is None:
             return Record((), logits.detach(), intercept.unclaimed)
         values_B = scalar(logits)
         if not values_B.requires_grad:
@@ -57,7 +60,7 @@ def record(
         sites = [_side_by_side(site) for site in zip(*rows, strict=True)]
     else:
         sites = sites_of(intercept, values, each[0])
-    return Record(tuple(sites), logits.detach(), intercept.unclaimed)
+    return Record(tuple(sites), logits.detach(), intercept.unclaimed if intercept.softmaxes else ())
 
 
 def folded(forward: Forward, fold: Fold, scalar: Callable[[Tensor], Tensor], at: At, shared: bool = False) -> Tensor:
@@ -65,7 +68,7 @@ def folded(forward: Forward, fold: Fold, scalar: Callable[[Tensor], Tensor], at:
     with torch.set_grad_enabled(fold.fusion.gradient):
         with fold:
             logits = forward()
-        if fold.planned and len(fold.sites) != fold.planned:
+        if fold.plan is not None and len(fold.sites) != len(fold.plan.paths):
             raise OffPlan
         if not fold.sites or fold.unclaimed:
             return logits.detach()
@@ -116,24 +119,38 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
-    if intercept.planned and len(intercept.sites) != intercept.planned:
+    plan, waiting = intercept.plan, [(site, site.call) for site in intercept.sites if site.waits and site.call]
+    if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
         raise OffPlan
+    if waiting:  # maps that were left for later
+        written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
+        masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
+        if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
+            raise OffPlan
+        for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
+            site.attention, site.waits = weights, False
+    streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):
-        site = Site(
+        attention = seen.attention.detach() if seen.attention.requires_grad else seen.attention
+        gradient = None if gradients is None else gradients[index]
+        if not streams:  # which come with maps that are laid out as B,H,Q,K
+            attention = seen.layout.to_canonical(attention)
+            gradient = None if gradient is None else seen.layout.to_canonical(gradient)
+        joined = Site(
             path=seen.path,
             kind=seen.kind,
-            streams=("", ""),
-            attention_BHQK=seen.layout.to_canonical(seen.attention.detach()),
+            streams=streams[index] if streams else ("", ""),
+            attention_BHQK=attention,
             value_BHKD=seen.value_BHKD.detach() if values else None,
-            attention_grad_BHQK=None if gradients is None else seen.layout.to_canonical(gradients[index]),
+            attention_grad_BHQK=gradient,
             windows=seen.layout.windows,
             first_query=seen.first_query,
         )
         if seen.parallel:
-            sites[-1] = _joined(sites[-1], site)
+            sites[-1] = _joined(sites[-1], joined)
         else:
-            sites.append(site)
+            sites.append(joined)
     return sites
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from whyformer.capture.functions import Function, open_body, sdpa_operands
+from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.site import OpenSite
 
@@ -32,6 +34,11 @@ class Observe(Intercept):
         if self.glance is not None:
             self.glance(site.attention_BHQK, site.first_query)
 
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        if self.layers is not None and site.waits and self._layer(site.parallel) not in self.layers:
+            site.call, site.waits, site.value = None, False, shape_of(site.value)
+        return out
+
     def _layer(self, parallel: bool) -> int:
         """The number of the next site's layer, if that is another head of the last layer, or if not."""
         return sum(not site.parallel for site in self.sites) - int(parallel)
@@ -50,17 +57,28 @@ class Observe(Intercept):
 
 
 class Recorder(Intercept):
-    """The attention map stands in the autograd graph, so that it has a gradient.
+    """The attention map stands in the autograd graph, so that it has a gradient; or torch's own kernel does, and the
+    map's gradient is made of that of its result (fused.py).
 
     ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
     """
 
+    explicit = False
     lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
-        if not site.attention.requires_grad:
+        if site.call is None and not site.attention.requires_grad:
             site.attention = site.attention.detach().requires_grad_()
+
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        # Of the result as it is now, also where the model writes into it later.
+        if out.grad_fn is not None:
+            site.edge = GradientEdge(out.grad_fn, out.output_nr)
+            return out
+        leaf = out.detach().requires_grad_()
+        site.edge = get_gradient_edge(leaf)
+        return leaf.clone()
 
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
@@ -68,17 +86,25 @@ class Recorder(Intercept):
         again: another scalar of the same pass follows. The mode stays on during backward, for models that recompute
         their forward there (checkpointing).
         """
-        maps = [site.attention for site in self.sites]
-        replay = type(self)(self.batch, self.names, self.batch_axes)
-        replay.planned = self.planned
+        ends = [site.attention if site.edge is None else site.edge for site in self.sites]
+        one = torch.ones_like(scalar)
         # In this thread, where the mode is: work of a GPU would go to another one.
-        with torch.autograd.set_multithreading_enabled(False), replay:
+        with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
             # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(torch.autograd.grad)(scalar, maps, retain_graph=again, allow_unused=True)
+            grads = open_body(torch.autograd.grad)(scalar, ends, one, retain_graph=again, allow_unused=True)
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)
-        return [torch.zeros_like(m) if g is None else g for m, g in zip(maps, grads, strict=True)]
+        calls, results = [], []
+        for site, gradient in zip(self.sites, grads, strict=True):
+            if site.call is not None:
+                calls.append(site.call)
+                results.append(gradient)
+        fused = iter(all_gradients(calls, results))
+        return [
+            next(fused) if site.call is not None else torch.zeros_like(site.attention) if gradient is None else gradient
+            for site, gradient in zip(self.sites, grads, strict=True)
+        ]
 
 
 class Intervene(Intercept):
@@ -189,7 +215,7 @@ class Outline(Intercept):
 
     def _close(self, site: OpenSite, out: Tensor) -> None:
         super()._close(site, out)
-        site.attention, site.value = shape_of(site.attention), shape_of(site.value)
+        site.attention, site.value, site.call = shape_of(site.attention), shape_of(site.value), None
 
 
 def shape_of(tensor: Tensor) -> Tensor:

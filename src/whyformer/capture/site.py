@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor
 
+from whyformer.capture.fused import FusedCall
 from whyformer.capture.trail import Axes, Axis, Source
 from whyformer.errors import AmbiguousLayout
 
@@ -32,6 +34,8 @@ class Layout:
 
     def to_canonical(self, raw: Tensor) -> Tensor:
         """Raw operand → (B·W, H, rows, columns)."""
+        if self.names == ("B", "H") and self.order == (0, 1, 2, 3):  # as most models have it
+            return raw
         moved = raw.permute(self.order)
         unfolded = moved.reshape(*self.split, *moved.shape[-2:])
         target = [i for letter in ("B", "W", "H") for i, n in enumerate(self.names) if n == letter]
@@ -177,6 +181,9 @@ class OpenSite:
     parallel: bool  # another head of the previous site's layer
     kind: str = field(init=False)  # "self" or "cross"
     first_query: int = field(init=False)  # the key position of the first row, for layers that ask for a few rows only
+    call: FusedCall | None = None  # what torch's own kernel was given, where it ran
+    waits: bool = False  # the map is made of that later on
+    edge: Any = None  # where the gradient of the kernel's result is found
 
     def __post_init__(self) -> None:
         query, key = self.sources

@@ -71,17 +71,18 @@ class Computation:
         batch = Batch(statics.tensors, keep_BN=statics.keep_BN)
         how = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
         run = Run(self.modality, batch, self.study, **how)  # type: ignore[arg-type]
+        run.recorded = True
         role = (Recorder if question.grad else Observe)(
             batch.size, module_names(self.modality.model), self.study.batch_axes
         )
-        role.planned = self.study.planned
+        kind = (question.grad, batch.size > 1)
+        role.plan = self.study.plans.at(kind, self.study.torch_own)
         if isinstance(role, Recorder):
             maps = record(lambda: self._logits(run), role, lambda logits: self._scores(run, logits))
         else:
             maps = observe(lambda: self._logits(run), role)
         maps = with_streams(maps, self.study)
         nothing_B = torch.zeros(batch.size, device=statics.index_B.device)
-        run.recorded = True
         run.adopt(maps, question.grad, nothing_B if statics.keep_BN is None else None)
         attribution = question.method.run(run, **question.options)
         outcome = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 
 from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
-from whyformer.capture.intercept import OffPlan
 from whyformer.capture.leaves import LookupLeaves
+from whyformer.capture.plan import OffPlan
 from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
@@ -519,9 +520,17 @@ def named_tensors(
     return dict(zip(parameters, tensors, strict=False))
 
 
+_SIGNATURES: weakref.WeakKeyDictionary[Any, dict[str, inspect.Parameter]] = weakref.WeakKeyDictionary()
+
+
 def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
-    parameters = dict(inspect.signature(model.forward).parameters)
-    variadic = [n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL]
-    for name in variadic:
-        del parameters[name]
-    return parameters
+    """The arguments of a model, by name."""
+    forward = model.forward
+    function = getattr(forward, "__func__", None)  # of the class: the same for all its models
+    parameters = None if function is None else _SIGNATURES.get(function)
+    if parameters is None:
+        signature = inspect.signature(forward).parameters
+        parameters = {n: p for n, p in signature.items() if p.kind is not p.VAR_POSITIONAL}
+        if function is not None:
+            _SIGNATURES[function] = parameters
+    return dict(parameters)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import NO_TOKEN, borrowed, known_about, names_no_padding
+from whyformer.borrow import NO_TOKEN, borrowed, known_about, modules_of, names_no_padding
 from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
 from whyformer.inputs.base import Modality, require_shown
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
@@ -200,24 +200,29 @@ class TextInput(Modality):
         limit = getattr(self.config, "max_position_embeddings", None)
         if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
             return None
-        for module in self.model.modules():
+        for module in modules_of(self.model):
             if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
                 return int(limit) - module.padding_idx - 1
         return int(limit)
 
-    def _check_vocabulary(self, ids: Tensor) -> None:
+    def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
+        """Refuse ids that the model does not know; else the ids themselves."""
         table = self.embedding()
         if ids.is_floating_point():
             raise BadInput(
                 f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
             )
-        if int(ids.min()) < 0:
-            raise BadInput(f"{self.main} holds the id {int(ids.min())}: token ids are 0 or more.")
-        if table is not None and int(ids.max()) >= table.num_embeddings:
+        numbers = ids.cpu().numpy()  # once for all questions: a GPU stops for each
+        smallest, largest = int(numbers.min()), int(numbers.max())
+        if smallest < 0:
+            raise BadInput(f"{self.main} holds the id {smallest}: token ids are 0 or more.")
+        if table is not None and largest >= table.num_embeddings:
             raise BadInput(
-                f"the tokenizer produced id {int(ids.max())}, but the model knows only {table.num_embeddings} tokens: "
+                f"the tokenizer produced id {largest}, but the model knows only {table.num_embeddings} tokens: "
                 "this is not the model's own tokenizer."
             )
+        rows: list[list[int]] = numbers.tolist()
+        return rows
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
@@ -226,10 +231,12 @@ class TextInput(Modality):
         ids = batch.tensors[self.main]
         if ids.ndim != 2:
             raise BadInput(f"{self.main} has shape {tuple(ids.shape)}; it needs two axes, inputs × tokens.")
-        limit = self._positions()
+        limit = getattr(self.config, "max_position_embeddings", None)
+        if not isinstance(limit, int) or 2 * ids.shape[1] > limit:  # far below it, nobody has to look for the table
+            limit = self._positions()
         if limit is not None and ids.shape[1] > limit:
             raise TooLong(f"{ids.shape[1]} tokens, but the model takes {limit}. Cut the inputs to that length.")
-        self._check_vocabulary(ids)
+        rows = self._check_vocabulary(ids)
         keep = torch.ones_like(ids, dtype=torch.bool)
         for name, tensor in batch.tensors.items():
             if name == "attention_mask" and tensor.ndim == 2 and tensor.shape != ids.shape:
@@ -243,7 +250,7 @@ class TextInput(Modality):
                     keep = tensor.bool()
                     if not bool(keep.any(1).all()):
                         require_shown(name, keep)
-        encodings = tuple(self._facts(None, {"input_ids": row}) for row in ids.tolist())
+        encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
     # Units

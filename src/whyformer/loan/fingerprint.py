@@ -1,7 +1,7 @@
 """What answers depend on besides the inputs: compared from call to call (traits), and named on disk (digests).
 
-Traits are everything about a model but its weights, gathered in one walk of well under a millisecond: what was found
-out about a model holds while they stay. Digests read every weight, are the same in every process, and name the files
+Traits are everything about a model but its weights, gathered in one walk: what was found out about a model holds while
+they stay. Digests read every weight, are the same in every process, and name the files
 of a cache.
 """
 
@@ -39,11 +39,8 @@ class Traits(NamedTuple):
     alive: dict[Place, list[weakref.ref[Any]]]  # an id may be given again when its object is gone
 
 
-def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset()) -> Traits:  # noqa: PLR0915
-    """Classes, hooks, buffers, attributes and config values of a model; ``states`` are those that a pass changes.
-
-    One function with a list of what is left to look at: every call of every explanation goes this way.
-    """
+def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset()) -> Traits:
+    """Classes, hooks, buffers, attributes and config values of a model; ``states`` are those that a pass changes."""
     values: dict[Place, Any] = {}
     alive: dict[Place, list[weakref.ref[Any]]] = {}
     owners: list[dict[str, Any]] = [module.__dict__ for module in modules]
@@ -75,38 +72,44 @@ def traits_of(modules: Sequence[nn.Module], states: frozenset[Place] = frozenset
                     configs.add(id(value))
                     owners.append(vars(value))
                 continue
-            told: list[Any] = []
-            refs: list[weakref.ref[Any]] = []
-            rest: list[tuple[Any, int]] = [(value, 0)]
-            while rest and len(told) < FAR:
-                value, depth = rest.pop()
-                kind = value.__class__
-                if kind in PLAIN:
-                    told.append(value)
-                elif isinstance(value, (list, tuple, set, frozenset, dict)):
-                    told += (kind, len(value))
-                    if len(value) > SMALL:
-                        told.append(id(value))
-                    else:
-                        rest += [(inner, depth + 1) for inner in value]
-                        rest += [(inner, depth + 1) for inner in value.values()] if isinstance(value, dict) else []
-                else:
-                    told.append(id(value))
-                    if isinstance(value, Tensor):
-                        told.append(0 if value.is_inference() else value._version)
-                        if kind is Tensor and value.device.type == "cpu" and value.numel() <= SMALL:
-                            told.append(str(value.tolist()))  # also changes that torch does not count
-                    elif kind is np.ndarray and value.size <= SMALL:
-                        told.append(str(value.tolist()))
-                    elif depth < DEEP and not isinstance(value, (nn.Module, type, ModuleType)):
-                        rest += [(inner, depth + 1) for inner in getattr(value, "__dict__", {}).values()]
-                    try:
-                        refs.append(weakref.ref(value))
-                    except TypeError:
-                        pass
+            told, refs = told_of(value)
             values[number, name] = told
             alive[number, name] = refs
     return Traits(values, alive)
+
+
+def told_of(value: Any) -> tuple[list[Any], list[weakref.ref[Any]]]:
+    """What tells a value that is not plain from others, and what has to live for it to be the same."""
+    told: list[Any] = []
+    refs: list[weakref.ref[Any]] = []
+    rest: list[tuple[Any, int]] = [(value, 0)]
+    while rest and len(told) < FAR:
+        value, depth = rest.pop()
+        kind = value.__class__
+        if kind in PLAIN:
+            told.append(value)
+        elif isinstance(value, (list, tuple, set, frozenset, dict)):
+            told += (kind, len(value))
+            if len(value) > SMALL:
+                told.append(id(value))
+            else:
+                rest += [(inner, depth + 1) for inner in value]
+                rest += [(inner, depth + 1) for inner in value.values()] if isinstance(value, dict) else []
+        else:
+            told.append(id(value))
+            if isinstance(value, Tensor):
+                told.append(0 if value.is_inference() else value._version)
+                if kind is Tensor and value.device.type == "cpu" and value.numel() <= SMALL:
+                    told.append(str(value.tolist()))  # also changes that torch does not count
+            elif kind is np.ndarray and value.size <= SMALL:
+                told.append(str(value.tolist()))
+            elif depth < DEEP and not isinstance(value, (nn.Module, type, ModuleType)):
+                rest += [(inner, depth + 1) for inner in getattr(value, "__dict__", {}).values()]
+            try:
+                refs.append(weakref.ref(value))
+            except TypeError:
+                pass
+    return told, refs
 
 
 def without(traits: Traits, places: frozenset[Place]) -> Traits:

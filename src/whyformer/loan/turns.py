@@ -61,12 +61,9 @@ _TURNS: dict[int, tuple[weakref.ref[Any], Turn]] = {}
 _WAITING: dict[int, Turn] = {}  # thread -> what it waits for
 
 
-def take(taken: list[Turn], members: Iterable[Any], known: Iterable[Turn] = ()) -> None:
-    """Wait for the locks of these modules, parameters and configs, and list them in ``taken`` as they are had.
-
-    known: locks that are wanted besides.
-    """
-    turns = {turn.number: turn for turn in known}
+def turns_of(members: Iterable[Any]) -> list[Turn]:
+    """The locks of these modules, parameters and configs, in the order in which they are taken."""
+    turns: dict[int, Turn] = {}
     new: Turn | None = None
     for member in members:
         entry = _TURNS.get(id(member))
@@ -75,19 +72,17 @@ def take(taken: list[Turn], members: Iterable[Any], known: Iterable[Turn] = ()) 
             entry = _enrolled(member, new)
         if entry is not None:
             turns[entry[1].number] = entry[1]
-    for number in sorted(turns):
-        turn = turns[number]
+    return [turns[number] for number in sorted(turns)]
+
+
+def take(taken: list[Turn], turns: Iterable[Turn]) -> None:
+    """Wait for these locks, and list them in ``taken`` as they are had."""
+    for turn in turns:
         with uninterrupted():  # or it could be held by nobody who knows
             taken += [turn] * turn.lock.acquire(timeout=POLL)
         if turn not in taken:
             _wait(taken, turn)
         turn.holder = threading.get_ident()
-
-
-def turns_of(members: Iterable[Any]) -> list[Turn]:
-    """The locks of members that were borrowed before."""
-    entries = (_TURNS.get(id(member)) for member in members)
-    return list({entry[1].number: entry[1] for entry in entries if entry is not None}.values())
 
 
 def _enrolled(member: Any, turn: Turn) -> tuple[weakref.ref[Any], Turn] | None:

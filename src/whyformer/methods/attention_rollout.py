@@ -13,6 +13,7 @@ from whyformer.engines.attention.maps import (
     Heads,
     cumulative,
     discard_smallest,
+    in_one_go,
     maps_of,
     over_heads,
     product,
@@ -28,6 +29,7 @@ from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import Limits, OneOf, Place, Share
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
+from whyformer.types import Site
 
 
 @method(
@@ -83,6 +85,16 @@ def attention_rollout(
         return chained(run, attention_heads(heads), with_share(share, normalize), start_layer)
     sites = maps_of(run.record(), start_layer)
     keep_BN = run.attended_BN
+    if not discard and ratios is None:
+        layers = []
+        for site, count in in_one_go(sites):
+            every_BN = keep_BN if run.unpadded else keep_BN.repeat(count, 1)
+            fused = over_heads(site.attention_BHQK.float(), heads)
+            fused = fused if run.unpadded else real(fused, every_BN, site)
+            mixed = with_residual(fused, site.first_query, share, normalize)
+            mixed = mixed if run.unpadded else real(mixed, every_BN, site)
+            layers += mixed.unflatten(0, (count, -1)).unbind()
+        return _multiplied(run, sites, layers)
     protected = run.special_BN if protect_special else None
     layers = []
     for number, site in enumerate(sites, start=len(run.study.sites) - len(sites)):
@@ -94,6 +106,10 @@ def attention_rollout(
             first, queries = site.first_query, fused.shape[1]
             mixed = with_ratio(fused, first, ratios[:, number, first : first + queries])
         layers.append(real(mixed, keep_BN, site))
+    return _multiplied(run, sites, layers)
+
+
+def _multiplied(run: Run, sites: Sequence[Site], layers: Sequence[Tensor]) -> Attribution:
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape

@@ -10,6 +10,7 @@ from whyformer.engines.attention.folded import chained, folded_maps, raised_head
 from whyformer.engines.attention.maps import (
     Heads,
     cumulative,
+    in_one_go,
     maps_of,
     over_heads,
     plus_identity,
@@ -69,12 +70,13 @@ def generic_attention(
     if run.folds:
         return chained(run, raised_heads(heads), with_identity, start_layer)
     sites = maps_of(run.record(grad=True), start_layer)
-    keep_BN = run.attended_BN
     layers = []
-    for site in sites:
+    for site, count in in_one_go(sites):
         assert site.attention_grad_BHQK is not None
         layer = weighted(site.attention_BHQK.float(), site.attention_grad_BHQK.float(), heads)
-        layers.append(real(plus_identity(layer, site.first_query), keep_BN, site))
+        layer.diagonal(site.first_query, dim1=-2, dim2=-1).add_(1)  # the residual; nobody else has this map
+        layer = layer if run.unpadded else real(layer, run.attended_BN.repeat(count, 1), site)
+        layers += layer.unflatten(0, (count, -1)).unbind()
     whole = product(layers)
     scores = read_row(whole, run.readout_BN, sites[-1].first_query)
     square = layers[0].shape == layers[-1].shape

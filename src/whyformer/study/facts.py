@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from whyformer.capture.plan import Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.study.interference import Form
 from whyformer.study.leak import Leak
@@ -36,6 +37,7 @@ class Study:
     fused: bool = False  # every map came out of torch's own attention function
     hidden: bool = False  # part of the model ran out of sight
     doubts: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
+    plans: Plans = field(default_factory=Plans, compare=False)  # the calls of later passes
     undisturbed: set[Form] = field(default_factory=set, compare=False)  # batches on which looking changed nothing
 
     def refused(self, error: CaptureError, **known: Any) -> Study:
@@ -62,13 +64,13 @@ class Study:
         return self.trouble is None and bool(self.sites) and self.one_stream and not self.leak.amount
 
     @cached_property
-    def planned(self) -> int:
-        """How many attentions a pass will have, where they can be told without following anything; else 0."""
+    def torch_own(self) -> tuple[tuple[str, tuple[str, str]], ...]:
+        """Path and streams of each attention, if all are torch's own and can be told without following anything."""
         plain = all(
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
-        return len(self.sites) if self.fused and plain and not self.unclaimed else 0
+        return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
 
     @cached_property
     def batch_axes(self) -> dict[int, int]:

@@ -1,0 +1,161 @@
+"""The parts of a model, found in one walk and from then on only looked at: are they the same, and set as they were?
+
+Every call of every explanation asks this twice, and a model of twelve layers has hundreds of modules. What was found is
+held weakly; comparisons go over whole lists at a time, which Python does quickly. Whatever is not plainly the same is
+walked and compared in full (fingerprint.py).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from operator import is_
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, told_of
+from whyformer.loan.turns import turns_of
+
+
+class Members(NamedTuple):
+    """What a model is made of, alive."""
+
+    modules: list[nn.Module]
+    parameters: list[nn.Parameter]
+    configs: list[Any]
+
+
+class Parts:
+    """Modules, parameters and configs of a model, as one walk found them."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Module]], members: Members) -> None:
+        modules = members.modules
+        self.names = {id(module): path for path, module in named}  # dotted paths, by identity
+        self.kinds = [module.__class__ for module in modules]
+        # In the order in which they are taken; each member has its own as long as it lives.
+        self.turns = turns_of((*modules, *members.parameters, *members.configs))
+        self.quantized = any("quantized" in kind.__module__ for kind in set(self.kinds))
+        self.wraps = any("_orig_mod" in module._modules for module in modules)  # torch.compile's
+        # Scripted modules list their parts in ways of their own, and a config may be a plain dict: no weak reference.
+        self.steady = not any(isinstance(module, torch.jit.ScriptModule) for module in modules)
+        numbers = {id(module): number for number, module in enumerate(modules)} | {id(None): len(modules)}
+        try:
+            self._modules = [weakref.ref(module) for module in modules]
+            self._parameters = [weakref.ref(parameter) for parameter in members.parameters]
+            self._configs = [weakref.ref(config) for config in members.configs]
+        except TypeError:
+            self.steady = False
+        if self.steady:
+            self._children = [numbers[id(child)] for m in modules for child in m._modules.values()]
+            self._names = [name for m in modules for held in (m._modules, m._parameters) for name in held]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> tuple[Parts, Members]:
+        """Found in a walk."""
+        named = list(model.named_modules())
+        modules = [module for _, module in named]
+        # Not model.parameters(): it would walk through the modules once more.
+        parameters = [p for m in modules for p in m._parameters.values() if p is not None]
+        configs = {id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}
+        members = Members(modules, parameters, list(configs.values()))
+        return cls(named, members), members
+
+    def members(self) -> Members | None:
+        """The same parts in the same places; None if any is another now."""
+        if not self.steady:
+            return None
+        modules: list[Any] = [ref() for ref in self._modules]
+        if any(module is None for module in modules):
+            return None
+        children: list[Any] = []
+        names: list[str] = []
+        parameters: list[Any] = []
+        for module in modules:
+            if held := module._modules:
+                children += held.values()
+                names += held
+            if held := module._parameters:
+                parameters += held.values()
+                names += held
+        if names != self._names or len(children) != len(self._children):
+            return None
+        every = [*modules, None]
+        if not all(map(is_, children, [every[number] for number in self._children])):
+            return None
+        parameters = [parameter for parameter in parameters if parameter is not None]
+        configs = list({id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}.values())
+        for now, refs in ((parameters, self._parameters), (configs, self._configs)):
+            if len(now) != len(refs) or not all(map(is_, now, [ref() for ref in refs])):
+                return None
+        same = [module.__class__ for module in modules] == self.kinds
+        return Members(modules, parameters, configs) if same else None
+
+
+class Guard:
+    """Traits of a model, arranged so that a look tells whether they are what they were."""
+
+    def __init__(self, modules: Sequence[nn.Module], traits: Traits, states: frozenset[Place]) -> None:
+        owners, self.sizes, self.hooks = _seen(modules)
+        self.forwards = {kind: getattr(kind, "forward", None) for kind in {m.__class__ for m in modules}}
+        self.unsure = any(number >= len(owners) for number, _ in traits.values)  # a config inside a config
+        self.alive = [ref for (_, name), refs in traits.alive.items() if name != "id" for ref in refs]
+        self.values: list[Any] = []
+        self.places: list[Place] = []
+        self.told: list[tuple[Place, Any]] = []
+        for (number, name), value in () if self.unsure else traits.values.items():
+            if name in {"", "id", *HOOKS} and number < len(modules):
+                continue
+            held = owners[number].get(name)
+            if name in owners[number] and (held.__class__ in PLAIN or _is_plain_tuple(held)):
+                self.places.append((number, name))
+                self.values.append(held)
+            elif name != "config":
+                self.told.append(((number, name), value))
+        self.states = states
+
+    def drop(self, states: frozenset[Place]) -> None:
+        """These are no settings."""
+        kept = [(p, v) for p, v in zip(self.places, self.values, strict=True) if p not in states]
+        self.places, self.values = [p for p, _ in kept], [v for _, v in kept]
+        self.told = [(place, told) for place, told in self.told if place not in states]
+        self.states = states
+
+    def holds(self, modules: Sequence[nn.Module], states: frozenset[Place]) -> bool:
+        """Is everything as it was? False also where it would take a closer look to tell."""
+        if self.unsure or states is not self.states or any(ref() is None for ref in self.alive):
+            return False
+        owners, sizes, hooks = _seen(modules)
+        if sizes != self.sizes or hooks != self.hooks:
+            return False
+        if any(getattr(kind, "forward", None) is not forward for kind, forward in self.forwards.items()):
+            return False
+        try:
+            if [owners[number][name] for number, name in self.places] != self.values:
+                return False
+            for (number, name), told in self.told:
+                owner = owners[number]
+                value = owner[name] if name in owner else owner["_buffers"][name]
+                if (value if value.__class__ in PLAIN else told_of(value)[0]) != told:
+                    return False
+        except (KeyError, RuntimeError, ValueError, TypeError):
+            return False
+        return True
+
+
+def _is_plain_tuple(value: Any) -> bool:
+    return value.__class__ is tuple and len(value) <= SMALL and all(member.__class__ in PLAIN for member in value)
+
+
+def _seen(modules: Sequence[nn.Module]) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
+    """Who has attributes: modules, and their configs in the order in which they are met; how many, and whose config is
+    whose; the unique numbers of hooks."""
+    own = [module.__dict__ for module in modules]
+    configs = [owner.get("config") for owner in own]
+    each = {id(config): config for config in configs if config is not None}
+    owners = own + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
+    sizes = [*map(len, owners), *[len(owner["_buffers"]) for owner in own], *map(id, configs)]
+    pre, post, before, after = HOOKS
+    hooked = [i for i, o in enumerate(own) if o[pre] or o[post] or o[before] or o[after]]
+    return owners, sizes, [(i, *(tuple(own[i][name]) for name in HOOKS)) for i in hooked]
