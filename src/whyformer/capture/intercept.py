@@ -111,6 +111,7 @@ class Intercept(TorchFunctionMode):
     """
 
     explicit = True  # False: torch's own attention kernel runs and the map is computed beside it
+    keeps_operands = False  # True: what torch's own kernel was given stays with the site
     keeps_values = True  # False: a site's values go once they have been used
     rows_attend = False  # True: maps of batch × batch are inputs looking at each other (SAINT), and kept apart
     plan: Plan | None = None  # the calls that will come; None: nothing is known, and every call is followed
@@ -193,7 +194,7 @@ class Intercept(TorchFunctionMode):
             self._since_site.put(weights, True)  # made here, out of the mode's sight
         axes = (*q.axes[:-1], k.axes[-2])
         site = self._open(weights, value, contraction, axes, (q.source, k.source), layout)
-        if fused is not None:
+        if fused is not None and self.keeps_operands:
             site.call = FusedCall(query, key, value)
         self.at_site(site)
         out = torch.matmul(site.attention, site.value) if fused is None else self.at_result(site, fused)

@@ -63,7 +63,7 @@ class Recorder(Intercept):
     ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
     """
 
-    explicit = False
+    explicit, keeps_operands = False, True
     lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:
