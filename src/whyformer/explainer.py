@@ -35,10 +35,11 @@ from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
-from whyformer.types import Cost, Explanation, Generation, Record, Target, Units
+from whyformer.types import Choice, Cost, Explanation, Generation, Record, Target, Units
 from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
+NEXT = 4  # classes that are told after the predicted one
 Settings = dict[str, dict[str, Any]]  # options by method
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], Filled()]
@@ -364,11 +365,27 @@ def explanations(
     scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
-    predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
-    output = run.output
-    names = [output.name(i) if output.speaks else output.labels.get(i, "") for i in predictions]
+    logits_BC, values, best_B = run.logits, value_B.tolist(), run.logits.argmax(1).tolist()
+    output, answers = run.output, run.batch.predictions
+    predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
     if run.batch.answers:  # of an answer as a whole nothing else is said
-        names = [target.label for target in run.targets]
+        predictions = [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
+    elif output.chooses and not answers and logits_BC.shape[1] > 1:
+        alone = logits_BC.sigmoid() if output.independent else logits_BC.softmax(1)
+        likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
+        ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        predictions = [
+            replace(
+                said,
+                probability=shares[0],
+                next=tuple(
+                    Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)
+                    for i, p in zip(indices, shares, strict=True)
+                    if i != said.index
+                )[:NEXT],
+            )
+            for said, indices, shares in ranked
+        ]
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
@@ -381,7 +398,6 @@ def explanations(
     chosen = bool(run.batch.positions or run.batch.spans)
     each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
     each_reads = each_reads and run.modality.lengths_vary
-    answers = run.batch.predictions
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -420,7 +436,7 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=answers[row] if answers else Target(predictions[row], names[row], position=target.position),
+                prediction=answers[row] if answers else replace(predictions[row], position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),

@@ -68,10 +68,22 @@ class Units:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A class (or token) that the model could have said, and how likely it finds it."""
+
+    index: int
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label or str(self.index)
+
+
+@dataclass(frozen=True)
 class Target:
     """What is explained: a class (or token), optionally against another, at one output position."""
 
-    later: ClassVar[tuple[str, ...]] = ("end",)
+    later: ClassVar[tuple[str, ...]] = ("end", "probability", "next")
 
     index: int
     label: str = ""
@@ -81,6 +93,9 @@ class Target:
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
     # The last token of an answer whose first is ``position`` (question answering).
     end: int | None = None
+    # Of a prediction among classes: how likely the model finds it, and the next ones, likeliest first.
+    probability: float | None = field(default=None, compare=False)
+    next: tuple[Choice, ...] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         name = self.label or str(self.index)

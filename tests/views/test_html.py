@@ -178,3 +178,12 @@ def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
     matrix = np.eye(len(samples.TOKENS), dtype=np.float32) + 0.1
     assert "unbeliev" not in relevance_map(samples.text(matrix=matrix)).to_html()
     assert "##believable" in relevance_map(samples.text(matrix=matrix)).to_html()
+
+
+def test_the_prediction_comes_first_with_its_probability_and_the_next_class() -> None:
+    from whyformer.types import Choice, Target
+
+    said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
+    explanation = samples.text(prediction=said)
+    for view in (view_of(explanation), side_by_side([explanation, samples.text("occlusion", prediction=said)])):
+        assert view.facts[0] == Fact("prediction", "positive (96.9 %), next negative (3.1 %)")
