@@ -35,7 +35,7 @@ from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
-from whyformer.types import Choice, Cost, Explanation, Generation, Record, Target, Units
+from whyformer.types import ByMethod, Choice, Cost, Explanation, Explanations, Generation, Record, Target, Units
 from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
@@ -133,15 +133,15 @@ class Explainer(LoadedModel):
                 if self.advises and session is not None:
                     advise(refusal, session)
                 raise
-        shaped: dict[str, Any] = dict(results)
+        shaped: dict[str, Any] = ByMethod({name: Explanations(each) for name, each in results.items()})
         if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
-            shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
+            shaped = ByMethod({name: _grouped(each, session.batch.groups) for name, each in results.items()})
         if session.batch.trunks and session.batch.groups:
             facts = dict(zip(session.batch.groups, session.batch.encodings, strict=True))
             last = [facts[row] for row in sorted(facts)]  # of each answer, what is known at its last token
-            shaped = {name: list(map(_generation, lists, last)) for name, lists in shaped.items()}
+            shaped = ByMethod({name: Explanations(map(_generation, lists, last)) for name, lists in shaped.items()})
         if session.single:
-            shaped = {name: each[0] for name, each in shaped.items()}
+            shaped = ByMethod({name: each[0] for name, each in shaped.items()})
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
@@ -245,7 +245,8 @@ def _numbers(run: Run) -> Tensor:
 
 
 def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:
-    return [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
+    each = ([e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1))
+    return Explanations(map(Explanations, each))
 
 
 def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Generation:

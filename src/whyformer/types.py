@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.errors import BadInput
 from whyformer.files.image_file import resized
 from whyformer.parameters import OneOf, Size, checked
-from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
+from whyformer.result import EXPLANATION, Float32, Pictured, Result, dataframe, to_shap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -280,3 +280,11 @@ class Generation(list[Explanation], Result):
         ]
         names = ("step", "token", "position", "unit", "score")
         return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+class Explanations(list[Any], Pictured):
+    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page."""
+
+
+class ByMethod(dict[str, Any], Pictured):
+    """What one method would give, by the names of several; drawn side by side."""

@@ -10,6 +10,7 @@ import pytest
 
 import whyformer as wf
 from tests.tables.models import LAYOUTS, NUMBERS, rows, table
+from tests.views import samples
 from whyformer import views
 from whyformer.errors import BadInput
 from whyformer.views import view_of
@@ -29,7 +30,7 @@ def test_bars_have_names_and_values() -> None:
 
 def test_columns_that_attention_does_not_see_are_named() -> None:
     found = wf.explain(LAYOUTS["lucidrains_tab"].build(), ROW, processor=table())
-    for shown in (text(views.view_of(found)._page()), found.to_html()):
+    for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
         assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown
         assert "age = " not in shown
 
@@ -37,7 +38,7 @@ def test_columns_that_attention_does_not_see_are_named() -> None:
 def test_methods_side_by_side() -> None:
     methods = ["raw_attention", "generic_attention"]
     found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=methods)
-    shown = views.side_by_side(found).to_html()
+    shown = samples.still(views.side_by_side(found).to_html())
     assert shown.count(f"work = {ROW['work']}") == 2  # bars in the order of the columns, no ranked list besides
     three = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=[*methods, "occlusion"])
     assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()

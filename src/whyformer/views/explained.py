@@ -29,6 +29,7 @@ from whyformer.views.table import unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
     Bars,
+    Explained,
     Heat,
     Mark,
     Page,
@@ -79,7 +80,7 @@ def explanation_view(
     ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
     language model takes part in the colours, too.
     """
-    notes = facts(explanation)
+    notes, whole = facts(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
@@ -101,6 +102,7 @@ def explanation_view(
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
+        explained=Explained([whole.replace(signed=explanation.signed)], pixels, by),
     )
 
 
@@ -198,7 +200,7 @@ def side_by_side(
     """Several explanations of one input beside each other, on one colour scale.
 
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
-    is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores. Methods
+    is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
     with and without a sign have one scale each, of the same reach.
     ``shared=False`` gives each its own scale. ``notes``: a sentence per method name. ``detail``: below each map that of
     single pixels, where a method has one, on its own scale.
@@ -244,6 +246,7 @@ def side_by_side(
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
+        explained=Explained(chosen, pixels, by),
     )
 
 
@@ -295,7 +298,8 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
-        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
+        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale"
+        text += "." if chosen[0].units.grid is not None else ", and so do numbers."
     if shares and signed and unsigned and chosen[0].units.grid is None:
         text += " Bars without a sign have twice the room."
     return text

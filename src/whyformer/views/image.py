@@ -88,8 +88,10 @@ def shrunk(values: Array, longest: int) -> Array:
     """Averaged down to at most ``longest`` rows and columns; never enlarged."""
     for axis in (0, 1):
         if values.shape[axis] > longest:
-            parts = np.array_split(values, longest, axis)
-            values = np.concatenate([p.mean(axis, keepdims=True) for p in parts], axis)
+            size = values.shape[axis]
+            starts = np.array([part[0] for part in np.array_split(np.arange(size), longest)])
+            counts = np.diff([*starts, size]).reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+            values = np.add.reduceat(values, starts, axis) / counts
     return values
 
 

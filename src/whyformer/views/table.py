@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Units
 from whyformer.views.facts import duration, number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
 
@@ -157,6 +157,13 @@ def row_attention_view(result: Any) -> View:
         caption=f"Looked at is not what mattered: columns are explained by wf.explain.{left_out}",
         legend=shade,
     )
+
+
+def global_bars(units: Units, sizes: Array) -> Bars:
+    """One bar per column, the strongest first."""
+    order = np.argsort(-sizes, kind="stable").tolist()
+    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean size")
+    return Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
 
 
 def _known(*limits: Array) -> list[Array]:

@@ -48,7 +48,7 @@ def token_run(
 ) -> TokenRun:
     """Highlights on the original string; on the joined tokens where the string is not known.
 
-    ``times`` turns scores into what is coloured, where several pictures share a scale.
+    ``times`` turns scores into what is drawn and told, where several pictures share a scale.
     """
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
@@ -64,7 +64,7 @@ def token_run(
         if start > at:
             pieces.append(Piece(text[at:start]))
         if end > start:
-            pieces.append(Piece(text[start:end], entry.score, entry.score * times, entry.special, entry.aside))
+            pieces.append(Piece(text[start:end], entry.score * times, None, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
         pieces.append(Piece(text[at:]))
@@ -96,7 +96,7 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
         if i and not glued:
             pieces.append(Piece(" "))
         text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
-        pieces.append(Piece(text, entry.score, entry.score * times, entry.special, entry.aside))
+        pieces.append(Piece(text, entry.score * times, None, entry.special, entry.aside))
     return pieces
 
 
@@ -111,7 +111,7 @@ def bars(
     """One bar per token or word, in reading order."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
-    drawn = [Bar(_read(explanation, e.label), e.score, e.special, e.score * times, quiet=e.aside) for e in chosen]
+    drawn = [Bar(_read(explanation, e.label), e.score * times, e.special, quiet=e.aside) for e in chosen]
     return Bars(tuple(drawn), scale)
 
 
@@ -133,9 +133,8 @@ def ranking(
     shown = [
         Bar(
             _read(explanation, units.labels[i]),
-            float(scores[i]),
-            units.special[i],
             float(scores[i]) * times,
+            units.special[i],
             quiet=i == sink,
         )
         for i in chosen

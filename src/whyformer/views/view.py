@@ -384,13 +384,29 @@ class _Drawn(ABC):
         return save_page(self._page(), path)
 
     def _repr_html_(self) -> str:
-        from whyformer.views.html.page import fragment
+        from whyformer.views.html.page import framed
 
-        return fragment(self._page())
+        return framed(self._page())
 
     @abstractmethod
     def _page(self) -> Page:
         """This as a page."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """What a view was drawn from, for pages that can be asked: one input under one method or several."""
+
+    explanations: list[Explanation]
+    image: Array | None = None
+    by: str = "token"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The same of many rows of one table."""
+
+    explanations: list[Explanation]
 
 
 @dataclass(frozen=True)
@@ -406,6 +422,7 @@ class View(_Drawn):
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
+    explained: Explained | Rows | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def legends(self) -> tuple[Scale, ...]:
