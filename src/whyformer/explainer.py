@@ -443,6 +443,7 @@ def explanations(
                 layers=_cropped(layers, row, keep_N),
                 detail=None if attribution.detail is None else attribution.detail[row],
                 cost=costs[row],
+                picture=run.modality.picture(run.batch, row) if run.modality.pixels and run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
                 warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),

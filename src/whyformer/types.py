@@ -165,6 +165,7 @@ class Explanation(Result):
     what: ClassVar[str] = EXPLANATION
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
+    later: ClassVar[tuple[str, ...]] = ("picture",)
 
     scores: Float32
     units: Units
@@ -187,6 +188,7 @@ class Explanation(Result):
     readout: str = ""  # which output row the scores were read from
     signed: bool = False
     model: str = ""
+    picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:

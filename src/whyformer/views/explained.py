@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.files.image_file import pixels_of_uri
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
-from whyformer.views.image import enlarged, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
+from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.pair import boxes_on
 from whyformer.views.reading import (
     apart_words,
@@ -86,7 +87,7 @@ def explanation_view(
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(_as_drawn(explanation))
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
-    pixels = _pixels(image, explanation.units)
+    pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
@@ -213,7 +214,7 @@ def side_by_side(
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
-    pixels = _pixels(image, chosen[0].units)
+    pixels = _pixels(image, chosen[0])
     mixed = len({e.method for e in chosen}) > 1
     times = [share(e) if mixed and shared else 1.0 for e in chosen]
     scales = _shared_scales(chosen, times, mixed, by) if shared else {}
@@ -350,10 +351,12 @@ def _is_boxes(units: Units, stream: str) -> bool:
     return stream == "image" and units.boxes is not None and units.grid is None
 
 
-def _pixels(image: Any, units: Units) -> Array | None:
+def _pixels(image: Any, explanation: Explanation) -> Array | None:
     """The picture that is drawn over; one that nothing could be drawn over is refused, not ignored."""
+    units = explanation.units
     if image is None:
-        return None
+        seen = None if explanation.picture is None else pixels_of_uri(explanation.picture)
+        return seen if seen is not None and fits(seen, units) else None
     if units.grid is None and "image" not in units.stream:
         raise BadInput(
             "image= is what the scores of a picture are drawn over, and this explanation has none: leave it out."

@@ -271,6 +271,14 @@ def of_sound(units: Units) -> bool:
     return units.grid is not None and set(units.stream) == {"audio"}
 
 
+def fits(image: Array, units: Units) -> bool:
+    """A picture has the proportions that the patches cover."""
+    if units.grid is None or units.image_size is None or of_sound(units):
+        return False
+    shapes = [shape for shape in (units.image_size, units.picture_size) if shape is not None]
+    return any(_alike((image.shape[0], image.shape[1]), shape, units.grid) for shape in shapes)
+
+
 def require_fit(image: Array | None, units: Units) -> None:
     """A map over a picture of another shape than the model saw would lie in the wrong place."""
     if image is None or units.image_size is None or units.grid is None:

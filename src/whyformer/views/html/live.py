@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.files.image_file import LONGEST, jpeg_uri
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import explained
 from whyformer.views.image import frames_of, of_sound, png, shrunk
@@ -19,7 +20,6 @@ Array = np.ndarray[Any, Any]
 DIGITS = 5  # significant, of scores
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
 MOST_LAYER_CELLS = 600_000  # of all layers together; more would make the page slow to open
-LONGEST = 448  # pixels of the longer side of the picture
 
 
 @cache
@@ -144,13 +144,8 @@ def _size(image: Array | None, units: Units) -> list[int] | None:
 
 def picture_uri(pixels: Array) -> str:
     """A picture as a data URI: JPEG where Pillow is there to write one, which is a tenth of the size."""
-    small = shrunk(pixels.astype(float), LONGEST).round().clip(0, 255).astype(np.uint8)
     try:
-        from io import BytesIO
-
-        from PIL import Image
+        return jpeg_uri(pixels)
     except ImportError:
+        small = shrunk(pixels.astype(float), LONGEST).round().clip(0, 255).astype(np.uint8)
         return f"data:image/png;base64,{b64encode(png(small)).decode()}"
-    written = BytesIO()
-    Image.fromarray(small).save(written, "JPEG", quality=85)
-    return f"data:image/jpeg;base64,{b64encode(written.getvalue()).decode()}"
