@@ -16,9 +16,11 @@ import pytest
 
 from tests.support.browser import ABSENT, Browser, browser_path
 from tests.views import samples
+from tests.views.results import ALL
 from whyformer.types import Choice, Explanation, Target, Units
-from whyformer.views import side_by_side
+from whyformer.views import heads_grid, side_by_side
 from whyformer.views.html.live import script
+from whyformer.views.view import Panel, Table, View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
 NASTY = "<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"
@@ -225,8 +227,11 @@ def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -
 
 def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp_path: Path) -> None:
     units = replace(samples.text().units, text=samples.TEXT + " and a long rest that was cut off")
-    opened(browser, samples.text().replace(units=units), tmp_path)
+    cut = samples.text().replace(units=units)
+    opened(browser, cut, tmp_path)
     assert browser.does("document.querySelector('.wf-unread').textContent") == " and a long rest that was cut off"
+    assert "… [32 more characters: beyond the model&#x27;s limit, not read]" in samples.still(cut.to_html())
+    assert "not read" not in samples.still(explanation().to_html())
 
 
 def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
@@ -264,3 +269,49 @@ def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
     )
     assert browser.does(nameless) == []
     assert re.fullmatch("en", browser.does("document.documentElement.lang"))
+
+
+def test_tables_are_sorted_by_their_headings(browser: Browser, tmp_path: Path) -> None:
+    rows = (("b", "0.2 (0.1–0.3)"), ("a", "10.5"), ("c", "–"), ("d", "-3"))
+    view = View("Methods", (Panel((Table(("method", "score"), rows),)),))
+    opened(browser, view, tmp_path)
+    names = "[...document.querySelectorAll('tr')].slice(1).map(r => r.cells[0].textContent).join('')"
+    browser.point("th:nth-child(2)", click=True)
+    assert browser.does(names) == "abdc"
+    browser.point("th:nth-child(2)", click=True)
+    assert browser.does(names) == "dbac"
+    browser.does("document.querySelector('th').focus()")
+    browser.press("Enter")
+    assert browser.does(names) == "abcd"
+    assert browser.does("document.querySelector('th').getAttribute('aria-sort')") == "ascending"
+
+
+def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, samples.generation(), tmp_path, dark=True)
+    tom = "getComputedStyle([...document.querySelectorAll('[data-piece]')].find(e => e.textContent === 'Tom')).%s"
+    browser.point(".wf-said button", click=True)
+    assert browser.does("document.querySelector('.wf-from').textContent").startswith("“In” ← Tom")
+    assert browser.does(tom % "backgroundColor") == "rgb(140, 203, 247)"  # the strongest on a dark ground
+    browser.press("ArrowRight")
+    assert browser.does("document.querySelector('.wf-from').textContent").startswith("“Lis” ← moved")
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation"])
+def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
+    result = next(make() for kind, make in ALL.items() if kind.__name__ == name)
+    opened(browser, result, tmp_path, dark=True, width=420)
+    assert browser.does("document.documentElement.classList.contains('wf-started')")
+    assert browser.does("document.documentElement.scrollWidth") <= 420
+    assert browser.errors == []
+
+
+def test_a_small_map_of_a_head_opens_in_large(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, heads_grid(samples.encoder_record()), tmp_path)
+    browser.point(".wf-small .wf-panel", click=True)
+    assert browser.does("document.querySelector('dialog[open] h3').textContent") == "0.0"
+    assert browser.does("document.querySelector('dialog svg').getBoundingClientRect().width") > 500
+    browser.press("Escape")
+    browser.does("document.querySelector('dialog')?.close()")
+    assert browser.does("new Promise(r => setTimeout(() => r(document.querySelector('dialog')), 100))") is None
+    assert browser.errors == []

@@ -85,3 +85,12 @@ def test_maps_between_columns(tmp_path: Path) -> None:
     kinds = [m for p in view_of(overall).panels for m in p.marks if isinstance(m, Matrix)]
     assert [m.values.shape for m in kinds] == [(6, 6), (24, 5)]
     assert kinds[1].column_labels == tuple(name for name, _ in overall.ranked())
+
+
+def test_a_column_that_holds_the_typical_value_is_said_to_be_untried() -> None:
+    scores = np.array([0.4, 0.0, 0.1], np.float32)
+    found = samples.table(scores=scores, options={"replace": "mean"})
+    told = "Exactly 0 (income): the row holds what stands for an absent value there (mean)"
+    assert told in views.view_of(found).caption
+    assert "Exactly 0" not in views.view_of(samples.table(scores=scores)).caption  # nothing was replaced
+    assert "Exactly 0" not in views.view_of(samples.table(options={"replace": "mean"})).caption

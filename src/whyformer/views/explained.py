@@ -26,7 +26,7 @@ from whyformer.views.reading import (
     reading_of,
     shortened_question,
 )
-from whyformer.views.table import unseen_panel, with_values
+from whyformer.views.table import unmoved_words, unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
     Bars,
@@ -295,7 +295,7 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
         text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
-    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen)
+    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen) + unmoved_words(chosen)
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:

@@ -10,7 +10,7 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
 from whyformer.types import Explanation, Units
-from whyformer.views.facts import duration, number
+from whyformer.views.facts import STAND_INS, duration, number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,25 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     if not columns:
         return []
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
+
+
+def unmoved_words(chosen: Sequence[Explanation]) -> str:
+    """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
+    for explanation in chosen:
+        stand_in = next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
+        labels = [
+            label.split(" = ")[0]
+            for label, score, stream in zip(
+                explanation.units.labels, explanation.scores, explanation.units.stream, strict=True
+            )
+            if score == 0 and stream == "table"
+        ]
+        if stand_in and 0 < len(labels) < len(explanation.units):
+            return (
+                f" Exactly 0 ({', '.join(labels)}): the row holds what stands for an absent value there ({stand_in}), "
+                "so these columns were not tried out."
+            )
+    return ""
 
 
 @checked

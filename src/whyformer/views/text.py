@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Units
 from whyformer.views.view import (
     FIRST_TOKEN,
     Bar,
@@ -67,8 +67,17 @@ def token_run(
             pieces.append(Piece(text[start:end], entry.score * times, None, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
-        pieces.append(Piece(text[at:]))
+        pieces.append(Piece(unread(explanation.units, at) or text[at:]))
     return TokenRun(tuple(pieces), scale)
+
+
+def unread(units: Units, start: int) -> str:
+    """In words, what was cut off at the model's limit, from ``start`` on: drawn as it is, it would look like zeros."""
+    assert units.text is not None and units.spans is not None
+    rest = units.text[start:].strip()
+    if not rest or start < max(end for _, end in units.spans):  # nothing, or what another stream has read
+        return ""
+    return f" … [{len(rest)} more characters: beyond the model's limit, not read]"
 
 
 def _by_place(entries: list[_Entry]) -> list[_Entry]:

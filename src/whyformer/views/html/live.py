@@ -118,7 +118,7 @@ def rounded(value: Any) -> float:
 
 def _grid(values: Array) -> dict[str, Any]:
     """Two bytes per cell: rows are listed by their numbers, beside a diagonal that may be a hundred times larger."""
-    cells = np.nan_to_num(shrunk(np.asarray(values, float), MOST_CELLS))
+    cells = np.nan_to_num(shrunk(np.asarray(values, np.float32), MOST_CELLS))
     low, high = rounded(cells.min(initial=0.0)), rounded(cells.max(initial=0.0))
     steps = np.rint((cells.clip(low, high) - low) / ((high - low) or 1.0) * 65535).astype("<u2")
     data = b64encode(steps.tobytes()).decode()

@@ -255,8 +255,9 @@ def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
     anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
     zero = "<span>0</span>" if scale.signed else ""
     ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
+    kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
     return (
-        f'<div class="wf-legend{" wf-still" * still}"><span class="wf-ramp" style="{ramp}"></span>'
+        f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
         f'<span class="wf-ends"><span>{number(scale.low)}</span>{zero}<span>{number(scale.high)}</span></span>'
         f"<span>{escape(scale.meaning)}</span></div>"
     )

@@ -120,6 +120,16 @@ border-radius:4px;padding:0 4px;font-size:.93em}
 .wf [role=option]:focus-visible,.wf-stage:focus-visible,.wf canvas:focus-visible,.wf input:focus-visible{
 outline:2px solid var(--wf-raise);outline-offset:2px}
 .wf-live-view .wf-run .wf-special{color:var(--wf-grey);font-size:.85em}
+.wf-opens{cursor:zoom-in}
+.wf-large{border:1px solid var(--wf-line);border-radius:8px;padding:16px;
+background:var(--wf-ground);color:var(--wf-ink)}
+.wf-large form{display:flex;justify-content:space-between}
+.wf-large svg{display:block;width:min(80vw,80vh);height:auto}
+.wf-large::backdrop{background:#0008}
+.wf-dark .wf-paper{filter:invert(1) hue-rotate(180deg)}
+.wf-sort{cursor:pointer}
+.wf-sort[aria-sort=ascending]::after{content:" ▲"}
+.wf-sort[aria-sort=descending]::after{content:" ▼"}
 .wf-unread{color:var(--wf-grey);opacity:.75;text-decoration:underline dotted}
 .wf-tools{display:flex;flex-wrap:wrap;gap:.5em 1em;align-items:center;margin:.2em 0 .6em;padding:.5em .7em;
 background:var(--wf-card);border-radius:8px}

@@ -348,6 +348,31 @@ function dialogueOf(root) {
   return () => draw(drawn);
 }
 
+function enlarging(panel) {
+  const map = panel.querySelector("svg");
+  if (!map) return;
+  const name = panel.querySelector("h3")?.textContent ?? "";
+  const open = () => {
+    const copy = (map.cloneNode(true));
+    const dialog = (element("dialog", { class: "wf-large", "aria-label": name },
+      element("form", { method: "dialog" }, element("h3", {}, name), element("button", {}, "close")), copy));
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    panel.closest(".wf")?.append(dialog);
+    dialog.showModal();
+  };
+  panel.classList.add("wf-opens");
+  panel.tabIndex = 0;
+  panel.setAttribute("role", "button");
+  panel.setAttribute("aria-label", `head ${name}, open in large`);
+  panel.addEventListener("click", open);
+  panel.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    open();
+  });
+}
+
 function link(state, container, items, name) {
   container.setAttribute("role", "listbox");
   container.setAttribute("aria-label", name);
@@ -1008,6 +1033,41 @@ function slider(name, low, high, value, change) {
   return element("label", { class: "wf-slide" }, name, input);
 }
 
+function sortable(table) {
+  const [head, ...rows] = [...table.rows];
+  if (rows.length < 2) return;
+  let [sorted, falling] = [-1, false];
+  [...head.cells].forEach((cell, column) => {
+    const sort = () => {
+      falling = sorted === column ? !falling : column > 0;
+      sorted = column;
+      const value = (row) => {
+        const text = (row.cells[column]?.textContent ?? "").trim();
+        const number = parseFloat(text.replaceAll(",", "").replace("−", "-"));
+        return { text, number };
+      };
+      const compare = (a, b) => {
+        const [x, y] = [value(a), value(b)];
+        const [first, second] = [Number.isNaN(x.number), Number.isNaN(y.number)];
+        if (first !== second) return first ? 1 : -1;  // what has no number stays at the end
+        return (falling ? -1 : 1) * (first ? x.text.localeCompare(y.text) : x.number - y.number);
+      };
+      head.after(...rows.slice().sort(compare));
+      [...head.cells].forEach((other, i) => other.setAttribute("aria-sort", i === column ? (falling ? "descending" : "ascending") : "none"));
+    };
+    cell.setAttribute("aria-sort", "none");
+    cell.classList.add("wf-sort");
+    cell.tabIndex = 0;
+    cell.title = "sort by this column";
+    cell.addEventListener("click", sort);
+    cell.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sort();
+    });
+  });
+}
+
 function wanted() {
   try {
     const host = window.parent !== window ? window.parent.document.body : null;
@@ -1059,6 +1119,8 @@ function start() {
     }
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
+  document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
+  document.querySelectorAll(".wf-small .wf-panel").forEach((panel) => enlarging(panel));
   document.querySelectorAll(".wf-switch").forEach((old) => {
     if (!document.querySelector(".wf-still:not([hidden]) tr.wf-special")) old.hidden = true;
   });
