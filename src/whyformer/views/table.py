@@ -195,7 +195,7 @@ def _bars(
     def limit(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
-    drawn = [Bar(labels[i], float(mean[i]), special[i], None, limit(low[i]), limit(high[i])) for i in order]
+    drawn = [Bar(labels[i], float(mean[i]), special[i], limit(low[i]), limit(high[i])) for i in order]
     return Bars(tuple(drawn), scale)
 
 

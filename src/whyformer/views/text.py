@@ -64,7 +64,7 @@ def token_run(
         if start > at:
             pieces.append(Piece(text[at:start]))
         if end > start:
-            pieces.append(Piece(text[start:end], entry.score * times, None, entry.special, entry.aside))
+            pieces.append(Piece(text[start:end], entry.score * times, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
         pieces.append(Piece(unread(explanation.units, at) or text[at:]))
@@ -105,7 +105,7 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
         if i and not glued:
             pieces.append(Piece(" "))
         text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
-        pieces.append(Piece(text, entry.score * times, None, entry.special, entry.aside))
+        pieces.append(Piece(text, entry.score * times, entry.special, entry.aside))
     return pieces
 
 
@@ -211,7 +211,7 @@ class Char:
 
 def characters_of(run: TokenRun) -> list[Char]:
     return [
-        Char(char if char in "\n" or char.isprintable() else " ", i, piece.colour, piece.special, piece.aside)
+        Char(char if char in "\n" or char.isprintable() else " ", i, piece.score, piece.special, piece.aside)
         for i, piece in enumerate(run.pieces)
         for char in piece.text.replace("\r\n", "\n").replace("\t", "    ")
     ]

@@ -178,10 +178,10 @@ def _run(run: TokenRun) -> str:
     digits = decimals([p.score for p in run.pieces if p.score is not None])
     parts = []
     for piece in run.pieces:
-        if piece.score is None or piece.colour is None:
+        if piece.score is None:
             parts.append(escape(piece.text))
             continue
-        background = colour(run.scale, piece.colour)
+        background = colour(run.scale, piece.score)
         style = "" if piece.aside else f' style="background:{hexadecimal(background)};color:{ink_on(background)}"'
         tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
         kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
@@ -207,8 +207,8 @@ def _bars(mark: Bars) -> str:
 
 
 def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
-    length = scale.length(bar.colour)
-    beyond = scale.exceeded(bar.colour)
+    length = scale.length(bar.score)
+    beyond = scale.exceeded(bar.score)
     fill = bar_colour(bar, scale)
     size = abs(length) * (50 if scale.signed else 100)
     start = (50 - size if length < 0 else 50) if scale.signed else 0
