@@ -7,6 +7,7 @@ import { copyImage } from "./image.js";
 import { matrixOf } from "./matrix.js";
 import { patchesOf, pictureOf } from "./picture.js";
 import { stateOf } from "./state.js";
+import { isSound, stripOf } from "./strip.js";
 import { textOf, textStreams } from "./text.js";
 import { waterfallOf } from "./waterfall.js";
 
@@ -47,6 +48,7 @@ export function explanationOf(data) {
         if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
+      if (isSound(units)) parts.push(stripOf(map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));

@@ -315,3 +315,17 @@ def test_a_small_map_of_a_head_opens_in_large(browser: Browser, tmp_path: Path) 
     browser.does("document.querySelector('dialog')?.close()")
     assert browser.does("new Promise(r => setTimeout(() => r(document.querySelector('dialog')), 100))") is None
     assert browser.errors == []
+
+
+def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
+    size = 31
+    units = Units(tuple(f"frame {i}" for i in range(size)), (False,) * size, ("audio",) * size)
+    scores = np.arange(size, dtype=np.float32) % 7
+    opened(browser, samples.text(scores=scores).replace(units=units, readout=""), tmp_path)
+    read = "[...document.querySelectorAll('.wf-moment')].map(m => [m.getBoundingClientRect().left, parseFloat("
+    frames = browser.does(read + "m.firstChild.style.height)])")
+    assert [high for _, high in frames] == pytest.approx(list(100 * scores / 6), abs=0.1)
+    assert np.all(np.diff([left for left, _ in frames]) > 0)  # in time, not by rank
+    browser.point(".wf-moment[data-units='12']")
+    assert browser.does("document.querySelector('.wf-said-unit').textContent").startswith("frame 12 · 5.00")
+    assert browser.errors == []

@@ -140,6 +140,9 @@ class ImageInput(Modality):
         pixels = batch.tensors[self.main][row]
         if pixels.ndim != 3 or len(pixels) not in (1, 3):
             return None
+        mask = batch.tensors.get("pixel_mask")
+        if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
+            pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
         processor = getattr(self.processor, "image_processor", self.processor)
         mean, std = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
         if mean is None or std is None or not getattr(processor, "do_normalize", True):

@@ -120,6 +120,11 @@ border-radius:4px;padding:0 4px;font-size:.93em}
 .wf [role=option]:focus-visible,.wf-stage:focus-visible,.wf canvas:focus-visible,.wf input:focus-visible{
 outline:2px solid var(--wf-raise);outline-offset:2px}
 .wf-live-view .wf-run .wf-special{color:var(--wf-grey);font-size:.85em}
+.wf-strip{display:flex;height:110px;border-bottom:1px solid var(--wf-special);overflow-x:auto}
+.wf-moment{flex:1 0 3px;position:relative;cursor:pointer}
+.wf-moment i{position:absolute;left:0;right:0;margin:0 8%}
+.wf-moment.wf-here{background:var(--wf-card);box-shadow:inset 0 0 0 2px var(--wf-ink)}
+.wf-time{display:flex;justify-content:space-between}
 .wf-opens{cursor:zoom-in}
 .wf-large{border:1px solid var(--wf-line);border-radius:8px;padding:16px;
 background:var(--wf-ground);color:var(--wf-ink)}

@@ -765,6 +765,27 @@ function stateOf(start) {
   };
 }
 
+function isSound(units) {
+  return units.grid === null && units.stream.every((stream) => stream === "audio");
+}
+
+function stripOf(map, context) {
+  const { entries, scale } = context;
+  const frames = entries.map((entry) => {
+    const score = scoreOf(map, entry, context.shares);
+    const high = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) * (scale.signed ? 50 : 100) : 0;
+    const top = scale.signed ? (score < 0 ? 50 : 50 - high) : 100 - high;
+    return element("span", {
+      class: "wf-moment", dataset: { units: entry.members.join() },
+      "aria-label": `${entry.label}, ${context.shares ? percent(score) : number(score)}`,
+    }, element("i", { style: { top: `${top}%`, height: `${high}%`, backgroundColor: barColour(score, entry.special) } }));
+  });
+  const strip = element("div", { class: "wf-strip" }, ...frames);
+  context.marks.push(link(context.state, strip, frames, `${frames.length} frames in time, ${map.name}`));
+  return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
+    element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+}
+
 const TEXTS = ["text", "source", "target", "a", "b"];
 
 function textStreams(units) {
@@ -910,6 +931,7 @@ function explanationOf(data) {
         if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
+      if (isSound(units)) parts.push(stripOf(map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
