@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test check bench docs clean
+.PHONY: setup setup-browser page demo test check bench docs clean
 
 setup: $(STAMP)
 
@@ -14,6 +14,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]" --group dev
 	touch $(STAMP)
+
+# Tests drive saved pages in a browser; without one they are skipped, and say so.
+setup-browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || { \
+	echo "no chromium here. Debian, Ubuntu: apt install chromium; Fedora: dnf install chromium; macOS: brew install chromium"; exit 1; }
+
+# The script of all pages, from frontend/src into the package.
+page: setup
+	$(BIN)/python frontend/build.py
 
 demo: setup
 	$(BIN)/whyformer demo --out whyformer-demo.html
@@ -26,6 +35,7 @@ check: setup
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python frontend/build.py --check
 	$(BIN)/python -m docs.build --check
 
 bench: setup

@@ -37,10 +37,11 @@ from whyformer.study.leak import Leak
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
 from whyformer.targets import PROBABILITIES, Aims, Scalar, logits_of
-from whyformer.types import Cost, Explanation, Generation, Record, Target, Units
+from whyformer.types import ByMethod, Choice, Cost, Explanation, Explanations, Generation, Record, Target, Units
 from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
+NEXT = 4  # classes that are told after the predicted one
 Settings = dict[str, dict[str, Any]]  # options by method
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], Filled()]
@@ -103,7 +104,7 @@ class Explainer(LoadedModel):
         of the answer as a whole; ``choices`` which of some tokens comes next; ``one_pass`` takes one gradient for all
         tokens of the answer; ``first_token=False`` leaves the first token, where many models park attention, without a
         score (its share is in ``checks``). ``units``: what is scored, "token", "word", "sentence" or ranges of
-        characters.
+        characters. ``memory``: whether attention maps are stored ("full"), never ("fold"), or as there is room.
         """
         if options:
             _refuse_misspelled(Explainer.explain, options)
@@ -171,15 +172,15 @@ class Explainer(LoadedModel):
         if self.graphs is not None and question is not None:
             name, make = chosen[0].name, partial(_made, question)
             results[name] = self.graphs.learned(source, question, session, target, batch_size, results[name], make)
-        shaped: dict[str, Any] = dict(results)
+        shaped: dict[str, Any] = ByMethod({name: Explanations(each) for name, each in results.items()})
         if session.batch.groups:  # a list per input that gives several (detections, generated tokens)
-            shaped = {name: _grouped(each, session.batch.groups) for name, each in results.items()}
+            shaped = ByMethod({name: _grouped(each, session.batch.groups) for name, each in results.items()})
         if session.batch.trunks and session.batch.groups:
             facts = dict(zip(session.batch.groups, session.batch.encodings, strict=True))
             last = [facts[row] for row in sorted(facts)]  # of each answer, what is known at its last token
-            shaped = {name: list(map(_generation, lists, last)) for name, lists in shaped.items()}
+            shaped = ByMethod({name: Explanations(map(_generation, lists, last)) for name, lists in shaped.items()})
         if session.single:
-            shaped = {name: each[0] for name, each in shaped.items()}
+            shaped = ByMethod({name: each[0] for name, each in shaped.items()})
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
 
     def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
@@ -300,7 +301,8 @@ def _numbers(run: Run) -> Tensor:
 
 
 def _grouped(explanations: list[Explanation], groups: tuple[int, ...]) -> list[list[Explanation]]:
-    return [[e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1)]
+    each = ([e for e, g in zip(explanations, groups, strict=True) if g == i] for i in range(max(groups) + 1))
+    return Explanations(map(Explanations, each))
 
 
 def _generation(explanations: list[Explanation], facts: Mapping[str, Any]) -> Generation:
@@ -432,25 +434,39 @@ def explanations(
     scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
-    predictions, values = run.logits.argmax(1).tolist(), value_B.tolist()
-    output = run.output
-    names = [output.name(i) if output.speaks else output.labels.get(i, "") for i in predictions]
+    logits_BC, values, best_B = run.logits, value_B.tolist(), run.logits.argmax(1).tolist()
+    output, answers = run.output, run.batch.predictions
+    predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
     if run.batch.answers:  # of an answer as a whole nothing else is said
-        names = [target.label for target in run.targets]
+        predictions = [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
+    elif output.chooses and not answers and logits_BC.shape[1] > 1:
+        alone = logits_BC.sigmoid() if output.independent else logits_BC.softmax(1)
+        likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
+        ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        predictions = [
+            replace(
+                said,
+                probability=shares[0],
+                next=tuple(
+                    Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)
+                    for i, p in zip(indices, shares, strict=True)
+                    if i != said.index
+                )[:NEXT],
+            )
+            for said, indices, shares in ranked
+        ]
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
-    notes += [PROBABILITIES] if run.gives_probabilities else []
-    notes += run.output.remarks
+    notes += [*[PROBABILITIES] * run.gives_probabilities, *run.output.remarks]
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout = run.study.readout
     chosen = bool(run.batch.positions or run.batch.spans)
     each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
     each_reads = each_reads and run.modality.lengths_vary
-    answers = run.batch.predictions
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,
@@ -489,12 +505,13 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=answers[row] if answers else Target(predictions[row], names[row], position=target.position),
+                prediction=answers[row] if answers else replace(predictions[row], position=target.position),
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
                 detail=None if attribution.detail is None else attribution.detail[row],
                 cost=costs[row],
+                picture=run.modality.picture(run.batch, row) if run.modality.pixels and run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,
                 warnings=(*warnings, *notes, *_doubts(run, row, scores, share_B)),

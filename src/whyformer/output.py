@@ -50,6 +50,8 @@ class Output:
         # Classes that do not exclude each other, as the config says: each has a probability of its own.
         problem = getattr(config, "problem_type", None)
         self.independent = problem == "multi_label_classification"
+        # What it says is one of some classes. A detector says of each box how likely it is, and has one more: nothing.
+        self.chooses = problem != "regression" and not (modality.objects or modality.opaque)
         if problem == "regression" and scalar == "probability":
             raise NotOffered("scalar='probability': the model estimates a number, which has none. Leave scalar out.")
         self.positions: list[int] | None = list(batch.positions) or None

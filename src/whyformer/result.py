@@ -61,26 +61,8 @@ HOMES = (  # imported when a file holds what is not known yet
 Kind = TypeVar("Kind", bound="Result")
 
 
-class Result(ABC):
-    """What a verb returns: it can be shown, drawn, saved, listed, and read back without the model.
-
-    Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` knows their pictures. What a
-    picture can be told (``image`` and ``by`` of an Explanation, ``beside`` of a PruningCurve) every door takes.
-    """
-
-    what: ClassVar[str]
-    last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
-    later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
-    # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
-    axes: ClassVar[Mapping[str, str]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "what" in cls.__dict__:
-            other = RESULTS.setdefault(cls.what, cls)
-            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise TypeError(f"{cls.__name__}.what: {cls.what!r} is taken by {other.__name__}.")
-            RESULTS[cls.what] = cls
+class Pictured:
+    """What can be shown, drawn and put on a page: ``views.view_of`` knows how."""
 
     def view(self, *how: Any, **options: Any) -> Any:
         """The picture without a medium (a View or Page), to be put on a page with others."""
@@ -102,6 +84,34 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         return str(self.view()._repr_html_())
+
+    def save(self, path: str | Path, *how: Any, **options: Any) -> Path:
+        """Write a picture: .html, .png, .svg or .pdf."""
+        path = writable_file(path, PICTURES)
+        self.view(*how, **options).save(path)
+        return path
+
+
+class Result(Pictured, ABC):
+    """What a verb returns: it can be shown, drawn, saved, listed, and read back without the model.
+
+    Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` knows their pictures. What a
+    picture can be told (``image`` and ``by`` of an Explanation, ``beside`` of a PruningCurve) every door takes.
+    """
+
+    what: ClassVar[str]
+    last: ClassVar[tuple[str, ...]] = ()  # fields that stand at the end of a file: long ones, behind what people read
+    later: ClassVar[tuple[str, ...]] = ()  # fields that came after the format: files have them where they are not None
+    # Letters of the axes of fields (of tuples and the like, one): a letter has one size, held to when a file is read.
+    axes: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "what" in cls.__dict__:
+            other = RESULTS.setdefault(cls.what, cls)
+            if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise TypeError(f"{cls.__name__}.what: {cls.what!r} is taken by {other.__name__}.")
+            RESULTS[cls.what] = cls
 
     @checked
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:

@@ -13,7 +13,7 @@ from torch import Tensor
 from whyformer.errors import BadInput
 from whyformer.files.image_file import resized
 from whyformer.parameters import OneOf, Size, checked
-from whyformer.result import EXPLANATION, Float32, Result, dataframe, to_shap
+from whyformer.result import EXPLANATION, Float32, Pictured, Result, dataframe, to_shap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,10 +68,22 @@ class Units:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A class (or token) that the model could have said, and how likely it finds it."""
+
+    index: int
+    label: str
+    probability: float
+
+    def __str__(self) -> str:
+        return self.label or str(self.index)
+
+
+@dataclass(frozen=True)
 class Target:
     """What is explained: a class (or token), optionally against another, at one output position."""
 
-    later: ClassVar[tuple[str, ...]] = ("end",)
+    later: ClassVar[tuple[str, ...]] = ("end", "probability", "next")
 
     index: int
     label: str = ""
@@ -81,6 +93,9 @@ class Target:
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
     # The last token of an answer whose first is ``position`` (question answering).
     end: int | None = None
+    # Of a prediction among classes: how likely the model finds it, and the next ones, likeliest first.
+    probability: float | None = field(default=None, compare=False)
+    next: tuple[Choice, ...] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         name = self.label or str(self.index)
@@ -150,6 +165,7 @@ class Explanation(Result):
     what: ClassVar[str] = EXPLANATION
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
+    later: ClassVar[tuple[str, ...]] = ("picture",)
 
     scores: Float32
     units: Units
@@ -172,6 +188,7 @@ class Explanation(Result):
     readout: str = ""  # which output row the scores were read from
     signed: bool = False
     model: str = ""
+    picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
@@ -265,3 +282,11 @@ class Generation(list[Explanation], Result):
         ]
         names = ("step", "token", "position", "unit", "score")
         return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))
+
+
+class Explanations(list[Any], Pictured):
+    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page."""
+
+
+class ByMethod(dict[str, Any], Pictured):
+    """What one method would give, by the names of several; drawn side by side."""

@@ -71,9 +71,9 @@ def test_the_command_line_starts_without_torch() -> None:
 def test_demo(tmp_path: Path) -> None:
     out = tmp_path / "demo.html"
     shown = run("demo", "--out", out).stdout
-    verdicts = re.findall(r"^prediction +(\w+)$", shown, flags=re.MULTILINE)
+    verdicts = re.findall(r"^prediction +(\w+) \([\d.]+ %\), next \w+ \([\d.<> ]+ %\)$", shown, flags=re.MULTILINE)
     assert verdicts == ["positive", "negative", "negative", "positive", "negative", "cat", "dog"]
-    assert re.search(r"^prediction +zebra-like$", shown, flags=re.MULTILINE)
+    assert re.search(r"^prediction +zebra-like( \(|$)", shown, flags=re.MULTILINE)
     assert re.search(r"^not by chance +striped \| dotted, striped \| bubbly, bubbly \| striped$", shown, re.MULTILINE)
     for sentence in SENTENCES:
         assert f"\n{sentence} ──" in shown

@@ -26,6 +26,7 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/guide/concepts.md": {"concepts.png", "zebra.png"},
     "docs/guide/heads.md": {"heads.png", "heads.json", "curve.png"},
     "docs/guide/language_models.md": {"answer.html", "answer.png"},
+    "docs/guide/page.md": {"why.html", "several.html"},
     "docs/guide/patch_grid.md": {"pixels.png"},
     "docs/guide/pictures.md": {"why.html", "why.png", "methods.html", "page.html", "head.png", "heads.html"},
     "docs/guide/streams.md": {"similar.html", "steps.html"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -426,3 +427,36 @@ def test_where_answers_cannot_be_taken_apart_they_are_refused(language_model: nn
         wf.head_importance(language_model, [("a cat on", "the mat")], processor=tokenizer(), progress=False)
     with pytest.raises(errors.BadInput, match="an answer with every prompt"):
         wf.explain(language_model, [("a cat on", "the mat"), "a dog"], processor=tokenizer())
+
+
+# What a prediction says besides its class.
+
+
+def test_a_prediction_has_its_probability_and_the_next_classes(tmp_path: Path) -> None:
+    model = bert("SequenceClassification", num_labels=7)
+    probability_BC = model(**text()).logits.detach().softmax(1)
+    for row, explanation in enumerate(wf.explain(model, text())):
+        said = explanation.prediction
+        assert said.probability == pytest.approx(float(probability_BC[row].max()), abs=1e-6)
+        order = probability_BC[row].argsort(descending=True).tolist()
+        assert [said.index, *(choice.index for choice in said.next)] == order[:5]
+        for choice in said.next:
+            assert choice.probability == pytest.approx(float(probability_BC[row, choice.index]), abs=1e-6)
+            assert choice.label == model.config.id2label[choice.index]
+        for ending in ("json", "npz"):
+            back = wf.load(explanation.save(tmp_path / f"saved.{ending}")).prediction
+            assert (back.probability, back.next) == (said.probability, said.next)
+
+
+def test_classes_that_do_not_exclude_each_other_have_probabilities_of_their_own() -> None:
+    model = bert("SequenceClassification", problem_type="multi_label_classification")
+    said = wf.explain(model, text())[0].prediction
+    logits = model(**text()).logits[0].detach()
+    assert said.probability == pytest.approx(float(logits.max().sigmoid()), abs=1e-6)
+    assert said.next[0].probability == pytest.approx(float(logits.sort().values[-2].sigmoid()), abs=1e-6)
+
+
+def test_an_estimate_of_numbers_has_no_probability() -> None:
+    model = bert("SequenceClassification", problem_type="regression")
+    said = wf.explain(model, text())[0].prediction
+    assert said.probability is None and said.next is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ SPANS = ((0, 0), (0, 1), (2, 5), (6, 9), (10, 14), (15, 17), (17, 18), (19, 22),
 WORDS = (-1, 0, 1, 2, 3, 4, 5, 6, 7, 7, 8, -1)
 SCORES = (1.25, 0.01, 0.02, 0.3, 0.12, 0.005, 0.0, 0.08, 0.15, 0.2, 0.03, 0.04)
 GRID = (3, 4)
+
+
+def still(html: str) -> str:
+    """A page as browsers without scripts have it."""
+    return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
 
 def text(

@@ -76,10 +76,12 @@ def test_one_scale_for_maps_side_by_side() -> None:
     for panel, explanation in zip(view.panels, (first, second), strict=True):
         run = panel.marks[0]
         assert isinstance(run, TokenRun)
-        tints = [p.tint for p in run.pieces if p.tint is not None]
-        assert sum(tints) == pytest.approx(1.0)  # shares of what is not special
-        scores = [p.score for p in run.pieces if p.score is not None]
-        assert tints == pytest.approx([s * share(explanation) for s in scores])
+        told = [p.score for p in run.pieces if p.score is not None]
+        assert sum(told) == pytest.approx(1.0)  # shares of what is not special
+        assert told == pytest.approx(list(explanation.scores[1:-1] * share(explanation)))
+        ranked = panel.marks[1]
+        assert isinstance(ranked, Ranking)  # its numbers are what its bars are drawn by
+        assert [b.score for b in ranked.bars] == pytest.approx(sorted(explanation.scores * share(explanation))[::-1])
     own = side_by_side([first, second], shared=False)
     assert "own scale" in own.caption
     assert own.legend is None
@@ -96,7 +98,7 @@ def test_methods_without_a_sign_are_not_drawn_as_raising_the_value() -> None:
     assert view.legend.high == view.second_legend.high  # shares can still be compared
     assert "orange lowers it (occlusion)." in view.caption
     assert "the higher the score (grad_sam, raw_attention: no sign)." in view.caption
-    assert view.to_html().count("wf-legend") - view.to_html().count(".wf-legend") == 2
+    assert samples.still(view.to_html()).count('<div class="wf-legend') == 2
     own = side_by_side([bare, signed], shared=False)
     assert "(grad_sam: no sign)" in own.caption and own.legends == ()
     alone = side_by_side([bare, samples.text("raw_attention")])

@@ -140,3 +140,12 @@ def test_saved_explanations_keep_their_box(tmp_path: Path) -> None:
     for name in ("x.json", "x.npz"):
         again = wf.load(found()[0].save(tmp_path / name))
         assert frames_of(again) == frames_of(found()[0])
+
+
+def test_detections_come_with_their_picture_without_its_padding() -> None:
+    pictures = [processors.picture(), processors.picture(60, 40)]
+    for explanations, given in zip(wf.explain(model(), pictures, processor=processors.detr()), pictures, strict=True):
+        shown = view_of(explanations[0]).explained.image
+        assert shown is not None and shown.shape[1] / shown.shape[0] == pytest.approx(
+            given.width / given.height, rel=0.1
+        )

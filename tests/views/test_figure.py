@@ -65,3 +65,8 @@ def test_scripts_without_glyphs_are_saved_without_a_warning(tmp_path: Path) -> N
     units = samples.Units(("我", "喜欢"), (False,) * 2, ("text",) * 2)
     explanation = samples.text().replace(units=units, scores=np.array([0.2, 0.4], np.float32))
     assert explanation.save(tmp_path / "cjk.png").stat().st_size > 1000
+
+
+def test_notebooks_draw_the_figure() -> None:
+    """Not the words "Figure size": they know figures of pyplot only."""
+    assert samples.text().plot()._repr_png_().startswith(b"\x89PNG")

@@ -106,3 +106,24 @@ def test_a_folder_that_is_not_there(tmp_path: Path, ending: str) -> None:
 def test_a_view_needs_its_folder_too(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there is no folder"):
         view_of(samples.text()).save(tmp_path / "nowhere" / "x.html")
+
+
+def test_an_explanation_of_an_image_comes_with_it(tmp_path: Path) -> None:
+    wide = Image.fromarray(np.kron(np.eye(2, 6, dtype=np.uint8)[..., None] * 200, np.ones((32, 32, 3), np.uint8)))
+    crop, squeeze = folders.image_processor(), folders.image_processor()
+    crop.do_center_crop, crop.size, crop.crop_size = True, {"shortest_edge": 32}, {"height": 32, "width": 32}
+    for processor, shape in ((crop, (32, 32)), (squeeze, (64, 192))):
+        found = wf.explain(folders.vit(), wide, processor=processor)
+        assert found.picture is not None and found.picture.startswith("data:image/jpeg;base64,")
+        view = view_of(wf.load(found.save(tmp_path / "x.json")))
+        assert view.panels[0].title == "input"
+        assert view.panels[0].marks[0].image.shape[:2] == shape
+        assert view.explained.image.shape[:2] == shape
+    seen = crop(images=wide, return_tensors="pt")["pixel_values"]
+    assert wf.explain(folders.vit(), {"pixel_values": seen})[0].picture is None  # which colours they were is not known
+
+
+def test_a_picture_in_a_file_that_is_none_is_left_out() -> None:
+    for odd in ("data:image/jpeg;base64,AAAA", "https://example.org/x.jpg", "/etc/hosts", "data:image/svg+xml,<svg/>"):
+        view = view_of(samples.image(picture=odd))
+        assert view.explained.image is None and odd not in view.to_html()

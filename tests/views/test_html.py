@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from tests.views import samples
 from tests.views.test_terminal import SNAPSHOTS, VIEWS
 from whyformer.views import heads_over_image, page, relevance_map, side_by_side, view_of
 from whyformer.views.facts import doubts
+from whyformer.views.html.live import script
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import matrix_svg
 from whyformer.views.view import Fact, Matrix, Page, Scale, Terms, View
@@ -54,7 +56,7 @@ def without_style(html: str) -> str:
 
 @pytest.mark.parametrize("name", STORED)
 def test_as_stored(name: str) -> None:
-    compare(without_style(VIEWS[name]().to_html()), SNAPSHOTS / f"{name}.html")
+    compare(without_style(samples.still(VIEWS[name]().to_html())), SNAPSHOTS / f"{name}.html")
 
 
 def test_tags_are_closed_in_order() -> None:
@@ -64,16 +66,23 @@ def test_tags_are_closed_in_order() -> None:
 
 
 def test_inline_svg_is_well_formed() -> None:
-    drawings = re.findall(r"<svg.*?</svg>", everything().to_html(), flags=re.DOTALL)
+    drawings = re.findall(r"<svg.*?</svg>", samples.still(everything().to_html()), flags=re.DOTALL)
     assert len(drawings) > 10
     for drawing in drawings:
         ElementTree.fromstring(drawing)
 
 
-def test_nothing_is_fetched_and_nothing_runs() -> None:
-    html = everything().to_html().lower()
-    for forbidden in ("http://", "https://", "//cdn", "<script", "@import", "@font-face", "javascript:", " onload="):
+def test_nothing_is_fetched_and_nothing_runs_but_the_script_of_the_package() -> None:
+    whole = everything().to_html()
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", whole, flags=re.DOTALL)
+    running = [text for kind, text in scripts if "application/json" not in kind]
+    assert [text.strip() for text in running] == [script().strip()]
+    html = whole.lower()
+    for forbidden in ("http://", "https://", "//cdn", "@import", "@font-face", "javascript:", " onload="):
         assert forbidden not in html
+    for forbidden in ("fetch(", "xmlhttprequest", "innerhtml", "outerhtml", "insertadjacenthtml", "eval(", "import("):
+        assert forbidden not in script().lower()
+    html = samples.still(html)
     sources = re.findall(r'(?:src|href)="([^"]*)"', html)
     assert sources
     assert all(s.startswith("data:") for s in sources)
@@ -89,8 +98,10 @@ def test_texts_are_escaped() -> None:
         units=replace(units, text=nasty, spans=tuple(spans), labels=tuple(f"<{t}>" for t in units.labels)),
         warnings=("<b>bold</b>",),
     )
-    html = explanation.to_html()
-    assert "<script" not in html
+    whole = explanation.to_html()
+    assert whole.count("<script") == whole.count("</script>") == 2  # data, and the package's own
+    html = samples.still(whole)
+    assert "<script" not in html and "alert" in html
     assert "<b>bold" not in html
     assert "&lt;b&gt;bold" in html
     parser = Balanced()
@@ -120,7 +131,7 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     checks = {"additivity_error": 0.0, "completeness_error": 2e-6, "completeness_error_relative": 1e-6, "masks": 30.0}
     fine = samples.text(checks=checks)
     assert doubts(fine) == ()
-    assert "What to doubt" not in fine.to_html()
+    assert "What to doubt" not in samples.still(fine.to_html())
     checked = "additivity error 0, completeness error 2e-06 (&lt; 0.1 %), masks 30"
     assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
     assert doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06})) == (
@@ -154,11 +165,12 @@ def test_long_words_of_headings_break() -> None:
         assert re.search(rf"\.wf {heading}{{[^}}]*overflow-wrap:anywhere", STYLE)
 
 
-def test_notebooks_get_the_page_without_its_frame() -> None:
+def test_notebooks_get_the_page_in_a_frame_that_keeps_styles_apart() -> None:
     html = samples.text()._repr_html_()
-    assert html.startswith("<style>")
-    assert "<html" not in html
-    assert samples.TEXT.split()[0] in html
+    assert html.startswith("<iframe") and html.endswith("</iframe>")
+    assert "<style" not in html and "<table" not in html  # nothing that the notebook could restyle
+    inside = unescape(re.search(r'srcdoc="([^"]*)"', html)[1])
+    assert inside == samples.text().to_html()
 
 
 def test_grid_cells_and_words_carry_their_scores() -> None:
@@ -174,7 +186,16 @@ def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:
         record.logits,
     )
     path = heads_over_image(wide, samples.image(), samples.picture()).save(tmp_path / "heads.html")
-    assert path.read_text(encoding="utf-8").count("<svg") == 3
+    assert samples.still(path.read_text(encoding="utf-8")).count("<svg") == 3
     matrix = np.eye(len(samples.TOKENS), dtype=np.float32) + 0.1
     assert "unbeliev" not in relevance_map(samples.text(matrix=matrix)).to_html()
     assert "##believable" in relevance_map(samples.text(matrix=matrix)).to_html()
+
+
+def test_the_prediction_comes_first_with_its_probability_and_the_next_class() -> None:
+    from whyformer.types import Choice, Target
+
+    said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313), Choice(2, "none", 1e-5)))
+    explanation = samples.text(prediction=said)
+    for view in (view_of(explanation), side_by_side([explanation, samples.text("occlusion", prediction=said)])):
+        assert view.facts[0] == Fact("prediction", "positive (96.9 %), next negative (3.1 %)")

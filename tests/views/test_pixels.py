@@ -102,7 +102,7 @@ def test_striped_bars_are_explained_in_every_backend() -> None:
     both = side_by_side([explanation, samples.text("grad_sam")])
     assert both.to_html().count(told) == 1
     calm = view_of(samples.text(scores=np.full(12, 0.1)))
-    assert "beyond" not in calm.to_html().split("</style>")[1] and "beyond" not in text(calm._page())
+    assert "beyond" not in samples.still(calm.to_html()).split("</style>")[1] and "beyond" not in text(calm._page())
 
 
 def test_several_striped_bars_are_named_up_to_three() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import whyformer as wf
 from tests.tables.models import LAYOUTS, NUMBERS, rows, table
+from tests.views import samples
 from whyformer import views
 from whyformer.errors import BadInput
 from whyformer.views import view_of
@@ -29,7 +30,7 @@ def test_bars_have_names_and_values() -> None:
 
 def test_columns_that_attention_does_not_see_are_named() -> None:
     found = wf.explain(LAYOUTS["lucidrains_tab"].build(), ROW, processor=table())
-    for shown in (text(views.view_of(found)._page()), found.to_html()):
+    for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
         assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown
         assert "age = " not in shown
 
@@ -37,7 +38,7 @@ def test_columns_that_attention_does_not_see_are_named() -> None:
 def test_methods_side_by_side() -> None:
     methods = ["raw_attention", "generic_attention"]
     found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=methods)
-    shown = views.side_by_side(found).to_html()
+    shown = samples.still(views.side_by_side(found).to_html())
     assert shown.count(f"work = {ROW['work']}") == 2  # bars in the order of the columns, no ranked list besides
     three = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=[*methods, "occlusion"])
     assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()
@@ -84,3 +85,12 @@ def test_maps_between_columns(tmp_path: Path) -> None:
     kinds = [m for p in view_of(overall).panels for m in p.marks if isinstance(m, Matrix)]
     assert [m.values.shape for m in kinds] == [(6, 6), (24, 5)]
     assert kinds[1].column_labels == tuple(name for name, _ in overall.ranked())
+
+
+def test_a_column_that_holds_the_typical_value_is_said_to_be_untried() -> None:
+    scores = np.array([0.4, 0.0, 0.1], np.float32)
+    found = samples.table(scores=scores, options={"replace": "mean"})
+    told = "Exactly 0 (income): the row holds what stands for an absent value there (mean)"
+    assert told in views.view_of(found).caption
+    assert "Exactly 0" not in views.view_of(samples.table(scores=scores)).caption  # nothing was replaced
+    assert "Exactly 0" not in views.view_of(samples.table(options={"replace": "mean"})).caption

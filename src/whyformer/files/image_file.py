@@ -1,7 +1,9 @@
-"""Pictures: opened as RGB, upright, with errors that say what is wrong; and resized."""
+"""Pictures: opened as RGB, upright, with errors that say what is wrong; resized; and as text, for pages and files."""
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from whyformer.files.paths import is_file, is_folder, path_of
 
 Array = np.ndarray[Any, Any]
 INTERPOLATIONS = ("bilinear", "nearest")
+JPEG = "data:image/jpeg;base64,"
+LONGEST = 448  # pixels of the longer side, as text
+LARGEST = 1024  # of what is read back: a file can hold anything
 
 
 def open_image(raw: Any) -> Any:
@@ -111,3 +116,24 @@ def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> 
     part = np.clip(centres - low, 0, 1).reshape(shape).astype(np.float32)
     result: Array = np.take(values, low, axis) * (1 - part) + np.take(values, high, axis) * part
     return result
+
+
+def jpeg_uri(pixels: Array) -> str:
+    """uint8 (height, width, 3) as a small JPEG in a data URI."""
+    from PIL import Image
+
+    image, written = Image.fromarray(pixels), BytesIO()
+    image.thumbnail((LONGEST, LONGEST))
+    image.save(written, "JPEG", quality=85)
+    return JPEG + b64encode(written.getvalue()).decode()
+
+
+def pixels_of_uri(uri: str) -> Array | None:
+    """What ``jpeg_uri`` wrote, uint8 (height, width, 3); None for anything else."""
+    try:
+        from PIL import Image
+
+        with Image.open(BytesIO(b64decode(uri.removeprefix(JPEG), validate=True)), formats=("JPEG",)) as image:
+            return None if max(image.size) > LARGEST else np.asarray(image.convert("RGB"))
+    except Exception:  # a picture that cannot be read is left out: the scores are there without it
+        return None

@@ -122,6 +122,10 @@ class Modality(ABC):
             )
         self.segments = segments
 
+    def picture(self, batch: Batch, row: int) -> str | None:
+        """The input as a picture, where it is one (a data URI)."""
+        return None
+
     def divided(self, units: Units, facts: Mapping[str, Any]) -> tuple[list[list[int]], Units] | None:
         """Units that are scored as one, and what they are then; None where each stands for itself.
 

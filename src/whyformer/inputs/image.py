@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, MissingProcessor, ModelFailed, NotOffered, NotOverUnits, UnknownName
-from whyformer.files.image_file import open_image
+from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import resampled
@@ -131,6 +131,25 @@ class ImageInput(Modality):
             image_size=(height, width),
         )
         return [replace(units, picture_size=self._picture_size(batch, row)) for row in range(batch.size)]
+
+    def picture(self, batch: Batch, row: int) -> str | None:
+        """What the model saw, as its processor cropped it; a picture that was only squeezed, as it is."""
+        if self._picture_size(batch, row) is not None:
+            raw = batch.raw[row]
+            return jpeg_uri(np.asarray(raw[0] if isinstance(raw, tuple) else raw))
+        pixels = batch.tensors[self.main][row]
+        if pixels.ndim != 3 or len(pixels) not in (1, 3):
+            return None
+        mask = batch.tensors.get("pixel_mask")
+        if mask is not None and mask.ndim == 3:  # smaller images were padded at the right and bottom
+            pixels = pixels[:, : int(mask[row].any(1).sum()), : int(mask[row].any(0).sum())]
+        processor = getattr(self.processor, "image_processor", self.processor)
+        mean, std = (getattr(processor, name, None) for name in ("image_mean", "image_std"))
+        if mean is None or std is None or not getattr(processor, "do_normalize", True):
+            mean, std = [0.0] * len(pixels), [1.0] * len(pixels)
+        colours = pixels.float() * pixels.new_tensor(std).float()[:, None, None]
+        colours = (colours + pixels.new_tensor(mean).float()[:, None, None]).clamp(0, 1) * 255
+        return jpeg_uri(colours.round().byte().expand(3, -1, -1).permute(1, 2, 0).cpu().numpy())
 
     def _picture_size(self, batch: Batch, row: int) -> tuple[int, int] | None:
         """Height and width of the picture that was given, where the model saw all of it, squeezed into one size."""

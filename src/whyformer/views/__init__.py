@@ -12,6 +12,8 @@ from whyformer.views.attention import relevance_map as relevance_map
 from whyformer.views.explained import page as page
 from whyformer.views.explained import side_by_side as side_by_side
 from whyformer.views.generation import generation_view as generation_view
+from whyformer.views.several import list_page as list_page
+from whyformer.views.several import methods_page as methods_page
 from whyformer.views.table import table_map as table_map
 from whyformer.views.view import Page as Page
 from whyformer.views.view import View as View
@@ -25,6 +27,8 @@ __all__ = [
     "generation_view",
     "heads_grid",
     "heads_over_image",
+    "list_page",
+    "methods_page",
     "page",
     "relevance_map",
     "side_by_side",

@@ -84,7 +84,7 @@ def bar_colour(bar: Bar, scale: Scale) -> str:
     """Bars are told apart by length: all of one sign have the same strong colour, but for special and quiet ones."""
     if bar.special or bar.quiet:
         return GREY if bar.special else PALE
-    return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.colour) >= 0 else scale.low * 0.8))
+    return hexadecimal(colour(scale, scale.high * 0.8 if scale.length(bar.score) >= 0 else scale.low * 0.8))
 
 
 def ink_on(background: RGB) -> str:

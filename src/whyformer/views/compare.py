@@ -13,8 +13,9 @@ from whyformer.views.view import Fact, Line, Lines, Matrix, Page, Panel, Scale, 
 CURVES = 6  # methods drawn: the first of the ranking
 MEASURES = {"spearman": "Spearman", "kendall": "Kendall τ-b", "top_k": "overlap of the top quarter"}
 LEAD = (
-    "Means over inputs with 95 % limits (bootstrap over inputs). ↑ higher is better, ↓ lower is better; the darker a "
-    "cell, the closer to what a greedy search reaches, white is random or worse. ° cannot be told from random scores."
+    "Means over inputs with 95 % limits (bootstrap over inputs). ↑ higher is better, ↓ lower is better; the stronger a "
+    "cell's colour, the closer to what a greedy search reaches; none is random or worse. ° cannot be told from random "
+    "scores."
 )
 
 

@@ -42,7 +42,6 @@ def _bars(result: Any) -> Bars:
             row.name,
             row.mean,
             False,
-            None,
             _limit(row.low),
             _limit(row.high),
             row.scores,

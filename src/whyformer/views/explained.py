@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import numpy as np
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.files.image_file import pixels_of_uri
 from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
-from whyformer.views.image import enlarged, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
+from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.pair import boxes_on
 from whyformer.views.reading import (
     apart_words,
@@ -25,10 +26,11 @@ from whyformer.views.reading import (
     reading_of,
     shortened_question,
 )
-from whyformer.views.table import unseen_panel, with_values
+from whyformer.views.table import unmoved_words, unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
     Bars,
+    Explained,
     Heat,
     Mark,
     Page,
@@ -79,13 +81,13 @@ def explanation_view(
     ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
     language model takes part in the colours, too.
     """
-    notes = facts(explanation)
+    notes, whole = facts(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(_as_drawn(explanation))
     most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
-    pixels = _pixels(image, explanation.units)
+    pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
@@ -101,6 +103,7 @@ def explanation_view(
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
+        explained=Explained([whole.replace(signed=explanation.signed)], pixels, by),
     )
 
 
@@ -198,7 +201,7 @@ def side_by_side(
     """Several explanations of one input beside each other, on one colour scale.
 
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
-    is coloured by its shares (a unit's part of the sum over ordinary units); the ranked lists keep the scores. Methods
+    is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
     with and without a sign have one scale each, of the same reach.
     ``shared=False`` gives each its own scale. ``notes``: a sentence per method name. ``detail``: below each map that of
     single pixels, where a method has one, on its own scale.
@@ -211,7 +214,7 @@ def side_by_side(
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
-    pixels = _pixels(image, chosen[0].units)
+    pixels = _pixels(image, chosen[0])
     mixed = len({e.method for e in chosen}) > 1
     times = [share(e) if mixed and shared else 1.0 for e in chosen]
     scales = _shared_scales(chosen, times, mixed, by) if shared else {}
@@ -244,6 +247,7 @@ def side_by_side(
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
+        explained=Explained(chosen, pixels, by),
     )
 
 
@@ -291,11 +295,12 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
         text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
-    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen)
+    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen) + unmoved_words(chosen)
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
-        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale."
+        text += " Colours show each unit's share of its method's total (special tokens aside), on one scale"
+        text += "." if chosen[0].units.grid is not None else ", and so do numbers."
     if shares and signed and unsigned and chosen[0].units.grid is None:
         text += " Bars without a sign have twice the room."
     return text
@@ -346,10 +351,12 @@ def _is_boxes(units: Units, stream: str) -> bool:
     return stream == "image" and units.boxes is not None and units.grid is None
 
 
-def _pixels(image: Any, units: Units) -> Array | None:
+def _pixels(image: Any, explanation: Explanation) -> Array | None:
     """The picture that is drawn over; one that nothing could be drawn over is refused, not ignored."""
+    units = explanation.units
     if image is None:
-        return None
+        seen = None if explanation.picture is None else pixels_of_uri(explanation.picture)
+        return seen if seen is not None and fits(seen, units) else None
     if units.grid is None and "image" not in units.stream:
         raise BadInput(
             "image= is what the scores of a picture are drawn over, and this explanation has none: leave it out."

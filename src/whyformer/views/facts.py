@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.types import Cost, Explanation
+from whyformer.types import Cost, Explanation, Target
 from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.view import ANSWERED, FIRST_TOKEN, Fact, first_token, position_read
 
@@ -26,7 +26,9 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
     said = is_answer(explanation)
-    entries = [Fact("answer", explanation.target.label) if said else Fact("prediction", str(explanation.prediction))]
+    entries = [
+        Fact("answer", explanation.target.label) if said else Fact("prediction", predicted(explanation.prediction))
+    ]
     if not said and explanation.scalar == "log_probability" and not explanation.prediction.label:
         entries = []  # an answer that was given: what the model would say itself was not asked
     entries.append(Fact("explained", explained(explanation)))
@@ -34,6 +36,14 @@ def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     if explanation.model:
         entries.append(Fact("model", explanation.model))
     return tuple(entries)
+
+
+def predicted(prediction: Target) -> str:
+    """positive (96.9 %), next negative (3.1 %)"""
+    if prediction.probability is None:
+        return str(prediction)
+    first = f"{prediction} ({percent(prediction.probability)})"
+    return first + "".join(f", next {choice} ({percent(choice.probability)})" for choice in (prediction.next or ())[:1])
 
 
 def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:

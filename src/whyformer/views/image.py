@@ -88,8 +88,10 @@ def shrunk(values: Array, longest: int) -> Array:
     """Averaged down to at most ``longest`` rows and columns; never enlarged."""
     for axis in (0, 1):
         if values.shape[axis] > longest:
-            parts = np.array_split(values, longest, axis)
-            values = np.concatenate([p.mean(axis, keepdims=True) for p in parts], axis)
+            size = values.shape[axis]
+            starts = np.array([part[0] for part in np.array_split(np.arange(size), longest)])
+            counts = np.diff([*starts, size]).reshape([-1 if a == axis else 1 for a in range(values.ndim)])
+            values = np.add.reduceat(values, starts, axis) / counts
     return values
 
 
@@ -267,6 +269,14 @@ def enlarged(mark: Heat, explanation: Explanation) -> tuple[Heat, Frame, str]:
 def of_sound(units: Units) -> bool:
     """A grid of bands by steps in time."""
     return units.grid is not None and set(units.stream) == {"audio"}
+
+
+def fits(image: Array, units: Units) -> bool:
+    """A picture has the proportions that the patches cover."""
+    if units.grid is None or units.image_size is None or of_sound(units):
+        return False
+    shapes = [shape for shape in (units.image_size, units.picture_size) if shape is not None]
+    return any(_alike((image.shape[0], image.shape[1]), shape, units.grid) for shape in shapes)
 
 
 def require_fit(image: Array | None, units: Units) -> None:

@@ -131,7 +131,7 @@ def parts_of(units: Units, groups: Sequence[Group], scores: Array, aside: Array,
 def _piece(units: Units, group: Group, score: float, aside: bool, follows: bool, quiet: bool) -> tuple[Piece, ...]:
     special = all(units.special[i] or in_template(units, i) for i in group.members)
     text = group.text.replace("\n", "⏎") if quiet else group.text
-    piece = Piece(text or " ", score, score, special, aside)
+    piece = Piece(text or " ", score, special, aside)
     between = group.before.replace("\n", "⏎") if quiet else group.before
     return (Piece(between), piece) if follows and between else (piece,)
 

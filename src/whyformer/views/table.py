@@ -9,8 +9,8 @@ import numpy as np
 
 from whyformer.errors import BadInput
 from whyformer.parameters import checked
-from whyformer.types import Explanation
-from whyformer.views.facts import duration, number
+from whyformer.types import Explanation, Units
+from whyformer.views.facts import STAND_INS, duration, number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,25 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     if not columns:
         return []
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
+
+
+def unmoved_words(chosen: Sequence[Explanation]) -> str:
+    """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
+    for explanation in chosen:
+        stand_in = next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
+        labels = [
+            label.split(" = ")[0]
+            for label, score, stream in zip(
+                explanation.units.labels, explanation.scores, explanation.units.stream, strict=True
+            )
+            if score == 0 and stream == "table"
+        ]
+        if stand_in and 0 < len(labels) < len(explanation.units):
+            return (
+                f" Exactly 0 ({', '.join(labels)}): the row holds what stands for an absent value there ({stand_in}), "
+                "so these columns were not tried out."
+            )
+    return ""
 
 
 @checked
@@ -159,6 +178,13 @@ def row_attention_view(result: Any) -> View:
     )
 
 
+def global_bars(units: Units, sizes: Array) -> Bars:
+    """One bar per column, the strongest first."""
+    order = np.argsort(-sizes, kind="stable").tolist()
+    scale = scale_of([sizes[[i for i in order if not units.special[i]]]], meaning="mean size")
+    return Bars(tuple(Bar(units.labels[i], float(sizes[i]), units.special[i]) for i in order), scale)
+
+
 def _known(*limits: Array) -> list[Array]:
     return [x[~np.isnan(x)] for x in limits]
 
@@ -169,7 +195,7 @@ def _bars(
     def limit(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
-    drawn = [Bar(labels[i], float(mean[i]), special[i], None, limit(low[i]), limit(high[i])) for i in order]
+    drawn = [Bar(labels[i], float(mean[i]), special[i], limit(low[i]), limit(high[i])) for i in order]
     return Bars(tuple(drawn), scale)
 
 

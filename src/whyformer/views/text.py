@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.cells import cell_len
 
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Units
 from whyformer.views.view import (
     FIRST_TOKEN,
     Bar,
@@ -48,7 +48,7 @@ def token_run(
 ) -> TokenRun:
     """Highlights on the original string; on the joined tokens where the string is not known.
 
-    ``times`` turns scores into what is coloured, where several pictures share a scale.
+    ``times`` turns scores into what is drawn and told, where several pictures share a scale.
     """
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
@@ -64,11 +64,20 @@ def token_run(
         if start > at:
             pieces.append(Piece(text[at:start]))
         if end > start:
-            pieces.append(Piece(text[start:end], entry.score, entry.score * times, entry.special, entry.aside))
+            pieces.append(Piece(text[start:end], entry.score * times, entry.special, entry.aside))
         at = max(at, end)
     if at < len(text):
-        pieces.append(Piece(text[at:]))
+        pieces.append(Piece(unread(explanation.units, at) or text[at:]))
     return TokenRun(tuple(pieces), scale)
+
+
+def unread(units: Units, start: int) -> str:
+    """In words, what was cut off at the model's limit, from ``start`` on: drawn as it is, it would look like zeros."""
+    assert units.text is not None and units.spans is not None
+    rest = units.text[start:].strip()
+    if not rest or start < max(end for _, end in units.spans):  # nothing, or what another stream has read
+        return ""
+    return f" … [{len(rest)} more characters: beyond the model's limit, not read]"
 
 
 def _by_place(entries: list[_Entry]) -> list[_Entry]:
@@ -96,7 +105,7 @@ def _joined(entries: list[_Entry], times: float) -> list[Piece]:
         if i and not glued:
             pieces.append(Piece(" "))
         text = entry.label.removeprefix("##").lstrip("Ġ▁") or " "
-        pieces.append(Piece(text, entry.score, entry.score * times, entry.special, entry.aside))
+        pieces.append(Piece(text, entry.score * times, entry.special, entry.aside))
     return pieces
 
 
@@ -111,7 +120,7 @@ def bars(
     """One bar per token or word, in reading order."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
-    drawn = [Bar(_read(explanation, e.label), e.score, e.special, e.score * times, quiet=e.aside) for e in chosen]
+    drawn = [Bar(_read(explanation, e.label), e.score * times, e.special, quiet=e.aside) for e in chosen]
     return Bars(tuple(drawn), scale)
 
 
@@ -133,9 +142,8 @@ def ranking(
     shown = [
         Bar(
             _read(explanation, units.labels[i]),
-            float(scores[i]),
-            units.special[i],
             float(scores[i]) * times,
+            units.special[i],
             quiet=i == sink,
         )
         for i in chosen
@@ -203,7 +211,7 @@ class Char:
 
 def characters_of(run: TokenRun) -> list[Char]:
     return [
-        Char(char if char in "\n" or char.isprintable() else " ", i, piece.colour, piece.special, piece.aside)
+        Char(char if char in "\n" or char.isprintable() else " ", i, piece.score, piece.special, piece.aside)
         for i, piece in enumerate(run.pieces)
         for char in piece.text.replace("\r\n", "\n").replace("\t", "    ")
     ]

@@ -65,17 +65,12 @@ class Scale:
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of text; ``score`` is None between units. ``tint`` is what is coloured where it is not the score."""
+    """A stretch of text; ``score`` is None between units."""
 
     text: str
     score: float | None = None
-    tint: float | None = None
     special: bool = False
     aside: bool = False  # hatched: its score is not on the scale of the others
-
-    @property
-    def colour(self) -> float | None:
-        return self.score if self.tint is None else self.tint
 
 
 @dataclass(frozen=True)
@@ -91,16 +86,11 @@ class Bar:
     label: str
     score: float
     special: bool = False
-    tint: float | None = None
     low: float | None = None  # limits of the score, drawn as a thin line
     high: float | None = None
     dots: tuple[float, ...] = ()  # single values behind the score
     note: str = ""  # words at the end of the bar
     quiet: bool = False  # pale: nothing to rely on
-
-    @property
-    def colour(self) -> float:
-        return self.score if self.tint is None else self.tint
 
 
 @dataclass(frozen=True)
@@ -384,13 +374,29 @@ class _Drawn(ABC):
         return save_page(self._page(), path)
 
     def _repr_html_(self) -> str:
-        from whyformer.views.html.page import fragment
+        from whyformer.views.html.page import framed
 
-        return fragment(self._page())
+        return framed(self._page())
 
     @abstractmethod
     def _page(self) -> Page:
         """This as a page."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """What a view was drawn from, for pages that can be asked: one input under one method or several."""
+
+    explanations: list[Explanation]
+    image: Array | None = None
+    by: str = "token"
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The same of many rows of one table."""
+
+    explanations: list[Explanation]
 
 
 @dataclass(frozen=True)
@@ -406,6 +412,7 @@ class View(_Drawn):
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
+    explained: Explained | Rows | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def legends(self) -> tuple[Scale, ...]:
@@ -453,7 +460,7 @@ def captions(views: Sequence[View]) -> list[str]:
 def _cut_off(view: View) -> str:
     """Names the bars that are longer than their scale."""
     marks = [m for p in view.panels for m in p.marks if isinstance(m, (Bars, Ranking))]
-    names = list(dict.fromkeys(b.label for m in marks for b in m.bars if m.scale.exceeded(b.colour)))
+    names = list(dict.fromkeys(b.label for m in marks for b in m.bars if m.scale.exceeded(b.score)))
     if not names:
         return ""
     told = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")

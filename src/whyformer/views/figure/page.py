@@ -248,11 +248,11 @@ def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
 
 
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:
-    length = scale.length(bar.colour)
+    length = scale.length(bar.score)
     fill = bar_colour(bar, scale)
     full = width / 2 if scale.signed else width
     start = x + (width / 2 if scale.signed else 0) + min(0.0, length) * full
-    striped = scale.exceeded(bar.colour)
+    striped = scale.exceeded(bar.score)
     style: dict[str, Any] = {"hatch": "////", "edge": "white", "linewidth": 0} if striped else {}
     sheet.box(start, y, abs(length) * full, height, fill, **style)
     if bar.low is not None and bar.high is not None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
+from functools import partial
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,15 @@ INK, GREY, LINE = "#1b1f24", "#57606a", "#d8dde3"
 DPI = 150
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # both come with matplotlib
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans", "Arial Unicode MS")
+
+
+def png_of(figure: Any) -> bytes:
+    """What notebooks draw of a figure."""
+    written = BytesIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # shown as boxes
+        figure.savefig(written, format="png")
+    return written.getvalue()
 
 
 class Sheet:
@@ -30,6 +42,8 @@ class Sheet:
         self.width = width
         # NOTE: no pyplot, which would keep every figure alive until it is closed.
         self.figure = Figure(figsize=(width, 1), dpi=DPI, facecolor="white")
+        # Notebooks draw figures of pyplot; of others they would show the words "Figure size".
+        self.figure._repr_png_ = partial(png_of, self.figure)  # type: ignore[attr-defined]
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
         self._ruler = RendererAgg(1, 1, 72)  # measures text in points

@@ -33,7 +33,8 @@ def table_html(mark: Table) -> str:
             cells += f'<td style="{_cell(c)}{quiet}{_tint(mark.shade(r, c))}">{escape(text)}</td>'
         body.append(f"<tr>{cells}</tr>")
     return (
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:.84em;margin:.3em 0">'
+        '<div style="overflow-x:auto"><table class="wf-shaded" '
+        'style="border-collapse:collapse;font-size:.84em;margin:.3em 0">'
         f"<tr>{head}</tr>{''.join(body)}</table></div>"
     )
 

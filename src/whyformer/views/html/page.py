@@ -1,4 +1,4 @@
-"""Views as HTML: one file, no network, no font to fetch; no script but that of answers (html/dialogue.py)."""
+"""Views as HTML: one file, no network, no font to fetch. Whole without scripts; with them it can be asked (live.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colou
 from whyformer.views.facts import decimals, fixed, number
 from whyformer.views.html.charts import lines_svg, scatter_svg, table_html
 from whyformer.views.html.dialogue import dialogue_html, reading_html
+from whyformer.views.html.live import live_html, script
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import heads_svg, heat_svg, matrix_svg, picture_svg
 from whyformer.views.view import (
@@ -46,13 +47,21 @@ def document(page: Page) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An empty icon keeps browsers from asking for one.
         '<link rel="icon" href="data:,">\n'
-        f'<title>{escape(title)}</title>\n</head>\n<body style="margin:0;background:#fff">\n'
-        f"{fragment(page)}\n</body>\n</html>\n"
+        f'<title>{escape(title)}</title>\n</head>\n<body class="wf-body">\n'
+        f'{fragment(page)}\n<script type="module">\n{script()}</script>\n</body>\n</html>\n'
+    )
+
+
+def framed(page: Page) -> str:
+    """The page in a frame, for notebooks: their styles stay outside, and its own inside. The script fits its height."""
+    style = "width:100%;border:0;height:640px;resize:vertical"
+    return (
+        f'<iframe class="wf-frame-host" title="whyformer" style="{style}" srcdoc="{escape(document(page))}"></iframe>'
     )
 
 
 def fragment(page: Page) -> str:
-    """The same without the frame of a document, for notebooks."""
+    """The body of a page, with its style."""
     parts = [f"<style>{STYLE}</style>", '<div class="wf">']
     if page.title:
         parts.append(f"<h1>{escape(page.title)}</h1>")
@@ -88,16 +97,28 @@ def _view(view: View, caption: str) -> str:
     parts += [] if view.words_first else [_facts(view.facts)]
     small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
     for row in rows_of(view.panels, view.columns):
-        kind = "wf-row wf-small" if small else "wf-row"
+        kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
         style = f' style="--columns:{1 if row[0].wide else view.columns}"'
         parts.append(f'<div class="{kind}"{style}>{"".join(_panel(p) for p in row)}</div>')
     over_images = any(isinstance(m, Heat) for p in view.panels for m in p.marks)
-    parts += [_legend(scale, over_images) for scale in view.legends]
+    parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
+    parts.append(live_html(view))
     if caption:
         parts.append(f'<p class="wf-caption">{escape(caption)}</p>')
     parts += [_facts(view.facts)] if view.words_first else []
     parts.append(_doubts(view.doubts))
     return "\n".join(p for p in [*parts, "</section>"] if p)
+
+
+def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
+    """The script draws all that stands in these panels itself."""
+    if view.explained is None:
+        return False
+    marks = [mark for panel in row for mark in panel.marks]
+    kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
+    if view.explained.explanations[0].units.grid is not None:  # boxes on a picture are drawn here only
+        kinds = (*kinds, Picture)
+    return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
 
 
 def _facts(facts: Sequence[Fact]) -> str:
@@ -157,10 +178,10 @@ def _run(run: TokenRun) -> str:
     digits = decimals([p.score for p in run.pieces if p.score is not None])
     parts = []
     for piece in run.pieces:
-        if piece.score is None or piece.colour is None:
+        if piece.score is None:
             parts.append(escape(piece.text))
             continue
-        background = colour(run.scale, piece.colour)
+        background = colour(run.scale, piece.score)
         style = "" if piece.aside else f' style="background:{hexadecimal(background)};color:{ink_on(background)}"'
         tip = escape(f"{piece.text!r}: {fixed(piece.score, digits)}")
         kind = "wf-token" + " wf-special" * piece.special + " wf-aside" * piece.aside
@@ -186,8 +207,8 @@ def _bars(mark: Bars) -> str:
 
 
 def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
-    length = scale.length(bar.colour)
-    beyond = scale.exceeded(bar.colour)
+    length = scale.length(bar.score)
+    beyond = scale.exceeded(bar.score)
     fill = bar_colour(bar, scale)
     size = abs(length) * (50 if scale.signed else 100)
     start = (50 - size if length < 0 else 50) if scale.signed else 0
@@ -230,12 +251,13 @@ def _heads(mark: HeadColours) -> str:
     return f"{heads_svg(mark)}<p>{keys}</p>"
 
 
-def _legend(scale: Scale, over_images: bool) -> str:
+def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
     anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
     zero = "<span>0</span>" if scale.signed else ""
     ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
+    kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
     return (
-        f'<div class="wf-legend"><span class="wf-ramp" style="{ramp}"></span>'
+        f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
         f'<span class="wf-ends"><span>{number(scale.low)}</span>{zero}<span>{number(scale.high)}</span></span>'
         f"<span>{escape(scale.meaning)}</span></div>"
     )

@@ -92,7 +92,8 @@ def matrix_svg(mark: Matrix) -> str:
         frame = (
             f'<rect width="{columns}" height="{rows}" fill="none" stroke="#d8dde3" stroke-width="{columns / 100:.2f}"/>'
         )
-        return _framed((rows, columns), _image(pixels, (rows, columns), blocky=True) + frame, "attention map")
+        drawn = _image(pixels, (rows, columns), blocky=True) + frame
+        return _framed((rows, columns), drawn, "attention map").replace("<svg", '<svg class="wf-map-small"', 1)
     labelled = max(rows, columns) <= MOST_LABELS
     row_labels = [_short(x) for x in mark.row_labels] if labelled else []
     column_labels = [_short(x) for x in mark.column_labels] if labelled else []

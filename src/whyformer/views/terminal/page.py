@@ -317,7 +317,7 @@ class _Draw:
         return lines
 
     def _bar(self, bar: Bar, scale: Scale, room: int) -> Text:
-        length = scale.length(bar.colour)
+        length = scale.length(bar.score)
         if scale.signed:
             half = (room - 1) // 2
             cells = round(abs(length) * half)
@@ -326,10 +326,10 @@ class _Draw:
             drawn = f"{left}│{right}"
         else:
             drawn = _eighths(length * room)
-        if scale.exceeded(bar.colour):  # longer than the scale of the ordinary units
+        if scale.exceeded(bar.score):  # longer than the scale of the ordinary units
             drawn = f"«{drawn[1:]}" if length < 0 else f"{drawn[: room - 1]}»"
         plain = not self.coloured or bar.special or bar.quiet
-        return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.colour))))
+        return Text(drawn, style="" if plain else hexadecimal(colour(scale, _strong(scale, bar.score))))
 
 
 def _shaded(mark: Mark) -> bool:

@@ -1,0 +1,65 @@
+// One bar per unit: sorted, filtered, as many at a time as can be read.
+import { barColour } from "./color.js";
+import { columnOf, percent, scoreOf } from "./data.js";
+import { element } from "./dom.js";
+import { link } from "./linked.js";
+
+export const ORDERS = [["ranked", "highest"], ["size", "strongest"], ["reading", "in order"], ["name", "A–Z"]];
+
+/**
+ * @param {import("./data.js").Data} data @param {import("./data.js").ScoreMap} map
+ * @param {{state: any, entries: import("./data.js").Entry[], shares: boolean, scale: any, marks: (() => void)[]}} context
+ */
+export function barsOf(data, map, context) {
+  const { state, scale } = context;
+  const { order, filter, specials, shown } = state.choices;
+  const wanted = filter.trim().toLowerCase();
+  const rows = context.entries
+    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares) }))
+    .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
+  const compare = {
+    ranked: (a, b) => b.score - a.score,
+    size: (a, b) => Math.abs(b.score) - Math.abs(a.score),
+    reading: (a, b) => a.place - b.place,
+    name: (a, b) => a.entry.label.localeCompare(b.entry.label),
+  };
+  rows.sort(compare[order]);
+  const drawn = rows.slice(0, shown);
+  const number = columnOf([scale.reach]);
+  const items = drawn.map(({ entry, score }) => {
+    const aside = entry.members.some((i) => map.aside.includes(i));
+    const told = context.shares ? percent(score) : number(score);
+    return element("div", {
+      class: `wf-line${entry.special ? " wf-special" : ""}`,
+      dataset: { units: entry.members.join() },
+      "aria-label": `${entry.label}, ${told}`,
+    },
+    element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
+    element("span", { class: "wf-number" }, told),
+    track(score, scale, entry.special || aside));
+  });
+  const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
+  context.marks.push(link(state, list, items, `bars, ${map.name}`));
+  const parts = element("div", {}, list);
+  if (rows.length > drawn.length) {
+    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: shown * 4 }) },
+      `… ${rows.length - drawn.length} more`));
+  }
+  if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
+  return parts;
+}
+
+/** @param {number} score @param {import("./color.js").Scale} scale @param {boolean} quiet */
+export function track(score, scale, quiet) {
+  const length = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) : 0;
+  const size = length * (scale.signed ? 50 : 100);
+  const left = scale.signed ? (score < 0 ? 50 - size : 50) : 0;
+  const beyond = scale.reach > 0 && Math.abs(score) > scale.reach * 1.0001;
+  return element("span", { class: "wf-track" },
+    element("i", {
+      class: beyond ? "wf-bar wf-beyond" : "wf-bar",
+      title: beyond ? "longer than the scale of the other units" : null,
+      style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
+    }),
+    scale.signed ? element("i", { class: "wf-axis" }) : null);
+}

@@ -1,0 +1,106 @@
+// What Python wrote beside the page (views/html/live.py), and how scores are read from it.
+
+/**
+ * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
+ * @typedef {{name: string, method: string, scores: number[], signed: boolean, value: number, base: number | null,
+ *   explained: string, share: number, aside: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
+ *   small: string, doubts: string[]}} ScoreMap
+ * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
+ *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
+ *   values: string[] | null, cut: number | null, seconds: number | null}} Units
+ * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
+ *   next: [string, number][]}, picture: string | null, size: [number, number] | null,
+ *   frames: {box: number[], label: string}[], by: string, wave: number[] | null}} Data
+ * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
+ */
+
+/** @type {WeakMap<Units, string[]>} */
+const CHARACTERS = new WeakMap();
+
+/** A stretch of the text. Python counts characters, and JavaScript halves of some (emoji). @param {Units} units @param {number} start @param {number} [end] */
+export function textBetween(units, start, end) {
+  if (!CHARACTERS.has(units)) CHARACTERS.set(units, Array.from(units.text ?? ""));
+  return /** @type {string[]} */ (CHARACTERS.get(units)).slice(start, end).join("");
+}
+
+/** Tokens, or words with their pieces together; `members` are units. @param {Units} units @param {string} by @returns {Entry[]} */
+export function entriesOf(units, by) {
+  const single = (i) => ({
+    label: units.values && units.values[i] ? `${units.labels[i]} = ${units.values[i]}` : units.labels[i],
+    members: [i],
+    special: Boolean(units.special[i]),
+    span: units.spans ? units.spans[i] : null,
+  });
+  if (by !== "word" || !units.word) return units.labels.map((_, i) => single(i));
+  /** @type {Entry[]} */
+  const entries = [];
+  let before = -1;
+  units.word.forEach((word, i) => {
+    if (word >= 0 && word === before) {
+      const last = entries[entries.length - 1];
+      last.members.push(i);
+      if (last.span && units.spans) last.span = [last.span[0], units.spans[i][1]];
+    } else entries.push(single(i));
+    before = word;
+  });
+  for (const entry of entries) {
+    const text = entry.span && units.text !== null ? textBetween(units, ...entry.span).trim() : "";
+    if (text) entry.label = text;
+    else if (entry.members.length > 1) {
+      entry.label = entry.members.map((i) => units.labels[i].replace(/^##/, "").replace(/^[Ġ▁]+/, "")).join("");
+    }
+  }
+  return entries;
+}
+
+/** @param {ScoreMap} map @param {Entry} entry @param {boolean} shares */
+export function scoreOf(map, entry, shares) {
+  const sum = entry.members.reduce((total, i) => total + map.scores[i], 0);
+  return shares ? sum * map.share : sum;
+}
+
+/**
+ * The scale of some entries: special tokens and what lies aside take no part, unless there is nothing else.
+ * @param {ScoreMap} map @param {Entry[]} entries @param {boolean} shares @param {boolean} fromZero
+ * @returns {import("./color.js").Scale}
+ */
+export function scaleOf(map, entries, shares, fromZero = true) {
+  const ordinary = entries.filter((e) => !e.special && !e.members.some((i) => map.aside.includes(i)));
+  const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
+  const signed = map.signed || scores.some((s) => s < 0);
+  const low = signed || fromZero ? 0 : Math.min(...scores);
+  return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
+}
+
+/** The numbers of a grid, row by row: two bytes each, between `low` and `high`. @param {Grid} grid */
+export function numbersOf(grid) {
+  const bytes = Uint8Array.from(atob(grid.data), (c) => c.charCodeAt(0));
+  const steps = new DataView(bytes.buffer);
+  const value = (_, i) => grid.low + (steps.getUint16(2 * i, true) / 65535) * (grid.high - grid.low);
+  return Float32Array.from({ length: bytes.length / 2 }, value);
+}
+
+/** Three digits that tell scores apart. @param {number} value */
+export function number(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
+  return value.toPrecision(3);
+}
+
+/** Numbers of one column, with as many decimals each as give the largest three digits. @param {number[]} values */
+export function columnOf(values) {
+  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const power = largest ? Math.floor(Math.log10(largest)) : 0;
+  if (power > 5 || power < -5) return number;
+  const digits = Math.max(0, 2 - power);
+  return (value) => {
+    const text = value.toFixed(digits);
+    return Number(text) === 0 ? text.replace("-", "") : text;
+  };
+}
+
+/** @param {number} share */
+export function percent(share) {
+  return share !== 0 && Math.abs(share) < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+}

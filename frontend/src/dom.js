@@ -1,0 +1,51 @@
+// Elements. Everything that comes from a model (tokens, labels, names of files and columns) goes through here, as text.
+
+/**
+ * An element with properties and children; strings become text, never markup.
+ * @param {string} tag
+ * @param {Record<string, any>} [properties] `class`, `style`, `dataset`, `on…` and attributes
+ * @param {...(Node | string | null | undefined)} children
+ * @returns {HTMLElement}
+ */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "style") Object.assign(made.style, value);
+    else if (name === "dataset") Object.assign(made.dataset, value);
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/**
+ * A choice of one among several, as buttons that say which is pressed.
+ * @param {string} name
+ * @param {[string, string][]} options value and words
+ * @param {() => string} current
+ * @param {(value: string) => void} choose
+ */
+export function chooser(name, options, current, choose) {
+  const buttons = options.map(([value, words]) =>
+    element("button", { type: "button", onclick: () => { choose(value); say(); } }, words));
+  function say() {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === current())));
+  }
+  say();
+  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, ...buttons);
+}
+
+/**
+ * A box to tick.
+ * @param {string} words
+ * @param {boolean} ticked
+ * @param {(ticked: boolean) => void} change
+ */
+export function tick(words, ticked, change) {
+  const box = element("input", { type: "checkbox" });
+  box.checked = ticked;
+  box.addEventListener("change", () => change(box.checked));
+  return element("label", { class: "wf-tick" }, box, words);
+}

@@ -1,0 +1,178 @@
+// One input under one method or several: prediction, text or picture, bars, waterfall and map, all linked.
+import { gradient } from "./color.js";
+import { ORDERS, barsOf } from "./bars.js";
+import { entriesOf, number, percent, scaleOf, scoreOf } from "./data.js";
+import { chooser, element, tick } from "./dom.js";
+import { copyImage } from "./image.js";
+import { matrixOf } from "./matrix.js";
+import { patchesOf, pictureOf } from "./picture.js";
+import { stateOf } from "./state.js";
+import { isSound, stripOf } from "./strip.js";
+import { textOf, textStreams } from "./text.js";
+import { waterfallOf } from "./waterfall.js";
+
+/**
+ * @param {import("./data.js").Data} data
+ * @returns {{node: HTMLElement, repaint: () => void}}
+ */
+export function explanationOf(data) {
+  const { units, maps } = data;
+  const several = maps.length > 1;
+  const mixed = new Set(maps.map((map) => map.method)).size > 1;
+  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
+  /** @type {(() => void)[]} */
+  let marks = [];
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
+  const body = element("div", { class: "wf-maps" });
+  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body);
+
+  function draw() {
+    marks = [];
+    const { by, shared, hidden, layer } = state.choices;
+    const shares = several && mixed && shared;
+    const entries = entriesOf(units, by);
+    const patches = units.grid ? patchesOf(units).map((i) => ({ label: units.labels[i], members: [i], special: false, span: null })) : null;
+    const shown = maps.filter((map) => !hidden.has(map.name));
+    const scales = maps.map((map) => scaleOf(map, patches ?? entries, shares, !patches));
+    if (several && shared) {
+      const reach = Math.max(...scales.map((scale) => scale.reach));
+      scales.forEach((scale) => { scale.reach = reach; });
+    }
+    body.replaceChildren(...shown.map((map) => {
+      const scale = scales[maps.indexOf(map)];
+      const context = { state, entries, shares, scale, marks };
+      const [parts, folds] = [[], []];
+      if (several) parts.push(element("h3", {}, map.name));
+      if (patches) parts.push(pictureOf(data, map, context));
+      for (const stream of textStreams(units)) {
+        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        parts.push(textOf(data, map, context, stream));
+      }
+      if (isSound(units)) parts.push(stripOf(map, context));
+      parts.push(legendOf(scale, Boolean(patches), shares));
+      folds.push(fold(`bars`, barsOf(data, map, context), true));
+      if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
+      if (map.matrix || map.layers) {
+        const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
+        folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
+      }
+      parts.push(element("div", { class: "wf-parts" }, ...folds));
+      if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
+      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
+        element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
+      return element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+    }));
+    body.classList.toggle("wf-single", !several);
+    mark();
+  }
+
+  function mark() {
+    for (const each of marks) each();
+    said.textContent = sentence();
+    node.classList.toggle("wf-pinned", state.choices.pinned);
+  }
+
+  /** The chosen unit, with its score under every method. */
+  function sentence() {
+    const unit = state.choices.unit;
+    if (unit === null) {
+      return units.grid && !textStreams(units).length
+        ? "Point at a patch for its score; a click holds it, arrow keys move on."
+        : "Point at a unit for its score under every method; a click holds it, arrow keys move on, Escape lets go.";
+    }
+    const entries = entriesOf(units, state.choices.by);
+    const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
+    const told = maps.map((map) => {
+      const score = scoreOf(map, entry, false);
+      const rank = 1 + entries.filter((e) => scoreOf(map, e, false) > score).length;
+      const share = several && mixed ? `, ${percent(score * map.share)} of its total` : "";
+      return `${several ? `${map.name} ` : ""}${number(score)} (${rank}. of ${entries.length}${share})`;
+    });
+    return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
+  }
+
+  /** Panels that can be closed; they stay as the reader left them. */
+  const opened = new Map();
+  function fold(title, inner, open) {
+    const key = title.split(/[ :]/)[0];
+    const details = element("details", { class: "wf-part" }, element("summary", {}, title), inner);
+    details.open = opened.get(key) ?? open;
+    details.addEventListener("toggle", () => opened.set(key, details.open));
+    return details;
+  }
+
+  function toolsOf() {
+    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" });
+    if (units.word && units.word.some((word, i) => i && word >= 0 && word === units.word[i - 1])) {
+      tools.append(chooser("scores of", [["token", "tokens"], ["word", "words"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
+    }
+    tools.append(chooser("order of bars", ORDERS, () => state.choices.order, (order) => state.set({ order })));
+    const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
+    filter.addEventListener("input", () => state.set({ filter: filter.value }));
+    tools.append(filter);
+    if (units.special.some(Boolean)) tools.append(tick("special tokens", true, (specials) => state.set({ specials })));
+    if (several) {
+      tools.append(chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]],
+        () => (state.choices.shared ? "shared" : "own"), (value) => state.set({ shared: value === "shared" })));
+      for (const map of maps) {
+        tools.append(tick(map.name, true, (on) => {
+          const hidden = new Set(state.choices.hidden);
+          if (on) hidden.delete(map.name); else hidden.add(map.name);
+          state.set({ hidden });
+        }));
+      }
+    }
+    if (units.grid) {
+      if (data.picture) tools.append(slider("overlay", 0, 100, 60, (value) => state.set({ opacity: value / 100 })));
+      tools.append(slider("zoom", 1, 6, 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
+    }
+    const deepest = Math.max(...maps.map((map) => map.layers?.length ?? 0));
+    if (deepest) {
+      const words = element("output", {}, "all layers");
+      tools.append(slider("layer", -1, deepest - 1, -1, (value) => {
+        words.textContent = value < 0 ? "all layers" : `layer ${value}`;
+        state.set({ layer: value });
+      }), words);
+    }
+    const copy = element("button", { type: "button", onclick: async () => {
+      copy.textContent = await copyImage(node).catch(() => "not possible here");
+      setTimeout(() => { copy.textContent = "copy as image"; }, 1500);
+    } }, "copy as image");
+    tools.append(copy);
+    return tools;
+  }
+
+  state.listen((changed) => {
+    const quick = new Set(["unit", "pinned", "opacity", "zoom", "smooth"]);
+    if ([...changed].every((key) => quick.has(key))) mark(); else draw();
+  });
+  draw();
+  return { node, repaint: draw };
+}
+
+/** What the model said, and the next classes, as bars of their probability. @param {import("./data.js").Data} data */
+function classesOf(data) {
+  const { label, probability, next } = data.prediction;
+  if (probability === null) return null;
+  const line = (name, share, first) => element("li", { class: first ? "wf-class wf-first" : "wf-class" },
+    element("span", { class: "wf-label", dir: "auto" }, name), element("span", { class: "wf-number" }, percent(share)),
+    element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
+  return element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
+    line(label, probability, true), ...next.map(([name, share]) => line(name, share, false)));
+}
+
+/** @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */
+function legendOf(scale, overImage, shares) {
+  const told = (value) => (shares ? percent(value) : number(value));
+  const words = scale.signed ? "lowers … raises the explained value" : shares ? "share of the method's total" : "score";
+  return element("div", { class: "wf-legend" },
+    element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
+    element("span", {}, `${told(scale.signed ? -scale.reach : scale.low)} … ${told(scale.reach)}`), element("span", {}, words));
+}
+
+/** @param {string} name @param {number} low @param {number} high @param {number} value @param {(value: number) => void} change */
+function slider(name, low, high, value, change) {
+  const input = element("input", { type: "range", min: low, max: high, step: high - low > 20 ? 5 : name === "zoom" ? 0.5 : 1, value, "aria-label": name });
+  input.addEventListener("input", () => change(Number(input.value)));
+  return element("label", { class: "wf-slide" }, name, input);
+}

@@ -1,0 +1,47 @@
+// Finds the data that stand beside the still pictures of a page, and puts live ones in their place.
+import { beeswarmOf } from "./beeswarm.js";
+import { dialogueOf } from "./dialogue.js";
+import { enlarging } from "./enlarge.js";
+import { explanationOf } from "./explanation.js";
+import { sortable } from "./table.js";
+import { theme } from "./theme.js";
+
+const DRAW = { explanation: explanationOf, rows: beeswarmOf };
+
+/** In a notebook the page stands in a frame, which is made as high as the page. */
+function fitFrame() {
+  const frame = /** @type {HTMLElement | null} */ (window.frameElement);
+  if (!frame?.classList.contains("wf-frame-host")) return;
+  const fit = () => { frame.style.height = `${Math.ceil(document.body.getBoundingClientRect().height)}px`; };
+  new ResizeObserver(fit).observe(document.body);
+  fit();
+}
+
+function start() {
+  /** @type {(() => void)[]} */
+  const repaints = [];
+  const button = theme(() => repaints.forEach((repaint) => repaint()));
+  document.querySelector(".wf")?.prepend(button);
+  for (const script of document.querySelectorAll("script.wf-data[data-kind]")) {
+    const section = script.closest(".wf-view");
+    try {
+      const data = JSON.parse(script.textContent ?? "");
+      const { node, repaint } = DRAW[data.kind](data);
+      script.before(node);
+      repaints.push(repaint);
+      section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
+    } catch (error) {
+      console.error(error);  // the still picture stays
+    }
+  }
+  for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
+  document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
+  document.querySelectorAll(".wf-small .wf-panel").forEach((panel) => enlarging(panel));
+  document.querySelectorAll(".wf-switch").forEach((old) => {
+    if (!document.querySelector(".wf-still:not([hidden]) tr.wf-special")) old.hidden = true;
+  });
+  document.documentElement.classList.add("wf-started");
+  fitFrame();
+}
+
+start();

@@ -1,0 +1,137 @@
+// The relevance map, who gets what from whom: drawn on a canvas, whatever its size; a unit's row as a list beside it.
+import { colourOf, css, isDark } from "./color.js";
+import { columnOf, number, numbersOf } from "./data.js";
+import { element } from "./dom.js";
+import { track } from "./bars.js";
+
+const MOST_LABELS = 40;
+const LONGEST_LABEL = 14;
+const MOST_IN_ROW = 12;
+
+/** @param {string} label */
+function short(label) {
+  return label.length <= LONGEST_LABEL ? label : `${label.slice(0, LONGEST_LABEL - 1)}…`;
+}
+
+/**
+ * @param {import("./data.js").Data} data @param {import("./data.js").ScoreMap} map
+ * @param {{state: any, marks: (() => void)[]}} context
+ */
+export function matrixOf(data, map, context) {
+  const { state } = context;
+  const layer = state.choices.layer;
+  const grid = /** @type {import("./data.js").Grid} */ (layer >= 0 && map.layers ? map.layers[layer] : map.matrix ?? map.layers?.[0]);
+  const values = numbersOf(grid);
+  const units = data.units.labels.length;
+  const perColumn = units / grid.columns;  // more than one: neighbours stand together
+  const perRow = grid.rows > 1 ? units / grid.rows : units;
+  const labelled = grid.columns <= MOST_LABELS && perColumn === 1;
+  const scale = scaleOfGrid(data, grid, values, map.signed);
+  const cell = labelled ? 20 : Math.max(1, Math.floor(480 / Math.max(grid.columns, grid.rows)));
+  const rowNames = labelled && grid.rows === units ? data.units.labels.map(short) : [];
+  const left = rowNames.length ? 8 * Math.max(...rowNames.map((l) => l.length)) + 8 : 2;
+  const top = labelled ? 8 * Math.max(...data.units.labels.map((l) => short(l).length)) * 0.8 + 12 : 2;
+  const [wide, high] = [left + cell * grid.columns + (labelled ? 40 : 2), top + cell * grid.rows + 2];
+  const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
+    class: "wf-matrix", tabindex: "0", role: "img",
+    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}; the row of a chosen unit is listed beside it`,
+    style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
+  }));
+  const cells = document.createElement("canvas");
+  [cells.width, cells.height] = [grid.columns, grid.rows];
+  const small = /** @type {CanvasRenderingContext2D} */ (cells.getContext("2d"));
+  const pixels = small.createImageData(grid.columns, grid.rows);
+  values.forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+  small.putImageData(pixels, 0, 0);
+  const density = 2;
+  [canvas.width, canvas.height] = [wide * density, high * density];
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  const paint = (row) => {
+    pen.setTransform(density, 0, 0, density, 0, 0);
+    pen.clearRect(0, 0, wide, high);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(cells, left, top, cell * grid.columns, cell * grid.rows);
+    pen.strokeStyle = isDark() ? "#3d444d" : "#d8dde3";
+    pen.strokeRect(left, top, cell * grid.columns, cell * grid.rows);
+    pen.font = "12px system-ui, sans-serif";
+    rowNames.forEach((label, i) => {
+      pen.fillStyle = i === row ? css(isDark() ? [140, 203, 247] : [33, 102, 172]) : isDark() ? "#c9d1d9" : "#1b1f24";
+      pen.textAlign = "right";
+      pen.fillText(label, left - 5, top + (i + 0.7) * cell);
+    });
+    if (labelled) {
+      data.units.labels.forEach((label, i) => {
+        pen.save();
+        pen.translate(left + (i + 0.65) * cell, top - 5);
+        pen.rotate(-0.95);
+        pen.textAlign = "left";
+        pen.fillStyle = isDark() ? "#c9d1d9" : "#1b1f24";
+        pen.fillText(short(label), 0, 0);
+        pen.restore();
+      });
+    }
+    if (row !== null && grid.rows > 1) {
+      pen.strokeStyle = isDark() ? "#fff" : "#000";
+      pen.lineWidth = 1.5;
+      pen.strokeRect(left, top + row * cell, cell * grid.columns, Math.max(cell, 2));
+      pen.lineWidth = 1;
+    }
+  };
+  const said = element("div", { class: "wf-row-of" });
+  const names = (from, per) => {
+    const [first, last] = [Math.floor(from * per), Math.min(units, Math.ceil((from + 1) * per)) - 1];
+    return last > first ? `${data.units.labels[first]} … ${data.units.labels[last]}` : data.units.labels[first];
+  };
+  const list = (row) => {
+    const from = grid.rows === 1 ? "what is read" : names(row, perRow);
+    const all = Array.from({ length: grid.columns }, (_, column) => ({ column, value: values[row * grid.columns + column] }));
+    all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+    const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
+    const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
+    const told = columnOf([reach]);
+    said.replaceChildren(element("h4", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+      ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
+        element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
+        element("span", { class: "wf-number" }, told(value)),
+        track(value, { ...scale, low: 0, reach }, !others.some((other) => other.column === column))))));
+  };
+  const rowOf = (unit) => Math.min(grid.rows - 1, Math.floor(unit / perRow));
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * wide - left;
+    const y = ((event.clientY - box.top) / box.height) * high - top;
+    const [row, column] = [Math.floor(y / cell), Math.floor(x / cell)];
+    return row >= 0 && row < grid.rows && column >= 0 && column < grid.columns ? [row, column] : null;
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const at = under(event);
+    canvas.title = at ? `${grid.rows === 1 ? "read" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
+  });
+  canvas.addEventListener("click", (event) => {
+    const at = under(event);
+    if (at && grid.rows > 1) state.set({ unit: Math.floor(at[0] * perRow), pinned: true });
+  });
+  context.marks.push(() => {
+    const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);
+    paint(row);
+    list(row);
+  });
+  const note = perColumn > 1 ? element("p", { class: "wf-note" }, `Of ${units} units, ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
+  return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, note), said);
+}
+
+/** What special tokens and the diagonal get would leave all others white. */
+function scaleOfGrid(data, grid, values, signed) {
+  const square = grid.rows === grid.columns;
+  const exact = grid.columns === data.units.labels.length;
+  let reach = 0;
+  let least = Infinity;
+  values.forEach((value, i) => {
+    const [row, column] = [Math.floor(i / grid.columns), i % grid.columns];
+    if ((square && row === column) || (exact && data.units.special[column])) return;
+    reach = Math.max(reach, Math.abs(value));
+    least = Math.min(least, value);
+  });
+  return { reach: reach || 1, low: 0, signed: signed || least < 0 };
+}
+

@@ -1,0 +1,151 @@
+"""What the page's script draws from, beside the still picture: numbers and words as JSON, no markup."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whyformer.files.image_file import LONGEST, jpeg_uri
+from whyformer.types import Explanation, Units
+from whyformer.views.facts import explained
+from whyformer.views.image import frames_of, of_sound, png, shrunk
+from whyformer.views.view import Explained, Panel, Rows, View, aside_of, position_read, share
+
+Array = np.ndarray[Any, Any]
+DIGITS = 5  # significant, of scores
+MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
+MOST_LAYER_CELLS = 600_000  # of all layers together; more would make the page slow to open
+
+
+@cache
+def script() -> str:
+    """The module, made by frontend/build.py."""
+    return (Path(__file__).parent / "whyformer.js").read_text(encoding="utf-8")
+
+
+def live_html(view: View) -> str:
+    """The data of one view in an element that browsers do not draw; nothing where the view has no live form."""
+    if view.explained is None:
+        return ""
+    data = _of_rows(view.explained) if isinstance(view.explained, Rows) else _of_input(view.explained, view.panels)
+    return f'<script type="application/json" class="wf-data" data-kind="{data["kind"]}">{as_json(data)}</script>'
+
+
+def as_json(data: Any) -> str:
+    """JSON that can neither end its own element nor begin another."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
+    first = source.explanations[0]
+    said = first.prediction
+    # Side by side, each method has a panel with what is to be said about it; a single one has its words in the header.
+    several = len(source.explanations) > 1
+    words = list(panels) if several and len(panels) == len(source.explanations) else []
+    maps = [_map(e, words[i] if words else None) for i, e in enumerate(source.explanations)]
+    names = [m["method"] for m in maps]
+    for each, explanation in zip(maps, source.explanations, strict=True):
+        twice = names.count(each["method"]) > 1
+        each["name"] = f"{each['method']} · {explained(explanation)}" if twice else each["method"]
+    return {
+        "kind": "explanation",
+        "units": _units(first.units),
+        "maps": maps,
+        "prediction": {
+            "label": str(said),
+            "probability": said.probability,
+            "next": [[str(choice), choice.probability] for choice in said.next or ()],
+        },
+        "picture": None if source.image is None else picture_uri(source.image),
+        "size": _size(source.image, first.units),
+        "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
+        "by": source.by,
+    }
+
+
+def _units(units: Units) -> dict[str, Any]:
+    end = max((end for _, end in units.spans), default=0) if units.spans is not None else 0
+    cut = end if units.text is not None and end and units.text[end:].strip() else None
+    return {
+        "labels": list(units.labels),
+        "special": [int(s) for s in units.special],
+        "stream": list(units.stream),
+        "word": None if units.word is None else list(units.word),
+        "spans": None if units.spans is None else [list(span) for span in units.spans],
+        "text": units.text,
+        "grid": None if units.grid is None else list(units.grid),
+        "upwards": of_sound(units),
+        "values": None if units.values is None else list(units.values),
+        "cut": cut,
+    }
+
+
+def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
+    matrix = explanation.matrix if isinstance(explanation.matrix, np.ndarray) else None
+    layers = explanation.layers
+    if layers is not None and layers.size > MOST_LAYER_CELLS:
+        layers = None
+    notes = [] if panel is None else [part for part in (panel.note, " · ".join(panel.small_print())) if part]
+    return {
+        "method": explanation.method,
+        "scores": [rounded(s) for s in explanation.scores],
+        "signed": explanation.signed,
+        "value": rounded(explanation.value),
+        "base": None if explanation.base is None else rounded(explanation.base),
+        "explained": explained(explanation),
+        "share": rounded(share(explanation)),
+        "aside": sorted(aside_of(explanation)),
+        "matrix": None if matrix is None or matrix.ndim != 2 else _grid(matrix),
+        "layers": None if layers is None or layers.ndim != 3 else [_grid(layer) for layer in layers],
+        "read": position_read(explanation),
+        "small": ". ".join(notes),
+        "doubts": [] if panel is None else list(panel.doubts),
+    }
+
+
+def rounded(value: Any) -> float:
+    number = float(f"{float(value):.{DIGITS}g}")
+    return number if np.isfinite(number) else 0.0
+
+
+def _grid(values: Array) -> dict[str, Any]:
+    """Two bytes per cell: rows are listed by their numbers, beside a diagonal that may be a hundred times larger."""
+    cells = np.nan_to_num(shrunk(np.asarray(values, np.float32), MOST_CELLS))
+    low, high = rounded(cells.min(initial=0.0)), rounded(cells.max(initial=0.0))
+    steps = np.rint((cells.clip(low, high) - low) / ((high - low) or 1.0) * 65535).astype("<u2")
+    data = b64encode(steps.tobytes()).decode()
+    return {"rows": len(cells), "columns": cells.shape[1], "low": low, "high": high, "data": data}
+
+
+def _of_rows(rows: Rows) -> dict[str, Any]:
+    first = rows.explanations[0].units
+    plain = [i for i, special in enumerate(first.special) if not special]
+    return {
+        "kind": "rows",
+        "labels": [first.labels[i] for i in plain],
+        "values": [[(e.units.values or ("",) * len(first))[i] for i in plain] for e in rows.explanations],
+        "scores": [[rounded(e.scores[i]) for i in plain] for e in rows.explanations],
+        "names": [f"row {number}" for number in range(len(rows.explanations))],
+    }
+
+
+def _size(image: Array | None, units: Units) -> list[int] | None:
+    size = image.shape[:2] if image is not None else units.image_size or units.grid
+    return None if size is None else [int(size[0]), int(size[1])]
+
+
+def picture_uri(pixels: Array) -> str:
+    """A picture as a data URI: JPEG where Pillow is there to write one, which is a tenth of the size."""
+    try:
+        return jpeg_uri(pixels)
+    except ImportError:
+        small = shrunk(pixels.astype(float), LONGEST).round().clip(0, 255).astype(np.uint8)
+        return f"data:image/png;base64,{b64encode(png(small)).decode()}"

@@ -1,0 +1,331 @@
+"""The saved page in a real browser: what is pointed at, chosen, typed and switched. Skipped loudly without one."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.browser import ABSENT, Browser, browser_path
+from tests.views import samples
+from tests.views.results import ALL
+from whyformer.types import Choice, Explanation, Target, Units
+from whyformer.views import heads_grid, side_by_side
+from whyformer.views.html.live import script
+from whyformer.views.view import Panel, Table, View
+
+SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
+NASTY = "<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if browser_path() is None:
+        pytest.skip(ABSENT)
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+def opened(browser: Browser, shown: Any, folder: Path, **how: Any) -> Browser:
+    options = {name: how.pop(name) for name in ("image",) if name in how}
+    browser.open(shown.save(folder / "x.html", **options), **how)
+    return browser
+
+
+def explanation(**changes: Any) -> Explanation:
+    matrix = np.random.default_rng(0).random((12, 12)).astype(np.float32)
+    return samples.text(prediction=SAID, matrix=matrix, **changes)
+
+
+def labels(browser: Browser, inside: str = ".wf-lines") -> list[str]:
+    read = "[...document.querySelector('%s').querySelectorAll('.wf-label')].map(e => e.textContent)"
+    return list(browser.does(read % inside))
+
+
+def chosen(browser: Browser) -> list[str]:
+    return list(browser.does("[...document.querySelectorAll('.wf-here')].map(e => e.textContent)"))
+
+
+def test_the_bundle_is_what_the_sources_give_and_small() -> None:
+    subprocess.run([sys.executable, "frontend/build.py", "--check"], cwd=ROOT, check=True)
+    assert len(gzip.compress(script().encode())) <= 150_000
+    assert len(explanation().to_html()) <= 250_000
+
+
+def test_a_unit_is_linked_in_text_bars_and_map(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, explanation(), tmp_path)
+    assert browser.does("document.querySelector('.wf-still').hidden")  # the still picture gave way
+    assert browser.does("document.querySelector('.wf-class').textContent") == "positive96.9 %"
+    browser.point(".wf-token[data-units='3']")
+    assert chosen(browser)[0] == "not" and len(chosen(browser)) == 2
+    assert browser.does("document.querySelector('.wf-said-unit').textContent") == "not · 0.300 (2. of 12)"
+    assert browser.does("document.querySelector('.wf-row-of h4').textContent") == "row of not"
+    browser.point(".wf-line[data-units='4']", click=True)
+    browser.point("h2")  # held, although the mouse is elsewhere
+    assert chosen(browser)[0] == "like"
+    assert browser.errors == []
+
+
+def test_arrow_keys_walk_through_units_and_escape_lets_go(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, explanation(), tmp_path)
+    browser.does("document.querySelector('.wf-maps .wf-token').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert chosen(browser)[0] == "did"
+    assert browser.does("document.activeElement.getAttribute('aria-selected')") == "true"
+    assert browser.does("document.activeElement.getAttribute('aria-label')") == "did, 0.0200"
+    browser.press("End")
+    assert chosen(browser)[0] == "[SEP]"
+    browser.press("Escape")
+    assert chosen(browser) == []
+
+
+def click(browser: Browser, words: str) -> None:
+    browser.does(f"[...document.querySelectorAll('.wf-tools button')].find(b => b.textContent === '{words}').click()")
+
+
+def slide(browser: Browser, which: str, value: Any) -> None:
+    browser.does(
+        f"(i => {{ i.value = {value}; i.dispatchEvent(new Event('input')); }})(document.querySelector('input{which}'))"
+    )
+
+
+def test_bars_are_sorted_filtered_and_joined_to_words(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, explanation(), tmp_path)
+    assert labels(browser)[:3] == ["[CLS]", "not", "##believable"]
+    click(browser, "in order")
+    assert labels(browser) == list(samples.TOKENS)
+    click(browser, "words")
+    click(browser, "highest")
+    assert labels(browser)[:3] == ["[CLS]", "unbelievable", "not"]
+    browser.does("document.querySelector('.wf-tools input[type=checkbox]').click()")
+    assert labels(browser)[:2] == ["unbelievable", "not"] and "[SEP]" not in labels(browser)
+    assert "[CLS]" not in browser.does("document.querySelector('.wf-maps .wf-run').textContent")
+    slide(browser, "[type=search]", "'LIK'")
+    assert labels(browser) == ["like"]
+    assert browser.errors == []
+
+
+def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path: Path) -> None:
+    other = samples.text("occlusion", scores=np.array(samples.SCORES)[::-1] * 7, signed=True, base=1.0)
+    opened(browser, side_by_side([explanation(), other]), tmp_path)
+    read = (
+        "[...document.querySelectorAll('.wf-map')].map(m => [...m.querySelector('.wf-lines').children].map(l => "
+        "[parseFloat(l.querySelector('.wf-number').textContent), "
+        "l.querySelector('.wf-bar').getBoundingClientRect().width / "
+        "l.querySelector('.wf-track').getBoundingClientRect().width, l.querySelector('.wf-beyond') !== null]))"
+    )
+    for signed, lines in zip((False, True), browser.does(read), strict=True):
+        for told, length, beyond in lines:
+            if not beyond and abs(told) > 1:
+                assert length * (2 if signed else 1) == pytest.approx(abs(told) / 32.8, abs=0.03)
+    browser.point(".wf-token[data-units='3']")
+    said = browser.does("document.querySelector('.wf-said-unit').textContent")
+    assert "generic_attention 0.300 (2. of 12, 32.8 % of its total)" in said and "occlusion" in said
+    click(browser, "own scales")
+    assert browser.does("document.querySelectorAll('.wf-legend:not([hidden])')[1].textContent").startswith("-2.1")
+    assert browser.errors == []
+
+
+def test_a_waterfall_ends_at_the_value(browser: Browser, tmp_path: Path) -> None:
+    signed = samples.text("integrated_gradients", signed=True)
+    base = signed.value - float(signed.scores.sum())
+    opened(browser, signed.replace(base=base), tmp_path)
+    told = browser.does("[...document.querySelectorAll('.wf-waterfall .wf-number')].map(e => e.textContent)")
+    assert (float(told[0]), float(told[-1])) == (pytest.approx(base, abs=0.01), pytest.approx(3.43, abs=0.01))
+    assert sum(map(float, told[:-1])) == pytest.approx(3.431, abs=0.06)  # as rounded
+    assert "not accounted for" not in labels(browser, ".wf-waterfall")
+    opened(browser, signed.replace(base=base + 1), tmp_path)
+    assert "not accounted for" in labels(browser, ".wf-waterfall")
+
+
+def test_patches_are_pointed_at_and_the_overlay_fades(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, samples.image(), tmp_path, image=samples.picture())
+    assert browser.does("document.querySelector('.wf-stage img').src").startswith("data:image/jpeg")
+    browser.point(".wf-line[data-units='12']")
+    assert browser.does("document.querySelector('.wf-patch').style.left") == "75%"
+    browser.does("document.querySelector('.wf-stage').focus()")
+    browser.press("ArrowLeft")
+    assert "patch 2,2" in browser.does("document.querySelector('.wf-said-unit').textContent")
+    slide(browser, "[aria-label=overlay]", 20)
+    slide(browser, "[aria-label=zoom]", 3)
+    assert browser.does("document.querySelector('.wf-heat').style.opacity") == "0.2"
+    assert browser.does("document.querySelector('.wf-stage').style.width") == "300%"
+    assert browser.errors == []
+
+
+def test_layers_are_chosen(browser: Browser, tmp_path: Path) -> None:
+    layers = np.zeros((3, 12, 12), np.float32)
+    layers[2, 0, 4] = 1
+    opened(browser, explanation(layers=layers), tmp_path)
+    slide(browser, "[aria-label=layer]", 2)
+    assert labels(browser, ".wf-row-of")[0] == "like"
+
+
+def test_dark_as_the_system_has_it_and_by_the_switch(browser: Browser, tmp_path: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    opened(browser, explanation(), tmp_path, dark=True)
+    assert browser.does(ground) == "rgb(13, 17, 23)"
+    weak = "getComputedStyle(document.querySelector(\".wf-token[data-units='6']\")).backgroundColor"
+    assert browser.does(weak) == "rgb(22, 27, 34)"  # the weakest score is dark, too
+    browser.does("document.querySelector('.wf-theme').click()")
+    assert browser.does(ground) == "rgb(255, 255, 255)" and browser.does(weak) == "rgb(255, 255, 255)"
+
+
+def test_without_scripts_the_still_picture_is_there(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, explanation(), tmp_path, scripts=False, dark=True)
+    browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.does("document.querySelector('.wf-theme')") is None
+    assert browser.does("document.querySelector('.wf-still .wf-token').textContent") == "I"
+    assert browser.does("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_markup_in_tokens_and_labels_stays_text(browser: Browser, tmp_path: Path) -> None:
+    units = samples.text().units
+    marked = replace(units, labels=tuple(f"{NASTY}{i}" for i in range(len(units))), spans=None, text=None)
+    said = Target(1, NASTY, probability=0.9, next=(Choice(0, NASTY, 0.1),))
+    odd = explanation(warnings=(NASTY,), model=NASTY).replace(units=marked, prediction=said, target=said)
+    opened(browser, side_by_side([odd, odd.replace(method=f"m{NASTY}")], title=NASTY), tmp_path)
+    browser.point(".wf-maps .wf-token", click=True)
+    browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.does("document.title") == NASTY
+    assert browser.does("[...document.images].length") == 0
+    assert browser.does("document.querySelectorAll('script').length") == 2
+    assert browser.does("document.querySelector('.wf-class .wf-label').textContent") == NASTY
+    table = samples.table()
+    columns = replace(table.units, labels=(NASTY, "b", "c"), values=(NASTY, "1", "2"))
+    opened(browser, table.replace(units=columns), tmp_path)
+    assert f"{NASTY} = {NASTY}" in labels(browser) and browser.does("[...document.images].length") == 0
+    assert browser.errors == []
+
+
+def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -> None:
+    size = 4096
+    words = tuple(f"w{i}" for i in range(size))
+    units = Units(words, (False,) * size, ("text",) * size)
+    scores = np.linspace(0, 1, size, dtype=np.float32)
+    matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
+    opened(browser, samples.text(scores=scores).replace(units=units, matrix=matrix, readout=""), tmp_path)
+    assert browser.does("document.querySelectorAll('.wf-maps .wf-token').length") == size
+    assert len(labels(browser)) == 40 and labels(browser)[0] == "w4095"
+    browser.does("document.querySelector('button.wf-more').click()")
+    assert len(labels(browser)) == 160
+    assert "8 neighbours share a cell" in browser.does("document.querySelector('.wf-canvas').textContent")
+    browser.point(".wf-token[data-units='4000']")
+    assert "w4000" in browser.does("document.querySelector('.wf-said-unit').textContent")
+    assert browser.errors == []
+
+
+def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp_path: Path) -> None:
+    units = replace(samples.text().units, text=samples.TEXT + " and a long rest that was cut off")
+    cut = samples.text().replace(units=units)
+    opened(browser, cut, tmp_path)
+    assert browser.does("document.querySelector('.wf-unread').textContent") == " and a long rest that was cut off"
+    assert "… [32 more characters: beyond the model&#x27;s limit, not read]" in samples.still(cut.to_html())
+    assert "not read" not in samples.still(explanation().to_html())
+
+
+def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, explanation(), tmp_path)
+    click(browser, "copy as image")
+    button = "[...document.querySelectorAll('.wf-tools button')].pop().textContent"
+    assert browser.does(f"new Promise(r => setTimeout(() => r({button}), 600))") in ("copied", "saved")
+    assert browser.errors == []
+
+
+def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path) -> None:
+    for shown in (explanation(), side_by_side([explanation(), samples.text("occlusion", signed=True)])):
+        opened(browser, shown, tmp_path, width=420)
+        assert browser.does("document.documentElement.scrollWidth") <= 420
+
+
+def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_path: Path) -> None:
+    host = tmp_path / "host.html"
+    bad = "<style>table,td,th{border:3px solid red!important;padding:20px!important} *{font-size:40px}</style>"
+    host.write_text(f"<!doctype html>{bad}<body>{explanation()._repr_html_()}</body>", encoding="utf-8")
+    browser.open(host)
+    inner = "document.querySelector('iframe').contentDocument"
+    high = browser.does("new Promise(r => setTimeout(() => r(document.querySelector('iframe').clientHeight), 300))")
+    assert high == pytest.approx(browser.does(f"{inner}.body.scrollHeight"), abs=2) and high > 400
+    assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
+
+
+def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
+    both = side_by_side([explanation(), samples.text("occlusion", signed=True, base=0.1)])
+    opened(browser, both, tmp_path)
+    nameless = (
+        "[...document.querySelectorAll('button, input, [role=listbox], [role=option], canvas, img')].filter(e => "
+        "!(e.getAttribute('aria-label') || e.alt || e.textContent.trim() || e.closest('label')?.textContent.trim()))"
+        ".map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert browser.does(nameless) == []
+    assert re.fullmatch("en", browser.does("document.documentElement.lang"))
+
+
+def test_tables_are_sorted_by_their_headings(browser: Browser, tmp_path: Path) -> None:
+    rows = (("b", "0.2 (0.1–0.3)"), ("a", "10.5"), ("c", "–"), ("d", "-3"))
+    view = View("Methods", (Panel((Table(("method", "score"), rows),)),))
+    opened(browser, view, tmp_path)
+    names = "[...document.querySelectorAll('tr')].slice(1).map(r => r.cells[0].textContent).join('')"
+    browser.point("th:nth-child(2)", click=True)
+    assert browser.does(names) == "abdc"
+    browser.point("th:nth-child(2)", click=True)
+    assert browser.does(names) == "dbac"
+    browser.does("document.querySelector('th').focus()")
+    browser.press("Enter")
+    assert browser.does(names) == "abcd"
+    assert browser.does("document.querySelector('th').getAttribute('aria-sort')") == "ascending"
+
+
+def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, samples.generation(), tmp_path, dark=True)
+    tom = "getComputedStyle([...document.querySelectorAll('[data-piece]')].find(e => e.textContent === 'Tom')).%s"
+    browser.point(".wf-said button", click=True)
+    assert browser.does("document.querySelector('.wf-from').textContent").startswith("“In” ← Tom")
+    assert browser.does(tom % "backgroundColor") == "rgb(140, 203, 247)"  # the strongest on a dark ground
+    browser.press("ArrowRight")
+    assert browser.does("document.querySelector('.wf-from').textContent").startswith("“Lis” ← moved")
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation"])
+def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
+    result = next(make() for kind, make in ALL.items() if kind.__name__ == name)
+    opened(browser, result, tmp_path, dark=True, width=420)
+    assert browser.does("document.documentElement.classList.contains('wf-started')")
+    assert browser.does("document.documentElement.scrollWidth") <= 420
+    assert browser.errors == []
+
+
+def test_a_small_map_of_a_head_opens_in_large(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, heads_grid(samples.encoder_record()), tmp_path)
+    browser.point(".wf-small .wf-panel", click=True)
+    assert browser.does("document.querySelector('dialog[open] h3').textContent") == "0.0"
+    assert browser.does("document.querySelector('dialog svg').getBoundingClientRect().width") > 500
+    browser.press("Escape")
+    browser.does("document.querySelector('dialog')?.close()")
+    assert browser.does("new Promise(r => setTimeout(() => r(document.querySelector('dialog')), 100))") is None
+    assert browser.errors == []
+
+
+def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
+    size = 31
+    units = Units(tuple(f"frame {i}" for i in range(size)), (False,) * size, ("audio",) * size)
+    scores = np.arange(size, dtype=np.float32) % 7
+    opened(browser, samples.text(scores=scores).replace(units=units, readout=""), tmp_path)
+    read = "[...document.querySelectorAll('.wf-moment')].map(m => [m.getBoundingClientRect().left, parseFloat("
+    frames = browser.does(read + "m.firstChild.style.height)])")
+    assert [high for _, high in frames] == pytest.approx(list(100 * scores / 6), abs=0.1)
+    assert np.all(np.diff([left for left, _ in frames]) > 0)  # in time, not by rank
+    browser.point(".wf-moment[data-units='12']")
+    assert browser.does("document.querySelector('.wf-said-unit').textContent").startswith("frame 12 · 5.00")
+    assert browser.errors == []
