@@ -11,6 +11,7 @@ from pathlib import Path
 BY_NAME = {
     "attention_debate",
     "device_agreement",
+    "frontier",
     "heads_pruning",
     "language",
     "known_truth",

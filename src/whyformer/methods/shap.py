@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, Players, players_of
+from whyformer.engines.perturbation.players import BY, Players, absent_player, players_of, special_doubts
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput
 from whyformer.parameters import Limits, OneOf, Replacement
 from whyformer.registry import Passes, method
 from whyformer.result import shap_package
@@ -59,7 +59,7 @@ def shap(
     Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
     so parts that work together from afar share it with their surroundings.
     """
-    replacement = replace if replace is not None else _default_replacement(run)
+    replacement = absent_player(run, replace)
     scores = torch.zeros(run.keep_BN.shape)
     base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
     games: list[Game | None] = [None] * run.batch.size
@@ -81,19 +81,9 @@ def shap(
         scores.to(run.keep_BN.device),
         base_B=base_B.float(),
         checks=checks,
-        warnings=[[*remarks, *_doubts(run, keep_special)]] * run.batch.size,
+        warnings=[[*remarks, *special_doubts(run, keep_special)]] * run.batch.size,
         used={"replace": used},
     )
-
-
-def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
-    """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
-    if keep_special is not True or not run.modality.special_unknown:
-        return []
-    return [
-        "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
-        "as words do: pass processor=, or keep_special=[their ids] (keep_special=False if that is meant)."
-    ]
 
 
 def _values(game: Game, players: Players, algorithm: str, evaluations: int, seed: int) -> tuple[Any, float, float]:
@@ -165,15 +155,3 @@ class _seeded:  # noqa: N801  (reads as a statement)
 
     def __exit__(self, *exc: object) -> None:
         np.random.set_state(self.before)
-
-
-def _default_replacement(run: Run) -> str:
-    masked = any("mask" in name for name in run.batch.tensors)
-    for name in run.modality.replacements:
-        deletes = run.segments or run.modality.deletes_several
-        if (name != "delete" or deletes) and (masked or name != "attention_mask"):
-            return name
-    raise NotOffered(
-        "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "
-        "pass replace=<token id>, or the attention_mask among the inputs."
-    )
