@@ -31,6 +31,7 @@ from whyformer.intervals import spread
 Array = np.ndarray[Any, Any]
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
+EVALUATIONS = (64, 128, 256)
 MASKED = {"baseline": "mask", "keep_special": True}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("random", {}),
@@ -40,6 +41,10 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "integrated_gradients, [MASK]": ("integrated_gradients", MASKED),
     "occlusion": ("occlusion", {"replace": "mask"}),
     "two_ended": ("two_ended", {"replace": "mask"}),
+    **{f"shap {n}": ("shap", {"evaluations": n}) for n in EVALUATIONS},
+    **{f"shap {n}, regression": ("shap", {"evaluations": n, "algorithm": "regression"}) for n in EVALUATIONS},
+    **{f"shap {n}, guided": ("shap", {"evaluations": n, "guide": "auto"}) for n in EVALUATIONS},
+    "shap auto, guided": ("shap", {"evaluations": "auto", "guide": "auto"}),
 }
 GRADIENT_FORM = "two ends by gradient"
 
@@ -139,6 +144,9 @@ CLAIMS: list[tuple[str, str, Holds, str]] = [
     ("two_ended", "occlusion", lambda low, high: low > 0, "is above"),
     ("two_ended", "integrated_gradients", lambda low, high: low > 0, "is above"),
     ("two_ended", "integrated_gradients, [MASK]", lambda low, high: low > 0, "is above"),
+    ("shap 64, guided", "shap 64, regression", lambda low, high: low > 0, "is above"),
+    ("shap 64, guided", "shap 128", lambda low, high: high >= 0, "is level with"),
+    ("shap 64, guided", "shap 128, regression", lambda low, high: high >= 0, "is level with"),
     (GRADIENT_FORM, "two_ended", lambda low, high: high >= 0, "is level with"),
 ]
 
@@ -190,7 +198,7 @@ def main(argv: list[str] | None = None) -> int:
     for name in options.methods or [*CONTENDERS, GRADIENT_FORM]:
         started = time.perf_counter()
         rows[name] = judge.by_gradient() if name == GRADIENT_FORM else judge.of_method(name, *CONTENDERS[name])
-        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+        print(f"{time.perf_counter() - started:4.0f} s  {table([rows[name]]).splitlines()[-1]}", flush=True)
     print(table(list(rows.values())))
     held = claims(rows)
     for text, holds in held:
