@@ -428,6 +428,7 @@ def explanations(
                 layers=_cropped(layers, row, keep_N),
                 detail=None if attribution.detail is None else attribution.detail[row],
                 errors=None if errors_BN is None else errors_BN[row, keep_N],
+                interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
                 checks=known,

@@ -150,7 +150,7 @@ class Explanation(Result):
     what: ClassVar[str] = EXPLANATION
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
-    later: ClassVar[tuple[str, ...]] = ("errors",)
+    later: ClassVar[tuple[str, ...]] = ("errors", "interactions")
 
     scores: Float32
     units: Units
@@ -174,6 +174,7 @@ class Explanation(Result):
     signed: bool = False
     model: str = ""
     errors: Float32 | None = None  # standard error of each score, where the method has them
+    interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:

@@ -203,3 +203,38 @@ def test_refusals() -> None:
     ):
         with pytest.raises(error, match=words):
             explained("bert", **METHOD, **options)
+
+
+def test_interactions_are_second_differences_of_both_ends() -> None:
+    value = value_of_tokens("bert", 5)
+    how = {"replace": MASK, "keep_special": False, "interactions": 2}
+    (found,) = explained("bert", first_tokens("bert"), double=True, **METHOD, **how)
+    everyone = frozenset(range(5))
+
+    def second(i: int, j: int) -> float:
+        low = value(frozenset({i, j})) - value(frozenset({i})) - value(frozenset({j})) + value(frozenset())
+        high = value(everyone) - value(everyone - {i}) - value(everyone - {j}) + value(everyone - {i, j})
+        return (low + high) / 2
+
+    first = sorted(np.argsort(-np.abs(found.scores))[:4].tolist())  # six pairs, of which two are kept
+    pairs = sorted(((i, j) for i in first for j in first if i < j), key=lambda pair: -abs(second(*pair)))
+    labels = found.units.labels
+    assert found.interactions is not None and len(found.interactions) == 2
+    for (one, other, measured), (i, j) in zip(found.interactions, pairs, strict=False):
+        assert (one, other) == (labels[i], labels[j]) and measured == pytest.approx(second(i, j), abs=1e-5)
+    assert found.cost.forwards == 2**5, "all sets were known"
+
+
+def test_interactions_are_counted_shown_and_saved(tmp_path: Path) -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    how = METHOD | {"evaluations": 20, "interactions": 3, "algorithm": "regression"}
+    found = wf.explain(model, "This movie is not bad at all", processor=tokenizer, **how)
+    assert found.interactions is not None and len(found.interactions) == 3
+    sizes = [abs(value) for *_, value in found.interactions]
+    assert sizes == sorted(sizes, reverse=True)
+    assert {"not", "bad"} <= {name for pair in found.interactions for name in pair[:2]}
+    assert 22 < found.cost.forwards <= wf.list_methods()["shap"].cost(9, **found.options)[0]
+    page = found.to_html().replace("&#x27;", "'")
+    assert "× 'bad'" in page or "'bad' ×" in page
+    found.save(tmp_path / "why.json")
+    assert wf.load(tmp_path / "why.json").interactions == found.interactions

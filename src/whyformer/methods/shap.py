@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Any
 
 import numpy as np
@@ -32,12 +33,15 @@ ALL = 2**20  # hand over all sets at once: batches are made here, not by shap
 QUEUE = 32  # groups that the partition algorithm opens at a time; part of its result, so it is fixed
 
 
-def _cost(units: int, evaluations: int | str = 512, guide: str | None = None, **options: object) -> Passes:
+def _cost(
+    units: int, evaluations: int | str = 512, guide: str | None = None, interactions: int = 0, **options: object
+) -> Passes:
     passes = [(CEILING if evaluations == "auto" else int(evaluations)) + 2, 0.0]
     for name in GUIDES if guide == "auto" else [guide] if guide else []:
         entry = get_method(name)
         passes = [a + b for a, b in zip(passes, entry.cost(units, **entry.defaults), strict=True)]
-    return passes[0], passes[1]
+    strongest = _players_of_pairs(interactions)
+    return passes[0] + strongest * (strongest + 1), passes[1]
 
 
 @method(
@@ -57,6 +61,7 @@ def shap(
     algorithm: Annotated[str, OneOf(*ALGORITHMS)] = "auto",
     evaluations: Annotated[int, Limits(4, 10**7)] | Annotated[str, OneOf("auto")] = 512,
     guide: str | None = None,
+    interactions: Annotated[int, Limits(0, 1000)] = 0,
     replace: Replacement = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
@@ -74,7 +79,8 @@ def shap(
     far as the coalitions bear them out, or "auto", the first of attn_lrp, generic_attention and input_x_gradient that
     runs; its passes are in the cost. ``evaluations="auto"`` goes on until the order of the five largest values is
     settled, 1,024 at most. Standard errors of sampled values are in ``errors``, and their root mean square over the
-    players in ``checks["standard_error"]``.
+    players in ``checks["standard_error"]``. ``interactions``: so many pairs among the players of the largest values, in
+    the result's ``interactions``: what two do more together than each, mean of with none and with all the others.
 
     Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
     so parts that work together from afar share it with their surroundings.
@@ -86,6 +92,7 @@ def shap(
     scores, errors = torch.zeros(run.keep_BN.shape), torch.zeros(run.keep_BN.shape)
     base_B, error_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
     doubts: list[tuple[str, ...]] = [()] * run.batch.size
+    together: list[tuple[tuple[str, str, float], ...]] = [()] * run.batch.size
     games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "shap"):
         players = players_of(run, row, by, keep_special, superpixels)
@@ -101,6 +108,7 @@ def shap(
             guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
         shares = _shares(game, players, algorithm, evaluations, run.seed, guide_P)
         base_B[row], doubts[row] = shares.base, shares.doubts
+        together[row] = _interactions(run, row, game, players, shares.values_P, interactions)
         scores[row, keep_N] = players.per_unit(shares.values_P)
         if shares.errors_P is not None:
             error_B[row] = float(np.sqrt((shares.errors_P**2).mean()))
@@ -115,6 +123,7 @@ def shap(
         scores.to(run.keep_BN.device),
         base_B=base_B.float(),
         errors_BN=errors if sampled else None,
+        interactions=together if interactions else None,
         checks=checks,
         warnings=[[*remarks, *special_doubts(run, keep_special), *more] for more in doubts],
         used={"replace": used, "guide": guide},
@@ -186,6 +195,25 @@ def _regressed(game: Game, evaluations: int | str, seed: int, guide_P: Array | N
             break
     doubts = () if settled or evaluations != "auto" else (f"{UNSETTLED} after {asked} evaluations: {CLOSE}",)
     return _Shares(fit.values_P, none, fit.errors_P, doubts)
+
+
+def _players_of_pairs(interactions: int) -> int:
+    """How many players of the largest values are paired, so that twice as many pairs are measured as are kept."""
+    return int(np.ceil((1 + np.sqrt(1 + 16 * interactions)) / 2)) if interactions else 0
+
+
+def _interactions(
+    run: Run, row: int, game: Game, players: Players, values_P: Array, most: int
+) -> tuple[tuple[str, str, float], ...]:
+    """The strongest second differences among the players of the largest values, by the names of their units."""
+    first = np.argsort(-np.abs(values_P), kind="stable")[: _players_of_pairs(most)]
+    pairs = np.array(list(combinations(sorted(first.tolist()), 2)), dtype=int).reshape(-1, 2)
+    if not len(pairs):
+        return ()
+    second = game.second_differences(pairs)
+    names = [run.units[row].text_of(members) for members in players.members]
+    order = np.argsort(-np.abs(second), kind="stable")[:most]
+    return tuple((names[pairs[i, 0]], names[pairs[i, 1]], float(second[i])) for i in order)
 
 
 def _guide(run: Run, name: str | None) -> tuple[str | None, Tensor | None]:
