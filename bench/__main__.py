@@ -12,6 +12,7 @@ BY_NAME = {
     "attention_debate",
     "compiled",
     "device_agreement",
+    "frontier",
     "heads_pruning",
     "language",
     "known_truth",

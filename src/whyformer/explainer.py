@@ -429,9 +429,11 @@ def explanations(
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
     tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
+    tensors |= {"errors": attribution.errors_BN}
     tensors |= matrix if isinstance(matrix, dict) else {"matrix": matrix}
     arrays: dict[Any, Array] = {k: t.detach().float().cpu().numpy() for k, t in tensors.items() if t is not None}
     scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
+    errors_BN = arrays.pop("errors", None)
     maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
     logits_BC, values, best_B = run.logits, value_B.tolist(), run.logits.argmax(1).tolist()
@@ -510,6 +512,8 @@ def explanations(
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
                 detail=None if attribution.detail is None else attribution.detail[row],
+                errors=None if errors_BN is None else errors_BN[row, keep_N],
+                interactions=None if attribution.interactions is None else attribution.interactions[row],
                 cost=costs[row],
                 picture=run.modality.picture(run.batch, row) if run.modality.pixels and run.batch.raw else None,
                 readout=_readout(run, row, keep_N) if each_reads else run.study.rule,
@@ -526,11 +530,15 @@ def explanations(
 def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:
     """The explanation over stretches of the text: each has the sum of what stands in it."""
     scores = np.array([explanation.scores[list(group)].sum() for group in groups], dtype=np.float32)
+    errors = explanation.errors  # of what joined as one they add up, and of others they are no larger than their sum
+    if errors is not None:
+        errors = np.array([errors[list(group)].sum() for group in groups], dtype=np.float32)
     outside = sorted(set(range(len(explanation.units))) - {i for group in groups for i in group})
     checks = explanation.checks
     if outside:
         checks = checks | {"outside_units": float(explanation.scores[outside].sum())}
-    return explanation.replace(scores=scores, units=units, checks=checks, matrix=None, layers=None, detail=None)
+    whole: dict[str, Any] = {"matrix": None, "layers": None, "detail": None}
+    return explanation.replace(scores=scores, errors=errors, units=units, checks=checks, **whole)
 
 
 def _with_label(run: Run, target: Target) -> Target:

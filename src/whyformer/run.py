@@ -44,6 +44,8 @@ class Attribution:
     layers_BLQK: Tensor | None = None
     detail: list[np.ndarray[Any, Any]] | None = None
     base_B: Tensor | None = None
+    errors_BN: Tensor | None = None  # standard errors of the scores
+    interactions: list[tuple[tuple[str, str, float], ...]] | None = None  # what two parts do more together than each
     checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
     warnings: list[list[str]] | None = None
     signed: bool | None = None  # where an option decides it; None: as registered

@@ -163,9 +163,9 @@ class Explanation(Result):
     """
 
     what: ClassVar[str] = EXPLANATION
-    axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U"}
+    axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
-    later: ClassVar[tuple[str, ...]] = ("picture",)
+    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions")
 
     scores: Float32
     units: Units
@@ -189,6 +189,8 @@ class Explanation(Result):
     signed: bool = False
     model: str = ""
     picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
+    errors: Float32 | None = None  # standard error of each score, where the method has them
+    interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
@@ -235,11 +237,12 @@ class Explanation(Result):
         return to_shap(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per unit: label, score, special, stream, and word or value where there is one."""
+        """One row per unit: label, score, special, stream, and word, value or error where there is one."""
         units = self.units
         data = {"unit": units.labels, "score": self.scores, "special": units.special, "stream": units.stream}
         data |= {} if units.word is None else {"word": units.word}
         data |= {} if units.values is None else {"value": units.values}
+        data |= {} if self.errors is None else {"error": self.errors}
         return dataframe(data)
 
 

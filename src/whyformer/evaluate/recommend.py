@@ -240,6 +240,7 @@ def _three(row: Array) -> tuple[float, float, float]:
 # recommend: search the ways to explain a model, choose by one metric on some inputs, report another on the rest.
 
 
+LEAVE_ONE_OUT = {"occlusion", "two_ended"}  # wholly, or half
 BY_CONSTRUCTION = "leave-one-out is what RFT is made of: it would win by construction. Its AOPC is shown beside."
 SPACED = {
     "raw_attention": "attention",
@@ -371,7 +372,7 @@ def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Fi
             excluded[entry.name] = done.failure
             continue
         entry_scores = [s.scores[parts] for s, parts in zip(done.scored, games.parts, strict=True)]
-        if entry.method == "occlusion":
+        if entry.method in LEAVE_ONE_OUT:
             excluded[entry.name] = BY_CONSTRUCTION
             aside[entry.name] = entry_scores
             continue

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, Players, players_of
+from whyformer.engines.perturbation.players import BY, Players, absent_player, players_of, special_doubts
+from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.parameters import Limits, OneOf, Replacement
-from whyformer.registry import Passes, method
+from whyformer.registry import Passes, get_method, method
 from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
 
-ALGORITHMS = ("auto", "exact", "partition", "permutation")
+Array = np.ndarray[Any, Any]
+ALGORITHMS = ("auto", "exact", "partition", "permutation", "regression")
+GUIDES = ("attn_lrp", "generic_attention", "input_x_gradient")  # "auto" is the first that runs
+ROUND = 64  # evaluations between two looks at the order
+CEILING = 1024  # of evaluations="auto"
+UNSETTLED = f"the order of the {TOP} largest scores is not settled"
+CLOSE = "some of them are closer than their standard errors tell apart. Name evaluations= to go on."
 ALL = 2**20  # hand over all sets at once: batches are made here, not by shap
 QUEUE = 32  # groups that the partition algorithm opens at a time; part of its result, so it is fixed
 
 
-def _cost(units: int, evaluations: int = 512, **options: object) -> Passes:
-    return evaluations + 2, 0
+def _cost(
+    units: int, evaluations: int | str = 512, guide: str | None = None, interactions: int = 0, **options: object
+) -> Passes:
+    passes = [(CEILING if evaluations == "auto" else int(evaluations)) + 2, 0.0]
+    for name in GUIDES if guide == "auto" else [guide] if guide else []:
+        entry = get_method(name)
+        passes = [a + b for a, b in zip(passes, entry.cost(units, **entry.defaults), strict=True)]
+    strongest = _players_of_pairs(interactions)
+    return passes[0] + strongest * (strongest + 1), passes[1]
 
 
 @method(
@@ -31,7 +49,7 @@ def _cost(units: int, evaluations: int = 512, **options: object) -> Passes:
     needs={"perturbation"},
     cost=_cost,
     at_most=True,
-    cost_text="2^players forwards where that is within ``evaluations``, else at most evaluations + 2",
+    cost_text="2^players forwards where that is within ``evaluations``, else at most evaluations + 2; and a guide's",
     signed=True,
     class_specific=True,
     specificity="black box",
@@ -41,7 +59,9 @@ def shap(
     *,
     by: Annotated[str, OneOf(*BY)] | None = None,
     algorithm: Annotated[str, OneOf(*ALGORITHMS)] = "auto",
-    evaluations: Annotated[int, Limits(4, 10**7)] = 512,
+    evaluations: Annotated[int, Limits(4, 10**7)] | Annotated[str, OneOf("auto")] = 512,
+    guide: str | None = None,
+    interactions: Annotated[int, Limits(0, 1000)] = 0,
     replace: Replacement = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
@@ -53,15 +73,26 @@ def shap(
     groups of patches of like colour; a group's share is split evenly among its units. ``replace``: what stands for the
     absent, as for ``occlusion``. ``keep_special``: special tokens are always there (True), join too (False), or a list
     of the token ids to keep. ``algorithm``: "exact" (all 2^n sets), "partition" (Owen values over a tree of
-    neighbours), "permutation" (sampled orders, with ``checks["standard_error"]``, root mean square over the players);
-    "auto" is exact where ``evaluations`` allow, else partition for text and images, permutation for columns.
+    neighbours), "permutation" (sampled orders), "regression" (pairs of a coalition and its complement); "auto" is exact
+    where ``evaluations`` allow, else regression where a guide or evaluations="auto" is asked for, else partition for
+    text and images, permutation for columns. ``guide``: a method of few passes, whose scores the regression leans on as
+    far as the coalitions bear them out, or "auto", the first of attn_lrp, generic_attention and input_x_gradient that
+    runs; its passes are in the cost. ``evaluations="auto"`` goes on until the order of the five largest values is
+    settled, 1,024 at most. Standard errors of sampled values are in ``errors``, and their root mean square over the
+    players in ``checks["standard_error"]``. ``interactions``: so many pairs among the players of the largest values, in
+    the result's ``interactions``: what two do more together than each, mean of with none and with all the others.
 
     Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
     so parts that work together from afar share it with their surroundings.
     """
-    replacement = replace if replace is not None else _default_replacement(run)
-    scores = torch.zeros(run.keep_BN.shape)
-    base_B, errors_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
+    replacement = absent_player(run, replace)
+    if algorithm not in {"auto", "regression"} and (guide is not None or evaluations == "auto"):
+        raise BadInput(f"guide and evaluations='auto' are for algorithm='regression' or 'auto', not {algorithm!r}.")
+    guide, guide_BN = _guide(run, guide)
+    scores, errors = torch.zeros(run.keep_BN.shape), torch.zeros(run.keep_BN.shape)
+    base_B, error_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
+    doubts: list[tuple[str, ...]] = [()] * run.batch.size
+    together: list[tuple[tuple[str, str, float], ...]] = [()] * run.batch.size
     games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "shap"):
         players = players_of(run, row, by, keep_special, superpixels)
@@ -70,41 +101,60 @@ def shap(
         made = grouped_variants if run.segments else Replaced
         variants = made(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, len(players.members))
-        values, base_B[row], errors_B[row] = _values(game, players, algorithm, evaluations, run.seed)
-        scores[row, run.keep_BN[row].cpu()] = players.per_unit(values)
-    error_B = (run.value_B.cpu() - base_B.float() - scores.sum(1)).abs()
-    checks = {"additivity_error": error_B} | saved_by_prefix(games)
-    if not errors_B.isnan().all():
-        checks["standard_error"] = errors_B.nan_to_num(0.0)
+        keep_N = run.keep_BN[row].cpu()
+        guide_P = None
+        if guide_BN is not None:
+            guide_U = guide_BN[row, keep_N].numpy()
+            guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
+        shares = _shares(game, players, algorithm, evaluations, run.seed, guide_P)
+        base_B[row], doubts[row] = shares.base, shares.doubts
+        together[row] = _interactions(run, row, game, players, shares.values_P, interactions)
+        scores[row, keep_N] = players.per_unit(shares.values_P)
+        if shares.errors_P is not None:
+            error_B[row] = float(np.sqrt((shares.errors_P**2).mean()))
+            errors[row, keep_N] = players.per_unit(shares.errors_P)
+    missing_B = (run.value_B.cpu() - base_B.float() - scores.sum(1)).abs()
+    checks = {"additivity_error": missing_B} | saved_by_prefix(games)
+    sampled = not error_B.isnan().all()
+    if sampled:
+        checks["standard_error"] = error_B.nan_to_num(0.0)
     used, remarks = Variants.used(run, replacement)
     return Attribution(
         scores.to(run.keep_BN.device),
         base_B=base_B.float(),
+        errors_BN=errors if sampled else None,
+        interactions=together if interactions else None,
         checks=checks,
-        warnings=[[*remarks, *_doubts(run, keep_special)]] * run.batch.size,
-        used={"replace": used},
+        warnings=[[*remarks, *special_doubts(run, keep_special), *more] for more in doubts],
+        used={"replace": used, "guide": guide},
     )
 
 
-def _doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
-    """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
-    if keep_special is not True or not run.modality.special_unknown:
-        return []
-    return [
-        "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
-        "as words do: pass processor=, or keep_special=[their ids] (keep_special=False if that is meant)."
-    ]
+@dataclass(frozen=True)
+class _Shares:
+    """Shapley values of the players, the value of none of them, and standard errors where something was sampled."""
+
+    values_P: Array
+    base: float
+    errors_P: Array | None = None
+    doubts: tuple[str, ...] = ()
 
 
-def _values(game: Game, players: Players, algorithm: str, evaluations: int, seed: int) -> tuple[Any, float, float]:
-    """Shapley values of the players, the value of none of them, and the standard error (nan: nothing was sampled)."""
+def _shares(
+    game: Game, players: Players, algorithm: str, evaluations: int | str, seed: int, guide_P: Array | None
+) -> _Shares:
     count = game.parts
-    if algorithm == "auto":
-        algorithm = "exact" if count <= 40 and 2**count <= evaluations else players.fallback
+    few = ROUND if evaluations == "auto" else int(evaluations)
     if count == 1:
-        base = float(game.scores(np.zeros((1, 1)))[0])
-        return np.array([float(game.scores(np.ones((1, 1)))[0]) - base]), base, np.nan
-    _require_enough(algorithm, count, evaluations)
+        base, whole = game.scores(np.array([[0], [1]])).tolist()
+        return _Shares(np.array([whole - base]), base)
+    if algorithm == "auto" or (algorithm == "regression" and count <= 40 and 2**count <= few):
+        sampled = "regression" if guide_P is not None or evaluations == "auto" else players.fallback
+        algorithm = "exact" if count <= 40 and 2**count <= few else sampled
+    if algorithm == "regression":
+        return _regressed(game, evaluations, seed, guide_P)
+    budget = 2**count if evaluations == "auto" else int(evaluations)
+    _require_enough(algorithm, count, budget)
     package = shap_package("the method shap")
     masker = _Masker(count, players.tree() if algorithm == "partition" else None)
     explainers = package.explainers
@@ -116,15 +166,74 @@ def _values(game: Game, players: Players, algorithm: str, evaluations: int, seed
             )
         elif algorithm == "partition":
             explainer = explainers.PartitionExplainer(game.scores, masker)
-            explained = explainer(everyone, max_evals=evaluations, batch_size=QUEUE, silent=True)
+            explained = explainer(everyone, max_evals=budget, batch_size=QUEUE, silent=True)
         else:
             explainer = explainers.PermutationExplainer(game.scores, masker, seed=seed)
-            explained = explainer(everyone, max_evals=evaluations, error_bounds=True, batch_size=ALL, silent=True)
-    error = np.nan
+            explained = explainer(everyone, max_evals=budget, error_bounds=True, batch_size=ALL, silent=True)
+    errors_P = None
     if algorithm == "permutation":
-        orders = 2 * (evaluations // (2 * count + 1))
-        error = float(np.sqrt((explained.error_std[0] ** 2 / orders).mean()))
-    return explained.values[0], float(np.ravel(explained.base_values)[0]), error
+        orders = 2 * (budget // (2 * count + 1))
+        errors_P = explained.error_std[0] / np.sqrt(orders)
+    return _Shares(explained.values[0], float(np.ravel(explained.base_values)[0]), errors_P)
+
+
+def _regressed(game: Game, evaluations: int | str, seed: int, guide_P: Array | None) -> _Shares:
+    """By pairs of coalitions, all at once or ("auto") round by round until the order of the first few is settled."""
+    none, whole = game.scores(np.stack([np.zeros(game.parts), np.ones(game.parts)])).tolist()
+    pairs = Pairs(game.parts, seed)
+    differences: list[float] = []
+    most = CEILING if evaluations == "auto" else int(evaluations)
+    size = ROUND if evaluations == "auto" else most
+    while True:
+        sides = pairs.more(size // 2)
+        said = game.scores(np.concatenate([sides, ~sides]))
+        differences += (said[: len(sides)] - said[len(sides) :]).tolist()
+        fit = fitted(pairs.drawn, np.array(differences), pairs.weights_K, whole - none, guide_P)
+        asked = 2 * len(differences)
+        settled = evaluations == "auto" and fit.is_settled()
+        if settled or asked + size > most or not len(sides):
+            break
+    doubts = () if settled or evaluations != "auto" else (f"{UNSETTLED} after {asked} evaluations: {CLOSE}",)
+    return _Shares(fit.values_P, none, fit.errors_P, doubts)
+
+
+def _players_of_pairs(interactions: int) -> int:
+    """How many players of the largest values are paired, so that twice as many pairs are measured as are kept."""
+    return int(np.ceil((1 + np.sqrt(1 + 16 * interactions)) / 2)) if interactions else 0
+
+
+def _interactions(
+    run: Run, row: int, game: Game, players: Players, values_P: Array, most: int
+) -> tuple[tuple[str, str, float], ...]:
+    """The strongest second differences among the players of the largest values, by the names of their units."""
+    first = np.argsort(-np.abs(values_P), kind="stable")[: _players_of_pairs(most)]
+    pairs = np.array(list(combinations(sorted(first.tolist()), 2)), dtype=int).reshape(-1, 2)
+    if not len(pairs):
+        return ()
+    second = game.second_differences(pairs)
+    names = [run.units[row].text_of(members) for members in players.members]
+    order = np.argsort(-np.abs(second), kind="stable")[:most]
+    return tuple((names[pairs[i, 0]], names[pairs[i, 1]], float(second[i])) for i in order)
+
+
+def _guide(run: Run, name: str | None) -> tuple[str | None, Tensor | None]:
+    """The scores of a method of few passes, (B, N), and its name; "auto" takes the first that runs here, or none."""
+    if name is None:
+        return None, None
+    if name == "shap":
+        raise BadInput("guide='shap' would ask for what is sought: name a method of few passes, or 'auto'.")
+    for method_name in GUIDES if name == "auto" else (name,):
+        entry = get_method(method_name)
+        try:
+            if run.modality.mixes_rows:
+                raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
+            if entry.needs & {"attention_gradients", "input_gradients"}:
+                refuse_without_gradients(run.modality.model, f"guide={method_name!r}")
+            return method_name, entry.run(run, **entry.defaults).scores_BN.detach().double().cpu()
+        except WhyformerError:
+            if name != "auto":
+                raise
+    return None, None
 
 
 def _require_enough(algorithm: str, count: int, evaluations: int) -> None:
@@ -165,15 +274,3 @@ class _seeded:  # noqa: N801  (reads as a statement)
 
     def __exit__(self, *exc: object) -> None:
         np.random.set_state(self.before)
-
-
-def _default_replacement(run: Run) -> str:
-    masked = any("mask" in name for name in run.batch.tensors)
-    for name in run.modality.replacements:
-        deletes = run.segments or run.modality.deletes_several
-        if (name != "delete" or deletes) and (masked or name != "attention_mask"):
-            return name
-    raise NotOffered(
-        "shap needs something to put in place of an absent token, and this model names no mask, unk or pad token: "
-        "pass replace=<token id>, or the attention_mask among the inputs."
-    )

@@ -55,6 +55,12 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
         entries.append(Fact("read from", read_from(explanation)))
     if explanation.base is not None:
         entries.append(Fact("background", f"{number(explanation.base)} (the scores add up from there)"))
+    if explanation.errors is not None:
+        largest = float(explanation.errors.max(initial=0.0))
+        entries.append(Fact("standard errors", f"up to {number(largest)}; limits (±, lines) are 95 %"))
+    if explanation.interactions:
+        together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
+        entries.append(Fact("interactions", ", ".join(together)))
     small = [f"{name} {value}" for name, value, large in _checked(explanation) if not large]
     if small:
         entries.append(Fact("checked", ", ".join(small)))

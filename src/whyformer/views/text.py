@@ -24,6 +24,7 @@ from whyformer.views.view import (
     scale_of,
 )
 
+ABOUT_95 = 1.96  # standard errors
 NOWHERE = (0, 0)  # the span of what is not in the string
 
 
@@ -36,6 +37,7 @@ class _Entry:
     special: bool
     span: tuple[int, int] | None
     aside: bool = False
+    error: float | None = None
 
 
 def token_run(
@@ -120,7 +122,10 @@ def bars(
     """One bar per token or word, in reading order."""
     chosen = _entries(explanation, by, members)
     scale = scale or scale_for(explanation, by)
-    drawn = [Bar(_read(explanation, e.label), e.score * times, e.special, quiet=e.aside) for e in chosen]
+    drawn = []
+    for entry in chosen:
+        label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
+        drawn.append(Bar(label, entry.score * times, entry.special, *ends, quiet=entry.aside))
     return Bars(tuple(drawn), scale)
 
 
@@ -144,6 +149,7 @@ def ranking(
             _read(explanation, units.labels[i]),
             float(scores[i]) * times,
             units.special[i],
+            *_limits(float(scores[i]), _error(explanation, [i]), times),
             quiet=i == sink,
         )
         for i in chosen
@@ -173,6 +179,7 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
                 units.special[i],
                 None if units.spans is None else units.spans[i],
                 i == sink,
+                _error(explanation, [i]),
             )
             for i in members
         ]
@@ -192,7 +199,18 @@ def _word(explanation: Explanation, group: list[int]) -> _Entry:
     units = explanation.units
     score = float(explanation.scores[group].sum())
     span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
-    return _Entry(units.text_of(group), score, False, span, first_token(explanation) in group)
+    aside = first_token(explanation) in group
+    return _Entry(units.text_of(group), score, False, span, aside, _error(explanation, group))
+
+
+def _error(explanation: Explanation, group: list[int]) -> float | None:
+    """The standard error of a unit, or of a word: no larger than those of its pieces together."""
+    return None if explanation.errors is None else float(explanation.errors[group].sum())
+
+
+def _limits(score: float, error: float | None, times: float) -> tuple[float | None, float | None]:
+    """95 % limits of a score as it is drawn, a thin line: not where nothing was estimated."""
+    return ((score - ABOUT_95 * error) * times, (score + ABOUT_95 * error) * times) if error else (None, None)
 
 
 # Breaking highlighted text into lines, character by character, for backends that have no layout of their own.

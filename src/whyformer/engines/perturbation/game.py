@@ -109,6 +109,18 @@ class Game:
         values = self.values(leave_one_out(self.parts), value)
         return values[0] - values[1:]
 
+    def second_differences(self, pairs_M2: Array) -> Array:
+        """(M,) by how much two parts do more together than each: the mean of both ends, none and all of the others."""
+        either = np.zeros((len(pairs_M2), 4, self.parts), dtype=bool)  # neither, the first, the second, both
+        rows = np.arange(len(pairs_M2))
+        for place, at in ((0, (1, 3)), (1, (2, 3))):
+            for column in at:
+                either[rows, column, pairs_M2[:, place]] = True
+        flat = either.reshape(-1, self.parts)
+        said = self.scores(np.concatenate([flat, ~flat])).reshape(2, -1, 4)
+        second: Array = (said @ np.array([1.0, -1.0, -1.0, 1.0])).mean(0)  # the same signs seen from all of them
+        return second
+
 
 def saved_by_prefix(games: Sequence[Game | None]) -> dict[str, Tensor]:
     """Checks of a perturbation method: the share of all tokens of variants that was not read again, where any was."""

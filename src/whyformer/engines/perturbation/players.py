@@ -78,6 +78,31 @@ def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence
     return Players(tuple(members), centres, len(units), "permutation" if table else "partition")
 
 
+def absent_player(run: Run, replace: str | int | None) -> str | int:
+    """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
+    if replace is not None:
+        return replace
+    masked = any("mask" in name for name in run.batch.tensors)
+    for name in run.modality.replacements:
+        deletes = run.segments or run.modality.deletes_several
+        if (name != "delete" or deletes) and (masked or name != "attention_mask"):
+            return name
+    raise NotOffered(
+        "something has to stand in place of an absent token, and this model names no mask, unk or pad token: pass "
+        "replace=<token id>, or the attention_mask among the inputs."
+    )
+
+
+def special_doubts(run: Run, keep_special: bool | Sequence[int]) -> list[str]:
+    """Ids without their tokenizer: a config may name none of the special ones, and then all tokens join."""
+    if keep_special is not True or not run.modality.special_unknown:
+        return []
+    return [
+        "no tokenizer was given and the model's config names no special tokens, so [CLS], [SEP] and their like joined "
+        "as words do: pass processor=, or keep_special=[their ids] (keep_special=False if that is meant)."
+    ]
+
+
 def _always_there(run: Run, row: int, keep_special: bool | Sequence[int]) -> Array:
     """(U,) units that do not play."""
     special = np.array(run.units[row].special, dtype=bool)

@@ -1,0 +1,137 @@
+"""Shapley values by regression: pairs that follow the kernel, sums that are held, guides that help or cost nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.references.shap import shap
+from whyformer.engines.perturbation.regression import Fit, Pairs, fitted
+
+PLAYERS, SEEDS = 10, range(24)
+
+
+@cache
+def game() -> tuple[np.ndarray, np.ndarray]:
+    """The value of every set of ten players (by the bits of its number), and Shapley values by their definition.
+
+    A few terms of their own, a few of pairs and of threes: what a sum over players cannot say.
+    """
+    generator = np.random.default_rng(7)
+    members = (np.arange(2**PLAYERS)[:, None] >> np.arange(PLAYERS) & 1).astype(float)
+    values = members @ (generator.standard_normal(PLAYERS) * (generator.random(PLAYERS) < 0.5) * 2)
+    for size in (2, 2, 2, 3, 3):
+        chosen = generator.choice(PLAYERS, size, replace=False)
+        values = values + generator.standard_normal() * members[:, chosen].prod(1)
+    exact = shap(lambda some: float(values[sum(1 << i for i in some)]), PLAYERS)
+    return values, exact
+
+
+def asked(present: np.ndarray) -> np.ndarray:
+    return game()[0][present.astype(int) @ (1 << np.arange(PLAYERS))]
+
+
+def fit_of(seed: int, pairs: int, guide: np.ndarray | None = None) -> Fit:
+    drawn = Pairs(PLAYERS, seed)
+    sides = drawn.more(pairs)
+    return fitted(sides, asked(sides) - asked(~sides), drawn.weights_K, game()[0][-1] - game()[0][0], guide)
+
+
+def error(guides: list[np.ndarray | None], pairs: int = 12) -> float:
+    """Root mean square over seeds and players."""
+    fits = [fit_of(seed, pairs, guide) for seed, guide in zip(SEEDS, guides, strict=True)]
+    return float(np.sqrt(np.mean([(fit.values_P - game()[1]) ** 2 for fit in fits])))
+
+
+def least_squares(present: np.ndarray, values: np.ndarray, none: float, whole: float) -> np.ndarray:
+    """Plain regression over single coalitions with the sum as a constraint, by its Lagrange equations."""
+    x = present.astype(float)
+    count = x.shape[1]
+    system = np.block([[x.T @ x, np.ones((count, 1))], [np.ones((1, count)), np.zeros((1, 1))]])
+    return np.linalg.solve(system, np.append(x.T @ (values - none), whole - none))[:count]
+
+
+def test_pairs_are_new_and_their_sizes_follow_the_kernel() -> None:
+    pairs = Pairs(30, 0)
+    first = pairs.more(100)
+    second = pairs.more(100)
+    both = np.concatenate([first, second])
+    assert np.array_equal(pairs.drawn, both) and np.array_equal(Pairs(30, 0).more(100), first)
+    assert len({min(row.tobytes(), (~row).tobytes()) for row in both}) == 200
+    sizes = np.arange(1, 30)
+    share = 1 / (sizes * (30 - sizes))
+    weights = np.tile(pairs.weights_K, 2)  # there are 30 of size 1 only: what is drawn again weighs more
+    seen = np.bincount(np.concatenate([both.sum(1), 30 - both.sum(1)]), weights, minlength=30)[1:30]
+    np.testing.assert_allclose(seen / seen.sum(), share / share.sum(), atol=0.02)
+    joins = both.sum(0)
+    assert np.ptp(joins) < 0.1 * joins.mean(), "all players join about equally often"
+
+
+def test_of_few_players_all_pairs_come_and_are_weighed_by_how_often() -> None:
+    pairs = Pairs(4, 0)
+    assert len(pairs.more(100)) == 2**3 - 1, "fewer than were asked for"
+    assert len(pairs.more(5)) == 0
+    assert pairs.weights_K.mean() == pytest.approx(1)
+
+
+def test_with_many_pairs_it_is_plain_least_squares() -> None:
+    """Over both sides of every pair, so the differences alone say it all."""
+    drawn = Pairs(PLAYERS, 0)
+    sides = drawn.more(300)
+    both = np.concatenate([sides, ~sides])
+    whole, none = game()[0][-1], game()[0][0]
+    plain = least_squares(both, asked(both), none, whole)
+    once = fitted(sides, asked(sides) - asked(~sides), np.ones(len(sides)), whole - none, None)
+    np.testing.assert_allclose(once.values_P, plain, atol=0.01 * np.abs(plain).max())
+
+
+def test_of_a_sum_every_term() -> None:
+    terms = np.random.default_rng(0).standard_normal(15)
+    drawn = Pairs(15, 1)
+    sides = drawn.more(20)
+    fit = fitted(sides, (2 * sides - 1) @ terms, drawn.weights_K, float(terms.sum()), None)
+    np.testing.assert_allclose(fit.values_P, terms, atol=1e-4)
+    assert fit.errors_P.max() < 1e-3
+
+
+@pytest.mark.parametrize("pairs", [3, 12, 100])
+def test_the_sum_is_held(pairs: int) -> None:
+    generator = np.random.default_rng(0)
+    for guide in (None, generator.standard_normal(PLAYERS), np.zeros(PLAYERS)):
+        fit = fit_of(0, pairs, guide)
+        assert fit.values_P.sum() == pytest.approx(game()[0][-1] - game()[0][0], abs=1e-9)
+        assert np.ones(PLAYERS) @ fit.covariance_PP @ np.ones(PLAYERS) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_good_guide_helps_and_a_bad_one_costs_nothing() -> None:
+    generator = np.random.default_rng(5)
+    without = error([None] * len(SEEDS))
+    exact = game()[1]
+    assert error([exact] * len(SEEDS)) < 0.5 * without
+    rough = [exact + generator.standard_normal(PLAYERS) * exact.std() / 2 for _ in SEEDS]
+    assert error(list(rough)) < 0.9 * without
+    random = [generator.standard_normal(PLAYERS) for _ in SEEDS]
+    assert error(list(random)) < 1.1 * without
+    assert error([-g for g in rough]) == pytest.approx(error(list(rough)), rel=1e-6), "its sign is fitted"
+    assert error([1000 * g for g in rough]) == pytest.approx(error(list(rough)), rel=1e-6), "and its scale"
+
+
+def test_errors_are_as_large_as_they_say() -> None:
+    for pairs in (12, 40):
+        fits = [fit_of(seed, pairs) for seed in SEEDS]
+        real = np.sqrt(np.mean([(fit.values_P - game()[1]) ** 2 for fit in fits]))
+        said = np.sqrt(np.mean([fit.errors_P**2 for fit in fits]))
+        assert 0.5 < said / real < 2
+
+
+def test_settled() -> None:
+    apart = np.array([3.0, -2.0, 1.0, 0.1])
+    assert Fit(apart, 0.01 * np.eye(4)).is_settled(top=3)
+    assert not Fit(apart, 1.0 * np.eye(4)).is_settled(top=3)
+    close = np.array([3.0, 2.99, 0.0, 0.0])
+    assert not Fit(close, 0.03 * np.eye(4)).is_settled(top=1)
+    assert Fit(close, 1e-3 * np.eye(4)).is_settled(top=1), "as good as equal, and known to be"
+    together = 0.03 * np.ones((4, 4)) + 1e-6 * np.eye(4)  # errors that all share tell nothing about the order
+    assert Fit(np.array([3.0, 2.9, 1.0, 0.0]), together).is_settled(top=2)
