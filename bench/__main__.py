@@ -12,6 +12,7 @@ BY_NAME = {
     "attention_debate",
     "device_agreement",
     "heads_pruning",
+    "job_soak",
     "language",
     "known_truth",
     "needle",

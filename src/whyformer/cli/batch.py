@@ -55,6 +55,17 @@ def batch(
         int | None,
         typer.Option("--batch-size", min=1, metavar="N", help="Rows per pass.", show_default="32, 256 on a GPU"),
     ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", metavar="NAME", help="local, or ray: parts on a Ray cluster.")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, metavar="N", help="Of ray.", show_default="one per GPU, or per CPU"),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", metavar="ADDRESS", help="Of a running Ray cluster.", show_default="one started here"),
+    ] = None,
     seed: Seed = 0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no summary.")] = False,
     log: Annotated[bool, typer.Option("--log", help="Progress as JSON lines on stderr, no summary.")] = False,
@@ -72,11 +83,13 @@ def batch(
           -m generic_attention -m attn_lrp
       whyformer batch photos/ --model my-vit/ --out why/ --log
       whyformer batch rows.csv --model mine.py:load --out why/
+      whyformer batch reviews.parquet --out why/ --engine ray --workers 8
     """
     how = asked(None, option, method, target=target_from(target, versus), scalar=scalar, seed=seed, too_long=too_long)
     if quiet and log:
         raise typer.BadParameter("--quiet says nothing, and --log writes lines: choose one", param_hint="--quiet")
     sizes = {"part_rows": part_rows, "batch_tokens": batch_tokens, "batch_size": batch_size}
+    how |= {"engine": engine, "workers": workers, "address": address}
     how |= sizes | {"column": column or None, "key": key, "method": method or None}
     from whyformer.jobs import explain_dataset
     from whyformer.jobs.source import rows_of

@@ -12,6 +12,7 @@ import torch
 from whyformer.errors import BadInput
 from whyformer.explainer import PARAMETERS, Explainer
 from whyformer.files.paths import path_of
+from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.local import run_here
 from whyformer.jobs.plan import Part, parts_of
@@ -37,7 +38,7 @@ from whyformer.result import to_plain
 from whyformer.targets import Aims, Scalar
 from whyformer.version import __version__
 
-ENGINES = ("local",)
+ENGINES = ("local", "ray")
 PART_ROWS = 512
 NOT_HERE = {"self", "inputs", "method", "progress", "keep_layers", "memory", "batch_size"}  # of explain
 
@@ -59,6 +60,8 @@ def explain_dataset(
     part_rows: Count | None = None,
     batch_tokens: Count | None = None,
     batch_size: BatchSize | None = None,
+    workers: Count | None = None,
+    address: str | None = None,
     top: Annotated[int, Limits(0, 1000)] = 5,
     seed: Seed = 0,
     progress: bool | Annotated[str, OneOf("json")] | None = None,
@@ -72,12 +75,15 @@ def explain_dataset(
     rows. Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
     texts that are too long, unless ``too_long="cut"``. ``part_rows`` rows are written at a time, and batches hold
     ``batch_size`` rows and ``batch_tokens`` positions at most. ``top``: outliers and disagreements in the summary.
+    engine: "ray" explains parts in ``workers`` processes of a Ray cluster: the one at ``address``, or one started here.
     progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
     """
     arrow(WHY)
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor, attention_at=attention_at)
     if isinstance(target, list):
         raise BadInput("target: one class for all rows of a dataset, or None for the prediction of each.")
+    if engine == "local" and (workers is not None or address is not None):
+        raise BadInput("workers and address are those of a cluster: add engine='ray', or leave them out.")
     names = (method,) if isinstance(method, str) else tuple(method or ())
     rows = rows_of(source)
     columns = Columns(rows, column, key, explainer.processor)
@@ -101,7 +107,11 @@ def explain_dataset(
             store.commit(written)
             shown.add(written.rows, written.errors)
 
-        run_here(worker, _left(chain([first], parts), store), commit)
+        left = _left(chain([first], parts), store)
+        if engine == "ray":
+            run_on_ray(explainer, work, left, commit, proven=worker.proven, workers=workers, address=address)
+        else:
+            run_here(worker, left, commit)
         dataset = ExplainedDataset(folder)
         if top:
             dataset.summarize(top)
