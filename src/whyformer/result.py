@@ -25,7 +25,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, MissingExtra, NotOffered, WhyformerError
 from whyformer.files.archives import Damaged, members_bytes, parsed, read_arrays, read_json, require_room
-from whyformer.files.paths import is_folder, path_of, readable_file, writable_file, writing
+from whyformer.files.paths import is_file, is_folder, path_of, readable_file, writable_file, writing
 from whyformer.parameters import checked
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Result(ABC):
 @checked
 def load(path: str | Path) -> Any:
     """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed."""
-    if is_folder(path_of(path)):
+    if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
         return import_module(DATASETS).ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]
 

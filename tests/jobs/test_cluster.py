@@ -143,6 +143,14 @@ def test_a_cluster_is_asked_for_by_name(explainer: wf.Explainer, tmp_path: Path)
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, workers=2)
 
 
+def test_a_model_that_is_elsewhere_is_not_sent_to_workers(tmp_path: Path) -> None:
+    model = folders.bert()
+    model.classifier.to("meta")
+    x = wf.Explainer(model, folders.tokenizer(tmp_path / "tokenizer"))
+    with pytest.raises(BadInput, match="spread over devices"):
+        wf.explain_dataset(x, TEXTS, out=tmp_path / "out", engine="ray", **HOW)
+
+
 def test_without_ray_the_command_is_named(
     explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,8 +150,10 @@ def test_a_folder_with_other_things_is_left_alone(explainer: wf.Explainer, tmp_p
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(BadInput, match=r"holds other things \(thesis.txt\)"):
         wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
-    with pytest.raises(BadInput, match="no explained dataset"):
+    with pytest.raises(BadInput, match="is a folder: name a file in it"):
         wf.load(tmp_path)
+    with pytest.raises(BadInput, match="no explained dataset"):
+        wf.jobs.ExplainedDataset(tmp_path)
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / MANIFEST).write_text("{}")
     with pytest.raises(BadInput, match="cannot be read"):

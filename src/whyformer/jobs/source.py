@@ -46,7 +46,7 @@ def rows_of(source: Any) -> Rows:
         return _of_path(path_of(source, "source"))
     if hasattr(source, "column_names") and hasattr(source, "__getitem__"):  # a Dataset of the datasets library
         size = len(source) if hasattr(source, "__len__") else None
-        return Rows(type(source).__name__, size, lambda: iter(source), columns=tuple(source.column_names))
+        return Rows(type(source).__name__, size, lambda: iter(source), columns=tuple(source.column_names or ()))
     if hasattr(source, "itertuples") and hasattr(source, "columns"):  # a DataFrame of pandas
         names = tuple(map(str, source.columns))
         return Rows("DataFrame", len(source), lambda: _records(source, names), columns=names)
