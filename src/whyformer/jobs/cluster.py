@@ -59,7 +59,7 @@ def run_on_ray(
     places = {p.device for p in explainer.model.parameters()}
     if len(places) > 1 or any(place.type == "meta" for place in places):
         raise BadInput(
-            "engine='ray' gives each worker a copy of the model, and this one is spread over devices, or offloaded: use "
+            "engine='ray' gives each worker a copy of the model, and this one is spread over devices or offloaded: use "
             "engine='local', which explains it as it is, or load it as a whole."
         )
     ours = not ray.is_initialized()
