@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup setup-browser page demo test check bench docs clean
+.PHONY: setup setup-browser page demo test check bench soak docs clean
 
 setup: $(STAMP)
 
@@ -40,6 +40,9 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+soak: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m bench.job_soak
 
 docs: setup
 	$(BIN)/python -m docs.build

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from whyformer import evaluate as evaluate
     from whyformer import extend as extend
     from whyformer import heads as heads
+    from whyformer import jobs as jobs
     from whyformer import language as language
     from whyformer import methods as methods
     from whyformer import tables as tables
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
+    from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
+    from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
     from whyformer.language.citations import cite as cite
     from whyformer.result import load as load
@@ -56,6 +59,7 @@ _HOMES = {
     "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.compare",
     "CompletionServer": "whyformer.inputs.completions",
+    "ExplainedDataset": "whyformer.jobs.dataset",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Generation": "whyformer.types",
@@ -70,6 +74,7 @@ _HOMES = {
     "cite": "whyformer.language.citations",
     "compare": "whyformer.evaluate.compare",
     "explain": "whyformer.explainer",
+    "explain_dataset": "whyformer.jobs.job",
     "explain_global": "whyformer.tables.global_explanation",
     "feature_permutation": "whyformer.tables.permutation",
     "head_importance": "whyformer.heads.importance",
@@ -89,6 +94,7 @@ _ROOMS = (
     "evaluate",
     "extend",
     "heads",
+    "jobs",
     "language",
     "methods",
     "tables",
@@ -100,6 +106,7 @@ __all__ = [
     "Citations",
     "Comparison",
     "CompletionServer",
+    "ExplainedDataset",
     "Explainer",
     "Explanation",
     "Generation",
@@ -120,11 +127,13 @@ __all__ = [
     "errors",
     "evaluate",
     "explain",
+    "explain_dataset",
     "explain_global",
     "extend",
     "feature_permutation",
     "head_importance",
     "heads",
+    "jobs",
     "language",
     "list_methods",
     "list_metrics",

@@ -11,6 +11,7 @@ WhyformerError
 │   └── MixedInputs          what the model says about an input changes with those beside it in a batch
 ├── MissingExtra             an optional library is not installed (also an ImportError)
 ├── NonFinite                the model's output holds NaN or infinity
+├── JobStopped               a long job cannot go on (a full disk); what it did is safe (also an OSError)
 ├── ModelFailed              the model's own code raised; its error is the cause (also a RuntimeError)
 └── CaptureError             the attention of the model could not be read in full
     ├── NothingCaptured      no attention happened at all
@@ -84,6 +85,10 @@ class MissingExtra(WhyformerError, ImportError):
 
 class NonFinite(WhyformerError):
     """The model's output holds NaN or infinity."""
+
+
+class JobStopped(WhyformerError, OSError):
+    """A long job cannot go on; what it did so far is safe."""
 
 
 class ModelFailed(WhyformerError, RuntimeError):

@@ -429,11 +429,10 @@ def explanations(
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
     tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
-    tensors |= {"errors": attribution.errors_BN}
-    tensors |= matrix if isinstance(matrix, dict) else {"matrix": matrix}
+    tensors |= {"errors": attribution.errors_BN} | (matrix if isinstance(matrix, dict) else {"matrix": matrix})
     arrays: dict[Any, Array] = {k: t.detach().float().cpu().numpy() for k, t in tensors.items() if t is not None}
-    scores_BN, layers, whole = arrays.pop("scores"), arrays.pop("layers", None), arrays.pop("matrix", None)
-    errors_BN = arrays.pop("errors", None)
+    scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
+    layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
     logits_BC, values, best_B = run.logits, value_B.tolist(), run.logits.argmax(1).tolist()
@@ -465,10 +464,9 @@ def explanations(
     notes += [*[PROBABILITIES] * run.gives_probabilities, *run.output.remarks]
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
-    readout = run.study.readout
-    chosen = bool(run.batch.positions or run.batch.spans)
+    readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)
     each_reads = not run.multi_stream and readout is not None and (chosen or readout.kind == "rows")
-    each_reads = each_reads and run.modality.lengths_vary
+    each_reads &= run.modality.lengths_vary
     same: dict[str, Any] = {
         "scalar": scalar,
         "method": m.name,

@@ -25,7 +25,7 @@ import numpy as np
 
 from whyformer.errors import BadInput, MissingExtra, NotOffered, WhyformerError
 from whyformer.files.archives import Damaged, members_bytes, parsed, read_arrays, read_json, require_room
-from whyformer.files.paths import readable_file, writable_file, writing
+from whyformer.files.paths import is_file, is_folder, path_of, readable_file, writable_file, writing
 from whyformer.parameters import checked
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.checks.result",
     "whyformer.checks.retrained",
     "whyformer.language.citations",
+    "whyformer.jobs.summary",
 )
+DATASETS = "whyformer.jobs.dataset"  # reads folders
 Kind = TypeVar("Kind", bound="Result")
 
 
@@ -162,7 +164,9 @@ class Result(Pictured, ABC):
 
 @checked
 def load(path: str | Path) -> Any:
-    """Read any saved result, .json or .npz; no model is needed."""
+    """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed."""
+    if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
+        return import_module(DATASETS).ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]
 
 

@@ -21,6 +21,7 @@ PAGES = {str(p.relative_to(ROOT)): p for p in [ROOT / "README.md", *sorted((ROOT
 NOT_RUN = {"README.md": 1, "docs/guide/compiled.md": 1}
 WRITES = {  # what running a page leaves behind; all others leave nothing
     "README.md": {"why.html"},
+    "docs/guide/batch.md": {"why"},
     "docs/guide/checks.md": {"check.html", "why.html"},
     "docs/guide/citations.md": {"citations.html"},
     "docs/guide/concepts.md": {"concepts.png", "zebra.png"},
@@ -89,6 +90,7 @@ def warnings_of_the_check_up(printed: str, folder: Path) -> None:
 
 
 SHOWS: dict[str, Callable[[str, Path], None]] = {
+    "docs/guide/batch.md": says(r"3 rows, generic_attention, attn_lrp, 1 errors[\s\S]*the text is empty"),
     "docs/guide/citations.md": says("She liked tea . (True|False)"),
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,3 +90,37 @@ def test_a_weight_that_nobody_brings_is_refused(method: str) -> None:
         wf.explain(model, CASES["bert"].inputs(), method=method)
     model.load_state_dict(state, assign=True)  # as it advises
     assert len(wf.explain(model, CASES["bert"].inputs(), method=method)) == 2
+
+
+# By accelerate itself: a map that spreads one model over the CPU, offloaded weights and a disk.
+
+
+MAP = {
+    "bert.embeddings": "cpu",
+    "bert.encoder.layer.0": "disk",
+    "bert.encoder.layer.1": "cpu",
+    "bert.encoder.layer.2": "disk",
+    "bert.pooler": "cpu",
+    "classifier": "disk",
+}
+
+
+def spread(model: nn.Module, folder: Path) -> nn.Module:
+    from accelerate import dispatch_model
+
+    missing = {name for name, _ in model.named_modules()}
+    device_map = {name: place for name, place in MAP.items() if name in missing}
+    return dispatch_model(model, device_map, main_device="cpu", offload_dir=str(folder), force_hooks=True)
+
+
+@pytest.mark.parametrize("method", [*METHODS, "grad_sam", "value_zeroing", "alti"])
+def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, tmp_path: Path) -> None:
+    case = CASES["bert"]
+    here, elsewhere = case.build("sdpa"), spread(case.build("sdpa"), tmp_path)
+    places = {p.device.type for p in elsewhere.parameters()}
+    assert places == {"cpu", "meta"}, "some weights are on the disk"
+    expected = wf.explain(here, case.inputs(), method=method, target=1)
+    results = wf.explain(elsewhere, case.inputs(), method=method, target=1)
+    for one, other in zip(expected, results, strict=True):
+        np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
+    assert {p.device.type for p in elsewhere.parameters()} == places, "handed back as it was"

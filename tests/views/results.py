@@ -27,6 +27,7 @@ from whyformer.heads import (
     PruningCurve,
     SyntacticHeads,
 )
+from whyformer.jobs.summary import Case, DatasetSummary, Importance
 from whyformer.language.citations import Citations, SourceSentence
 from whyformer.result import Result
 from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
@@ -380,6 +381,16 @@ def retrained_attention() -> RetrainedAttention:
     return RetrainedAttention((*twins, *guides), 80, 20, BERT, 0.1, {"epochs": 3, "seed": 0}, COST, ("mind the gap",))
 
 
+def dataset_summary() -> DatasetSummary:
+    case = Case("ab12", 7, "r7", "methods rank its parts differently", -0.5, (explanation(), samples.text()))
+    listed = [
+        Importance("grad_sam", "positive", word, 3, mean, abs(mean)) for word, mean in (("good", 0.4), ("not", -0.2))
+    ]
+    return DatasetSummary(
+        "rows.csv", BERT, ("grad_sam",), 12, 11, 1, {"TooLong": 1}, tuple(listed), (), (case,), 0.25, "word", 3
+    )
+
+
 ALL: dict[type[Result], Callable[[], Any]] = {
     Explanation: explanation,
     Generation: samples.generation,
@@ -403,4 +414,5 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     CheckUp: check_up,
     RetrainedAttention: retrained_attention,
     Citations: citations,
+    DatasetSummary: dataset_summary,
 }

@@ -1,0 +1,7 @@
+"""Many inputs: a dataset explained part by part, written as it goes, and gone on with where it stopped."""
+
+from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
+from whyformer.jobs.job import explain_dataset as explain_dataset
+from whyformer.jobs.summary import DatasetSummary as DatasetSummary
+
+__all__ = ["DatasetSummary", "ExplainedDataset", "explain_dataset"]

@@ -1,0 +1,189 @@
+"""explain_dataset: a dataset of any size explained into a folder of Parquet files, resumed where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from whyformer.errors import BadInput
+from whyformer.explainer import PARAMETERS, Explainer
+from whyformer.files.paths import path_of
+from whyformer.jobs.cluster import run_on_ray
+from whyformer.jobs.dataset import ExplainedDataset
+from whyformer.jobs.local import run_here
+from whyformer.jobs.plan import Part, parts_of
+from whyformer.jobs.progress import Progress
+from whyformer.jobs.schema import WHY
+from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
+from whyformer.jobs.store import MANIFEST, Store, Written, read_manifest
+from whyformer.jobs.worker import Work, Worker, sizes_for
+from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.parameters import (
+    BatchSize,
+    Count,
+    Filled,
+    Limits,
+    OneOf,
+    Seed,
+    checked,
+    parameters_of,
+    refuse_misspelled,
+)
+from whyformer.registry import default_method, get_method, list_methods
+from whyformer.result import to_plain
+from whyformer.targets import Aims, Scalar
+from whyformer.version import __version__
+
+ENGINES = ("local", "ray")
+PART_ROWS = 512
+NOT_HERE = {"self", "inputs", "method", "progress", "keep_layers", "memory", "batch_size"}  # of explain
+
+
+@checked
+def explain_dataset(
+    model: Any,
+    source: Any,
+    *,
+    out: str | Path,
+    processor: Any = None,
+    method: str | Annotated[Sequence[str], Filled()] | None = None,
+    engine: Annotated[str, OneOf(*ENGINES)] = "local",
+    column: str | Annotated[Sequence[str], Filled()] | None = None,
+    key: str | None = None,
+    target: Aims = None,
+    scalar: Scalar = "logit",
+    too_long: Annotated[str, OneOf("error", "cut")] = "error",
+    part_rows: Count | None = None,
+    batch_tokens: Count | None = None,
+    batch_size: BatchSize | None = None,
+    workers: Count | None = None,
+    address: str | None = None,
+    top: Annotated[int, Limits(0, 1000)] = 5,
+    seed: Seed = 0,
+    progress: bool | Annotated[str, OneOf("json")] | None = None,
+    attention_at: Mapping[str, str] | None = None,
+    **options: Any,
+) -> ExplainedDataset:
+    """Explain every row of a dataset into the folder ``out``; run the same again to go on where it stopped.
+
+    source: a CSV, JSONL, Parquet or text file, a folder of images, a Dataset, a DataFrame, or any texts or dicts that
+    can be gone through. column: which of its columns holds the input (two: a pair of texts); key: which one names the
+    rows. Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
+    texts that are too long, unless ``too_long="cut"``. ``part_rows`` rows are written at a time, and batches hold
+    ``batch_size`` rows and ``batch_tokens`` positions at most. ``top``: outliers and disagreements in the summary.
+    engine: "ray" explains parts in ``workers`` processes of a Ray cluster: the one at ``address``, or one started here.
+    progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
+    """
+    arrow(WHY)
+    explainer = model if isinstance(model, Explainer) else Explainer(model, processor, attention_at=attention_at)
+    if isinstance(target, list):
+        raise BadInput("target: one class for all rows of a dataset, or None for the prediction of each.")
+    if engine == "local" and (workers is not None or address is not None):
+        raise BadInput("workers and address are those of a cluster: add engine='ray', or leave them out.")
+    names = (method,) if isinstance(method, str) else tuple(method or ())
+    rows = rows_of(source)
+    columns = Columns(rows, column, key, explainer.processor)
+    folder = path_of(out, "out")
+    part_rows, tokens, most = _sizes(folder, explainer, part_rows, batch_tokens, batch_size)
+    parts = parts_of(rows, columns, part_rows)
+    first = next(parts, None)
+    if first is None:
+        raise BadInput("there is nothing to explain: source is empty.")
+    names = names or (_default(explainer, first),)
+    how = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
+    work = Work(names, how, tokens, most, too_long == "cut")
+    store = Store(folder)
+    with store.held():
+        store.begin(rows.name, _asked(explainer, columns, work, part_rows))
+        done = store.commits.values()
+        shown = Progress(progress, rows.size, sum(c.rows for c in done), sum(c.errors for c in done))
+        worker = Worker(explainer, work, any(c.explanations for c in done))
+
+        def commit(written: Written) -> None:
+            store.commit(written)
+            shown.add(written.rows, written.errors)
+
+        left = _left(chain([first], parts), store)
+        if engine == "ray":
+            run_on_ray(explainer, work, left, commit, proven=worker.proven, workers=workers, address=address)
+        else:
+            run_here(worker, left, commit)
+        dataset = ExplainedDataset(folder)
+        if top:
+            dataset.summarize(top)
+        if shown.kind:
+            shown.say("done")
+    return dataset
+
+
+def _left(parts: Iterator[Part], store: Store) -> Iterator[Part]:
+    """Parts that are not yet done; at the end of the input, what is committed is held to it."""
+    number = -1
+    for part in parts:
+        number = part.number
+        if not store.done(part):
+            yield part
+    store.refuse_fewer(number + 1)
+
+
+def _default(explainer: Explainer, part: Part) -> str:
+    """The method of the kind of input that the first readable row is."""
+    for row in part.rows:
+        if not isinstance(row.content, Unreadable):
+            return default_method(explainer.source([row.content]).modality.kind)
+    raise BadInput(f"none of the first {len(part.rows)} rows can be read: {part.rows[0].content.reason}")
+
+
+def _admitted(names: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Options of explain and of the methods, refused before any work where they cannot be."""
+    methods = [get_method(name) for name in names]
+    existing = [name for m in list_methods().values() for name in m.options]
+    refuse_misspelled(explain_dataset, options.keys() - PARAMETERS, existing)
+    for name in options.keys() & NOT_HERE:
+        raise BadInput(f"{name}=… is not for datasets: leave it out.")
+    parameters_of(Explainer.explain).admit({k: v for k, v in options.items() if k in PARAMETERS and v is not None})
+    for name in options.keys() - PARAMETERS:
+        owners = [m for m in methods if name in m.options] or methods[:1]
+        for m in owners:
+            m.checked({name: options[name]})
+    return options
+
+
+def _sizes(
+    folder: Path, explainer: Explainer, part_rows: int | None, tokens: int | None, most: int | None
+) -> tuple[int, int, int]:
+    """Of parts and batches: as asked, as the job in the folder has them, or as suits the device."""
+    before = read_manifest(folder)["asked"] if (folder / MANIFEST).is_file() else {}
+    usual = dict(zip(("batch_tokens", "batch_size"), sizes_for(explainer), strict=True))
+    return (
+        part_rows or before.get("part_rows", PART_ROWS),
+        tokens or before.get("batch_tokens", usual["batch_tokens"]),
+        most or before.get("batch_size", usual["batch_size"]),
+    )
+
+
+def _asked(explainer: Explainer, columns: Columns, work: Work, part_rows: int) -> dict[str, Any]:
+    """What the numbers depend on, by names that a user knows; a job goes on only where all of it is as it was."""
+    told = {k: to_plain(v) for k, v in sorted(work.how.items()) if k not in ("target", "scalar", "seed")}
+    return {
+        "whyformer": __version__,
+        "torch": str(torch.__version__),
+        "column": list(columns.chosen) or None,
+        "key": columns.key,
+        "model": type(explainer.model).__name__,
+        "weights": weights_digest(explainer.model),
+        "processor": processor_digest(explainer.processor),
+        "method": list(work.methods),
+        "target": to_plain(work.how["target"]),
+        "scalar": work.how["scalar"],
+        "options": told,
+        "too_long": "cut" if work.cut else "error",
+        "seed": work.how["seed"],
+        "part_rows": part_rows,
+        "batch_tokens": work.tokens,
+        "batch_size": work.most,
+    }

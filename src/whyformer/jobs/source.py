@@ -1,0 +1,231 @@
+"""What a job reads, one row at a time: a file, a folder of images, a Dataset, or anything that can be gone through."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whyformer.errors import BadInput, MissingExtra
+from whyformer.files.paths import is_file, is_folder, path_of, readable_file
+from whyformer.inputs.table_schema import Table
+
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+FILES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".txt")
+# Columns that hold the input where nobody says which does, the likeliest first.
+INPUT_COLUMNS = ("text", "sentence", "prompt", "image", "review", "content")
+AT_ONCE = 1024  # rows of a Parquet file that are in memory
+LONGEST_FIELD = 2**31 - 1  # csv's own limit is 128 kB
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """In the place of a row that cannot be read: why."""
+
+    reason: str
+    content: str = ""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of an input: their name, how many there are (None: nobody knows), and how to go through them."""
+
+    name: str
+    size: int | None
+    read: Callable[[], Iterator[Any]]
+    names: Callable[[Any], str] | None = None  # what a row is called, where the input has names for them
+    columns: tuple[str, ...] = ()  # where they are known beforehand
+
+
+def rows_of(source: Any) -> Rows:
+    """The rows of whatever was given."""
+    if isinstance(source, (str, Path)):
+        return _of_path(path_of(source, "source"))
+    if hasattr(source, "column_names") and hasattr(source, "__getitem__"):  # a Dataset of the datasets library
+        size = len(source) if hasattr(source, "__len__") else None
+        return Rows(type(source).__name__, size, lambda: iter(source), columns=tuple(source.column_names or ()))
+    if hasattr(source, "itertuples") and hasattr(source, "columns"):  # a DataFrame of pandas
+        names = tuple(map(str, source.columns))
+        return Rows("DataFrame", len(source), lambda: _records(source, names), columns=names)
+    if isinstance(source, Mapping) or not isinstance(source, Iterable):
+        raise BadInput(
+            f"source is a {type(source).__name__}: give a file ({', '.join(FILES)}), a folder of images, a Dataset, a "
+            "DataFrame, or a list of texts or of dicts."
+        )
+    size = len(source) if isinstance(source, Sequence) else None
+    if size == 0:
+        raise BadInput("there is nothing to explain: source is empty.")
+    return Rows(f"a {type(source).__name__}", size, lambda: iter(source))
+
+
+def _of_path(path: Path) -> Rows:
+    if is_folder(path):
+        return _of_folder(path)
+    readable_file(path, "file", "source")
+    kind = path.suffix.lower()
+    if kind == ".parquet":
+        return _of_parquet(path.name, [path])
+    if kind in (".csv", ".tsv"):
+        return _of_csv(path, "\t" if kind == ".tsv" else ",")
+    if kind in (".jsonl", ".ndjson"):
+        return Rows(path.name, _lines(path), lambda: _json_rows(path))
+    if kind == ".txt":
+        return Rows(path.name, _lines(path), lambda: _text_rows(path))
+    raise BadInput(f"{str(path)!r}: the ending says how a file is read; use {', '.join(FILES)}, or a folder of images.")
+
+
+def _of_folder(folder: Path) -> Rows:
+    files = sorted(p for p in folder.rglob("*") if is_file(p))
+    tables = [p for p in files if p.suffix.lower() == ".parquet"]
+    if tables:
+        return _of_parquet(folder.name, tables)
+    images = [p for p in files if p.suffix.lower() in IMAGES]
+    if not images:
+        raise BadInput(f"{str(folder)!r} holds no images ({', '.join(IMAGES)}) and no .parquet files.")
+    return Rows(folder.name, len(images), lambda: iter(images), lambda image: image.relative_to(folder).as_posix())
+
+
+def _of_parquet(name: str, paths: list[Path]) -> Rows:
+    parquet = arrow("reading Parquet files").parquet
+    try:
+        files = [parquet.ParquetFile(path) for path in paths]
+    except Exception as error:  # each kind of damage has an error of its own
+        raise BadInput(f"{name!r} cannot be read as Parquet ({_first_line(error)}).") from error
+
+    def read() -> Iterator[Any]:
+        for path in paths:
+            for batch in parquet.ParquetFile(path).iter_batches(batch_size=AT_ONCE):
+                yield from batch.to_pylist()
+
+    return Rows(name, sum(f.metadata.num_rows for f in files), read, columns=tuple(files[0].schema_arrow.names))
+
+
+def _of_csv(path: Path, separator: str) -> Rows:
+    csv.field_size_limit(LONGEST_FIELD)
+
+    def lines() -> Iterator[list[str]]:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as stream:
+                yield from (line for line in csv.reader(stream, delimiter=separator) if line)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise BadInput(
+                f"{str(path)!r} cannot be read as CSV ({error}): give a UTF-8 text with a header and commas."
+            ) from error
+
+    header = [name.strip() for name in next(lines(), [])]
+    size = sum(1 for _ in lines()) - 1
+    if size < 1:
+        raise BadInput(f"{str(path)!r} holds no rows under a header.")
+    if len(set(header)) < len(header):
+        raise BadInput(f"{str(path)!r} has two columns of the same name: {', '.join(header)}.")
+
+    def read() -> Iterator[Any]:
+        cells = lines()
+        next(cells)
+        for line in cells:
+            if len(line) != len(header):
+                yield Unreadable(f"the row has {len(line)} cells, the header {len(header)}.", str(line)[:200])
+            else:
+                # An index column without a name (as pandas writes it) is no column of the table.
+                yield {name: cell for name, cell in zip(header, line, strict=True) if name}
+
+    return Rows(path.name, size, read, columns=tuple(name for name in header if name))
+
+
+def _json_rows(path: Path) -> Iterator[Any]:
+    for line in _text_rows(path):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            yield Unreadable(f"the line is no JSON ({error}).", line[:200])
+
+
+def _text_rows(path: Path) -> Iterator[str]:
+    with path.open("rb") as stream:
+        for line in stream:
+            if line.strip():
+                yield line.decode("utf-8", "replace").strip("\r\n\ufeff")
+
+
+def _lines(path: Path) -> int:
+    with path.open("rb") as stream:
+        size = sum(1 for line in stream if line.strip())
+    if not size:
+        raise BadInput(f"{str(path)!r} holds no rows.")
+    return size
+
+
+def _records(frame: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    for row in frame.itertuples(index=False, name=None):
+        yield dict(zip(names, row, strict=True))
+
+
+def arrow(why: str) -> Any:
+    """The pyarrow library, with what reads and writes Parquet."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "batch", why) from None
+    return pyarrow
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# Of a row with columns, which hold the input
+
+
+class Columns:
+    """Takes the input, and the row's name, out of a row: ``column`` (several: a pair), ``key``."""
+
+    def __init__(self, rows: Rows, column: str | Sequence[str] | None, key: str | None, processor: Any) -> None:
+        self.names, self.key = rows.names, key
+        self.table = processor if isinstance(processor, Table) else None
+        self.chosen = (column,) if isinstance(column, str) else tuple(column or ())
+        if len(self.chosen) > 2:
+            raise BadInput(f"column={list(self.chosen)!r}: one column holds the input, or two a pair of texts.")
+        for name in (*self.chosen, *([key] if key else [])):
+            if rows.columns and name not in rows.columns:
+                raise BadInput(f"there is no column {name!r} in {rows.name}: it has {', '.join(rows.columns)}.")
+        if rows.columns and not self.chosen and self.table is None:
+            self.chosen = (self._likely(rows.columns),)
+        # CSV has words only: categories that are numbers are found by how they are written.
+        categories = self.table.categorical if self.table is not None else {}
+        self.spelled = {name: {str(v): v for v in values} for name, values in categories.items()}
+
+    def _likely(self, columns: Sequence[str]) -> str:
+        if len(columns) == 1:
+            return columns[0]
+        likely = [name for name in INPUT_COLUMNS if name in columns]
+        if not likely:
+            raise BadInput(f"which column holds the input? Say it with column=…; there are {', '.join(columns)}.")
+        return likely[0]
+
+    def name(self, row: Any) -> str:
+        """What the row is called: by its key, or by the input."""
+        if self.key is not None:
+            return str(row.get(self.key, "")) if isinstance(row, Mapping) else ""
+        return self.names(row) if self.names is not None else ""
+
+    def content(self, row: Any) -> Any:
+        """What is explained of a row."""
+        if not isinstance(row, Mapping):
+            return row
+        if self.table is not None and not self.chosen:
+            names = [name for name in self.table.columns if name in row]
+            return {name: self._as_category(name, row[name]) for name in names}
+        if not self.chosen:
+            self.chosen = (self._likely(list(row)),)
+        missing = [name for name in self.chosen if name not in row]
+        if missing:
+            return Unreadable(f"the row has no {missing[0]!r}, only {', '.join(map(str, row))}.", str(dict(row))[:200])
+        parts = tuple(row[name] for name in self.chosen)
+        return parts[0] if len(parts) == 1 else parts
+
+    def _as_category(self, name: str, cell: Any) -> Any:
+        return self.spelled.get(name, {}).get(cell.strip(), cell) if isinstance(cell, str) else cell

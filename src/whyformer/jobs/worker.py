@@ -1,0 +1,200 @@
+"""What explains the rows of a part: encoded ahead in batches of like length, bad rows told apart, files made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from whyformer.errors import (
+    BadInput,
+    CaptureError,
+    MissingExtra,
+    MissingProcessor,
+    NotAllowed,
+    TooLong,
+    UnknownName,
+    WhyformerError,
+)
+from whyformer.explainer import Explainer
+from whyformer.inputs.base import Source
+from whyformer.inputs.text import TextInput
+from whyformer.jobs.plan import Part, Row, batches_of
+from whyformer.jobs.schema import Entry, Failure, failures_table, parquet_bytes, table_of
+from whyformer.jobs.source import Unreadable
+from whyformer.jobs.store import Written
+
+TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
+# What is wrong with the call, not with a row; as long as no row was explained.
+OF_THE_JOB = (MissingProcessor, MissingExtra, NotAllowed, UnknownName, CaptureError)
+SHOWN = 200  # characters of a row in its error
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is asked of every row, the same for all workers."""
+
+    methods: tuple[str, ...]
+    how: dict[str, Any] = field(default_factory=dict)  # for explain
+    tokens: int = 1024
+    most: int = 32
+    cut: bool = False  # texts that are too long, instead of refusing them
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A part with its rows encoded, batch by batch."""
+
+    part: Part
+    batches: list[tuple[list[Row], Source]]
+    failures: list[Failure]
+
+
+class Worker:
+    """A model that explains parts. ``proven``: rows were explained before, so what fails now is the rows' own."""
+
+    def __init__(self, explainer: Explainer, work: Work, proven: bool = False) -> None:
+        self.explainer, self.work, self.proven = explainer, work, proven
+
+    def prepared(self, part: Part) -> Prepared:
+        """The part's rows as tensors. Touches no weight, and may run beside :meth:`explained`."""
+        failures: list[Failure] = []
+        rows: list[Row] = []
+        for row in part.rows:
+            if isinstance(row.content, Unreadable):
+                failures.append(_failure(row, BadInput(row.content.reason)))
+            else:
+                rows.append(row)
+        lengths, limit = self._lengths(rows)
+        fitting = []
+        for row, length in zip(rows, lengths, strict=True):
+            if limit is not None and length > limit and not self.work.cut:
+                failures.append(_failure(row, TooLong(f"the text has {length} tokens, and the model takes {limit}.")))
+            else:
+                fitting.append((row, min(length, limit) if limit is not None else length))
+        batches = []
+        for batch in batches_of([length for _, length in fitting], self.work.tokens, self.work.most):
+            batches += self._encoded([fitting[i][0] for i in batch], failures)
+        return Prepared(part, batches, failures)
+
+    def _lengths(self, rows: list[Row]) -> tuple[list[int], int | None]:
+        """Tokens of each row, where they are texts, and how many the model takes; 1 each where they are not."""
+        plain = [row for row in rows if _is_text(row.content)]
+        if not plain:
+            return [1] * len(rows), None
+        modality = self.explainer.source([plain[0].content]).modality
+        if not isinstance(modality, TextInput) or modality.processor is None:
+            return [1] * len(rows), None
+        texts: list[Any] = [(row.content,) if isinstance(row.content, str) else tuple(row.content) for row in plain]
+        if all(len(text) == 1 for text in texts):  # in one call, which the tokenizer spreads over its threads
+            ids = modality.encoding_of([text for (text,) in texts])["input_ids"]  # type: ignore[arg-type]
+        else:
+            ids = [modality.encoding_of(*text)["input_ids"] for text in texts]
+        lengths = {row.place: len(tokens) for row, tokens in zip(plain, ids, strict=True)}
+        return [lengths.get(row.place, 1) for row in rows], modality.max_length()
+
+    def _encoded(self, rows: list[Row], failures: list[Failure]) -> list[tuple[list[Row], Source]]:
+        """The rows as one batch; where one of them cannot be encoded, the others without it."""
+        try:
+            return [(rows, self._source(rows))]
+        except Exception as error:
+            self._refuse_for_all(error)
+            if len(rows) == 1:
+                failures.append(_failure(rows[0], error))
+                return []
+        fine = []
+        for row in rows:
+            try:
+                self._source([row])
+                fine.append(row)
+            except Exception as error:
+                failures.append(_failure(row, error))
+        if len(fine) == len(rows):  # they do not go together
+            return [pair for row in rows for pair in self._encoded([row], failures)]
+        return self._encoded(fine, failures) if fine else []
+
+    def _source(self, rows: list[Row]) -> Source:
+        source = self.explainer.source([row.content for row in rows])
+        if source.size != len(rows):
+            raise BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
+        return replace(source, whole=source.batch())
+
+    def explained(self, prepared: Prepared) -> Written:
+        """The part's explanations and errors, as files."""
+        started = time.perf_counter()
+        failures = list(prepared.failures)
+        entries: list[Entry] = []
+        for rows, source in prepared.batches:
+            before = len(failures)
+            entries += self._entries(rows, source, failures)
+            self.proven = self.proven or bool(entries)
+            if not self.proven and len(failures) - before == len(rows) >= TELLING:
+                reason = failures[-1].reason
+                raise BadInput(
+                    f"none of the first {len(rows)} rows could be explained, so it is not the rows: {reason}"
+                )
+        order = {name: number for number, name in enumerate(self.work.methods)}
+        entries.sort(key=lambda entry: (entry[0].place, order.get(entry[2].method, 0), entry[1]))
+        failures.sort(key=lambda failure: failure.place)
+        return Written(
+            prepared.part.number,
+            prepared.part.digest,
+            len(prepared.part.rows),
+            len(entries),
+            len(failures),
+            parquet_bytes(table_of(entries)),
+            parquet_bytes(failures_table(failures)) if failures else b"",
+            time.perf_counter() - started,
+        )
+
+    def _entries(self, rows: list[Row], source: Source, failures: list[Failure]) -> list[Entry]:
+        how = dict(self.work.how)
+        if not how.keys() & {"generate", "span"}:  # tokens of an answer are run as one, however many there are
+            how["batch_size"] = len(rows)
+        try:
+            by_method = self.explainer.explain(source, method=list(self.work.methods), progress=False, **how)
+        except Exception as error:
+            self._refuse_for_all(error)
+            if len(rows) == 1:
+                failures.append(_failure(rows[0], error))
+                return []
+            middle = len(rows) // 2
+            halves = [pair for half in (rows[:middle], rows[middle:]) for pair in self._encoded(half, failures)]
+            return [entry for half, part in halves for entry in self._entries(half, part, failures)]
+        entries: list[Entry] = []
+        for explained in by_method.values():
+            for row, each in zip(rows, explained, strict=True):
+                several = each if isinstance(each, list) else [each]
+                entries += [(row, step, explanation) for step, explanation in enumerate(several)]
+        return entries
+
+    def _refuse_for_all(self, error: Exception) -> None:
+        if isinstance(error, OF_THE_JOB) and not self.proven:
+            raise error
+
+
+def _is_text(content: Any) -> bool:
+    parts = content if isinstance(content, (tuple, list)) else (content,)
+    return bool(parts) and all(isinstance(p, str) for p in parts) and any(p.strip() for p in parts)
+
+
+def _failure(row: Row, error: Exception) -> Failure:
+    content = row.content.content if isinstance(row.content, Unreadable) else row.content
+    reason = str(error) if isinstance(error, WhyformerError) else f"{type(error).__name__}: {error}"
+    return Failure(row.id, row.place, row.name, type(error).__name__, reason, _shown(content))
+
+
+def _shown(content: Any) -> str:
+    """A row in few words: nobody looks for the pixels of a picture here."""
+    if isinstance(content, (str, Mapping, Sequence, int, float)) or content is None or hasattr(content, "__fspath__"):
+        return str(content)[:SHOWN]
+    return type(content).__name__
+
+
+def sizes_for(explainer: Explainer) -> tuple[int, int]:
+    """Positions and rows of a batch that suit the device: a CPU is quickest while a batch is in its cache."""
+    on_device = any(p.device.type not in ("cpu", "meta") for p in explainer.model.parameters())
+    return (16384, 256) if on_device and torch.cuda.is_available() else (1024, 32)

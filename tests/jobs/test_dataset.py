@@ -1,0 +1,319 @@
+"""A dataset explained into a folder: what stands there is what single calls say, whatever the input came as."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import whyformer as wf
+from tests.jobs.sentences import numbers, sentences
+from tests.support import folders
+from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
+from whyformer.jobs.plan import batches_of
+
+METHODS = ["generic_attention", "grad_sam"]
+TEXTS = sentences(11)
+
+
+def test_rows_say_what_single_calls_say(explainer: wf.Explainer, tmp_path: Path) -> None:
+    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path / "out", method=METHODS, part_rows=4)
+    assert (dataset.rows, len(dataset), dataset.errors) == (11, 22, 0)
+    for (place, read), (text, method) in zip(dataset.entries(), ((t, m) for t in TEXTS for m in METHODS), strict=True):
+        single = explainer.explain(text, method=method)
+        np.testing.assert_allclose(read.scores, single.scores, atol=1e-5)
+        assert TEXTS[place["place"]] == text == read.units.text
+        assert (read.method, read.units, read.target, read.prediction) == (
+            method, single.units, single.target, single.prediction,
+        )  # fmt: skip
+        assert (read.options, read.changed, read.readout, read.signed, read.scalar, read.model) == (
+            single.options, single.changed, single.readout, single.signed, single.scalar, single.model,
+        )  # fmt: skip
+        assert (read.cost.forwards, read.cost.backwards) == (single.cost.forwards, single.cost.backwards)
+        assert read.value == pytest.approx(single.value, abs=1e-5)
+
+
+def test_a_row_is_read_by_its_place(explainer: wf.Explainer, tmp_path: Path) -> None:
+    dataset = wf.explain_dataset(explainer, [*TEXTS, ""], out=tmp_path, method=METHODS, part_rows=4)
+    row = wf.load(tmp_path).row(7)
+    assert list(row) == METHODS and row["grad_sam"].units.text == TEXTS[7]
+    with pytest.raises(BadInput, match="no row 12"):
+        dataset.row(12)
+    with pytest.raises(BadInput, match="row 11 could not be explained: the text is empty"):
+        dataset.row(11)
+
+
+def as_csv(folder: Path) -> Path:
+    path = folder / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("id", "text"), *((f"r{i}", text) for i, text in enumerate(TEXTS))])
+    return path
+
+
+def as_jsonl(folder: Path) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps({"id": f"r{i}", "text": t}) + "\n" for i, t in enumerate(TEXTS)))
+    return path
+
+
+def as_parquet(folder: Path) -> Path:
+    path = folder / "rows.parquet"
+    pq.write_table(pa.table({"id": [f"r{i}" for i in range(len(TEXTS))], "text": TEXTS}), path)
+    return path
+
+
+def as_text(folder: Path) -> Path:
+    path = folder / "rows.txt"
+    path.write_text("\n\n".join(TEXTS))
+    return path
+
+
+def as_frame(folder: Path) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame({"id": [f"r{i}" for i in range(len(TEXTS))], "text": TEXTS})
+
+
+def as_generator(folder: Path) -> Iterator[dict[str, str]]:
+    return ({"text": text, "id": f"r{i}"} for i, text in enumerate(TEXTS))
+
+
+class Columns:
+    """As a Dataset of the datasets library: rows by number, and the names of its columns."""
+
+    column_names = ("id", "text")
+
+    def __len__(self) -> int:
+        return len(TEXTS)
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        return {"id": f"r{range(len(TEXTS))[index]}", "text": TEXTS[index]}
+
+
+FORMS = [as_csv, as_jsonl, as_parquet, as_text, as_frame, as_generator, lambda folder: Columns()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_the_input_makes_no_difference(form: Any, explainer: wf.Explainer, tmp_path: Path) -> None:
+    key = None if form is as_text else "id"
+    dataset = wf.explain_dataset(
+        explainer, form(tmp_path), out=tmp_path / "out", method="grad_sam", key=key, part_rows=5, top=0
+    )
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path / "list", method="grad_sam", part_rows=5, top=0)
+    assert numbers(tmp_path / "out") == numbers(tmp_path / "list")
+    if key:
+        assert [place["name"] for place, _ in dataset.entries()] == [f"r{i}" for i in range(len(TEXTS))]
+
+
+def test_pairs_of_columns(explainer: wf.Explainer, tmp_path: Path) -> None:
+    rows = [{"first": "good movie", "second": "bad film"}, {"first": "so", "second": "boring book"}]
+    dataset = wf.explain_dataset(explainer, rows, out=tmp_path, column=["first", "second"], method="grad_sam", top=0)
+    for explanation, row in zip(dataset, rows, strict=True):
+        single = explainer.explain((row["first"], row["second"]), method="grad_sam")
+        np.testing.assert_allclose(explanation.scores, single.scores, atol=1e-5)
+        assert explanation.units == single.units
+
+
+def test_images_of_a_folder_and_one_that_is_none(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    (pictures / "deep").mkdir(parents=True)
+    shades = np.arange(40 * 40 * 3, dtype=np.uint8).reshape(40, 40, 3)
+    for name in ("b.png", "a.png", "deep/c.png"):
+        Image.fromarray(shades + len(name)).save(pictures / name)
+    (pictures / "broken.png").write_bytes(b"no picture")
+    x = wf.Explainer(folders.vit(), folders.image_processor())
+    dataset = wf.explain_dataset(x, pictures, out=tmp_path / "out", method=METHODS)
+    assert [place["name"] for place, e in dataset.entries() if e.method == "grad_sam"] == [
+        "a.png", "b.png", "deep/c.png",
+    ]  # fmt: skip
+    (failure,) = dataset.failures()
+    assert failure["name"] == "broken.png" and "cannot be read as an image" in failure["reason"]
+    single = x.explain(pictures / "a.png", method="grad_sam")
+    np.testing.assert_allclose(dataset.row(0)["grad_sam"].heatmap(), single.heatmap(), atol=1e-5)
+    assert dataset.summary.unit == "region"
+    assert {i.unit for i in dataset.summary.importance} >= {"top left", "centre", "bottom right"}
+    whole = sum(i.mean for i in dataset.summary.importance if (i.method, i.target) == ("grad_sam", single.target.label))
+    each = [e.heatmap().sum() for e in dataset if e.method == "grad_sam" and e.target.label == single.target.label]
+    assert whole == pytest.approx(np.mean(each), rel=1e-5)
+
+
+def test_rows_of_a_table(tmp_path: Path) -> None:
+    from whyformer.demo.census import FOLDER
+
+    model, table = wf.demo.load_adult()
+    source = tmp_path / "rows.csv"
+    lines = (FOLDER / "rows.csv").read_text(encoding="utf-8").splitlines()[:6]
+    source.write_text("\n".join(lines) + "\n")
+    dataset = wf.explain_dataset(model, source, out=tmp_path / "out", processor=table, method="grad_sam")
+    first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))
+    single = wf.explain(
+        model, {k: v for k, v in first.items() if k in table.columns}, processor=table, method="grad_sam"
+    )
+    np.testing.assert_allclose(dataset.row(0)["grad_sam"].scores, single.scores, atol=1e-5)
+    assert dataset.rows == 5 and dataset.summary.unit == "column"
+    assert {i.unit for i in dataset.summary.importance} <= set(table.columns)
+
+
+# Bad rows
+
+
+def test_bad_rows_are_told_apart_and_the_job_goes_on(explainer: wf.Explainer, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    long = " ".join(["good"] * 40)
+    lines = [json.dumps({"text": t}) for t in (TEXTS[3], "  ", TEXTS[5], long)]
+    path.write_text("\n".join([*lines, "{no json", json.dumps({"words": "x"}), json.dumps({"text": None})]))
+    dataset = wf.explain_dataset(explainer, path, out=tmp_path / "out", method=METHODS, column="text")
+    assert {e.units.text for e in dataset} == {TEXTS[3], TEXTS[5]} and len(dataset) == 4
+    reasons = {f["place"]: (f["kind"], f["reason"]) for f in dataset.failures()}
+    assert reasons.keys() == {1, 3, 4, 5, 6} and dataset.errors == 5
+    assert "the text is empty" in reasons[1][1]
+    assert reasons[3] == ("TooLong", "the text has 42 tokens, and the model takes 16.")
+    assert "no JSON" in reasons[4][1] and "no 'text'" in reasons[5][1] and "expected a string" in reasons[6][1]
+    assert dataset.summary.error_kinds == {"BadInput": 4, "TooLong": 1}
+    # The good rows have the numbers that they have without the bad ones, place aside.
+    np.testing.assert_allclose(
+        dataset.row(2)["grad_sam"].scores, explainer.explain(TEXTS[5], method="grad_sam").scores, atol=1e-5
+    )
+
+
+def test_long_texts_are_cut_where_that_is_asked_for(explainer: wf.Explainer, tmp_path: Path) -> None:
+    dataset = wf.explain_dataset(
+        explainer, [" ".join(["good"] * 40)], out=tmp_path, method="grad_sam", too_long="cut", top=0
+    )
+    (explanation,) = dataset
+    assert len(explanation.scores) == 16 and "the end was cut off" in explanation.warnings[0]
+
+
+class Refusing(wf.Explainer):
+    """Whose model fails on one text, as soon as it is in a batch."""
+
+    def explain(self, inputs: Any, **how: Any) -> Any:
+        if "hate hate" in inputs.raw:
+            raise wf.errors.ModelFailed("the model stumbles")
+        return super().explain(inputs, **how)
+
+
+def test_a_row_that_fails_in_the_model_fails_alone(explainer: wf.Explainer, tmp_path: Path) -> None:
+    x = Refusing(explainer.model, explainer.processor)
+    dataset = wf.explain_dataset(x, [*TEXTS, "hate hate"], out=tmp_path, method="grad_sam", top=0)
+    assert (len(dataset), [f["place"] for f in dataset.failures()]) == (11, [11])
+
+
+def test_what_is_wrong_for_all_rows_is_no_row_error(explainer: wf.Explainer, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"none of the first 11 rows could be explained.*vit_cx"):
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path / "a", method="vit_cx")
+    with pytest.raises(wf.errors.MissingProcessor):
+        wf.explain_dataset(explainer.model, TEXTS, out=tmp_path / "b")
+    with pytest.raises(UnknownName, match="positive"):
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path / "c", target="postive")
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ({"method": "gradsam"}, UnknownName, "grad_sam"),
+        ({"method": "grad_sam", "reduc": "key"}, UnknownName, "reduc"),
+        ({"method": "grad_sam", "reduce": "all"}, NotAllowed, "reduce"),
+        ({"units": 3}, NotAllowed, "units"),
+        ({"engine": "spark"}, NotAllowed, "engine"),
+        ({"target": ["negative"] * 11}, BadInput, "one class for all rows"),
+        ({"keep_layers": True}, BadInput, "keep_layers"),
+        ({"methods": ["grad_sam"]}, UnknownName, "method="),
+    ],
+)
+def test_wrong_calls_are_refused_before_a_folder_is_made(
+    how: dict[str, Any], error: type[Exception], words: str, explainer: wf.Explainer, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inputs_that_cannot_be_read(explainer: wf.Explainer, tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("text\n")
+    (tmp_path / "two.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "no.parquet").write_text("nothing")
+    (tmp_path / "folder").mkdir()
+    for source, words in (
+        (tmp_path / "none.csv", "no file at"),
+        (tmp_path / "empty.csv", "no rows"),
+        (tmp_path / "two.csv", "which column holds the input"),
+        (tmp_path / "no.parquet", "cannot be read as Parquet"),
+        (tmp_path / "folder", "no images"),
+        ([], "empty"),
+        (iter(()), "empty"),
+        ({"text": "x"}, "source is a dict"),
+        ([object()] * 3, "a row is a object"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            wf.explain_dataset(explainer, source, out=tmp_path / "out")
+    with pytest.raises(BadInput, match="no column 'c'"):
+        wf.explain_dataset(explainer, tmp_path / "two.csv", out=tmp_path / "out", column="c")
+
+
+def test_without_pyarrow_the_command_is_named(
+    explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtra, match=r"needs pyarrow: pip install 'whyformer\[batch\]'"):
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path)
+
+
+# Reading
+
+
+def test_other_libraries_read_the_folder(explainer: wf.Explainer, tmp_path: Path) -> None:
+    import duckdb
+    import pandas as pd
+
+    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path, method=METHODS, part_rows=4)
+    frame = pd.read_parquet(tmp_path / "explanations")
+    assert len(frame) == 22 and frame["row_id"].nunique() == 11
+    assert dataset.to_frame()["scores"].map(len).tolist() == frame["scores"].map(len).tolist()
+    assert list(dataset.to_frame(["place", "value"]).columns) == ["place", "value"]
+    with pytest.raises(BadInput, match="no column 'score'"):
+        dataset.to_frame(["score"])
+    counted = duckdb.sql(
+        f"select method, count(*), max(len(scores)) from '{tmp_path}/explanations/*.parquet' group by method order by 1"
+    ).fetchall()
+    assert counted == [(name, 11, 11) for name in METHODS]
+    label = duckdb.sql(f"select distinct target.label from '{tmp_path}/explanations/*.parquet'").fetchall()
+    assert {name for (name,) in label} == {e.target.label for e in dataset}
+
+
+def test_batches_hold_rows_of_like_length() -> None:
+    lengths = [9, 2, 5, 2, 30, 5, 2]
+    batches = batches_of(lengths, tokens=10, most=3)
+    assert sorted(i for batch in batches for i in batch) == list(range(7))
+    assert batches == [[1, 3, 6], [2, 5], [0], [4]]
+
+
+def test_the_summary_knows_what_matters(explainer: wf.Explainer, tmp_path: Path) -> None:
+    dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path, method=METHODS, part_rows=4, top=2)
+    summary = dataset.summary
+    words: dict[tuple[str, str, str], list[float]] = {}
+    for e in dataset:
+        for word, score in e.words():
+            words.setdefault((e.method, e.target.label, word), []).append(score)
+    listed = {(i.method, i.target, i.unit): i for i in summary.importance}
+    assert listed.keys() == words.keys()
+    for key, scores in words.items():
+        assert (listed[key].rows, listed[key].mean) == (len(scores), pytest.approx(np.mean(scores), rel=1e-5))
+        assert listed[key].mean_size == pytest.approx(np.mean(np.abs(scores)), rel=1e-5)
+    assert len(summary.disagreements) == len(summary.outliers) == 2
+    assert summary.disagreements[0].number <= summary.disagreements[1].number <= summary.agreement
+    assert [e.method for e in summary.disagreements[0].explanations] == METHODS
+    page = (tmp_path / "summary.html").read_text(encoding="utf-8")
+    assert "What matters in this dataset" in page and "rows where methods disagree most" in page
+    again = wf.load(tmp_path / "summary.json")
+    assert again.ranked("grad_sam") == summary.ranked("grad_sam") and len(again.to_frame()) == len(summary.importance)
+    assert wf.load(tmp_path).to_html() == page

@@ -1,0 +1,172 @@
+"""Nothing is lost: whatever stops a job, the next run goes on, and every row is there once, with the same bits."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import whyformer as wf
+from tests.jobs.sentences import numbers, sentences
+from tests.support import folders
+from whyformer.errors import BadInput, JobStopped
+from whyformer.jobs.store import COMMITS, EXPLANATIONS, MANIFEST
+
+TEXTS = sentences(24)
+HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(explainer: wf.Explainer, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    wf.explain_dataset(explainer, TEXTS, out=folder, **HOW)
+    return numbers(folder)
+
+
+def stopping(after: int) -> Iterator[str]:
+    """The rows, until something goes wrong where they come from."""
+    yield from TEXTS[:after]
+    raise ConnectionError("the line is dead")
+
+
+def test_a_stopped_job_goes_on(explainer: wf.Explainer, tmp_path: Path, undisturbed: Any) -> None:
+    with pytest.raises(ConnectionError):
+        wf.explain_dataset(explainer, stopping(18), out=tmp_path, **HOW)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / EXPLANATIONS).iterdir()}
+    assert 1 <= len(before) <= 4 and len(numbers(tmp_path)) < len(undisturbed)
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    assert numbers(tmp_path) == undisturbed
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items()), "what is done is not done again"
+
+
+KILLED = """
+import sys, time
+import whyformer as wf
+from tests.jobs.sentences import sentences
+from tests.support import folders
+from pathlib import Path
+
+def slowly():
+    for i, text in enumerate(sentences(24)):
+        if i == 16:
+            time.sleep(60)
+        yield text
+
+x = wf.Explainer(folders.bert(), folders.tokenizer(Path(sys.argv[2])))
+wf.explain_dataset(x, slowly(), out=sys.argv[1], method=["generic_attention", "grad_sam"], part_rows=4, top=0)
+"""
+
+
+def test_a_driver_that_is_killed_loses_nothing(explainer: wf.Explainer, tmp_path: Path, undisturbed: Any) -> None:
+    out = tmp_path / "out"
+    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), str(tmp_path / "tokenizer")])
+    try:
+        until = time.monotonic() + 60
+        while not (out / COMMITS).is_file() or len((out / COMMITS).read_bytes().splitlines()) < 2:
+            assert driver.poll() is None and time.monotonic() < until
+            time.sleep(0.02)
+        with pytest.raises(BadInput, match="another job is writing"):
+            wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert len(numbers(out)) < len(undisturbed)
+    wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    assert numbers(out) == undisturbed
+
+
+def test_what_a_crash_leaves_behind_is_cleared_away(explainer: wf.Explainer, tmp_path: Path, undisturbed: Any) -> None:
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    parts = sorted((tmp_path / EXPLANATIONS).iterdir())
+    parts[1].write_bytes(parts[1].read_bytes()[:100])  # cut short
+    parts[2].unlink()
+    (tmp_path / EXPLANATIONS / "part-000003.parquet.unfinished").write_bytes(b"half")
+    lines = (tmp_path / COMMITS).read_bytes().splitlines(keepends=True)
+    (tmp_path / COMMITS).write_bytes(b"".join(lines[:-1]) + lines[-1][:20])  # half a line
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    assert numbers(tmp_path) == undisturbed
+    assert sorted(p.name for p in (tmp_path / EXPLANATIONS).iterdir()) == [p.name for p in parts]
+
+
+@pytest.mark.parametrize("at", [2, 3, 6])  # the manifest is the first; then a file and a line of the log per part
+def test_a_full_disk_stops_with_a_word(
+    at: int, explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Any
+) -> None:
+    calls, real = 0, os.fsync
+
+    def full(file: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(file)
+
+    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"No space left.* rows are done and safe"):
+        patch.setattr(os, "fsync", full)
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    assert not list(tmp_path.rglob("*.unfinished"))
+    wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    assert numbers(tmp_path) == undisturbed
+
+
+def test_something_else_is_refused(explainer: wf.Explainer, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    trained = folders.bert()
+    with torch.no_grad():
+        trained.classifier.weight[0, 0] += 1e-3
+    changes: list[tuple[Any, dict[str, Any], str]] = [
+        (wf.Explainer(trained, explainer.processor), {}, "weights was"),
+        (explainer, {"method": "grad_sam"}, r'method was \["generic_attention", "grad_sam"\] and is \["grad_sam"\]'),
+        (explainer, {"reduce": "key"}, "options was"),
+        (explainer, {"target": "negative"}, 'target was null and is "negative"'),
+        (explainer, {"part_rows": 5}, "part_rows was 4 and is 5"),
+        (explainer, {"batch_tokens": 64}, "batch_tokens was 1024 and is 64"),
+        (explainer, {"seed": 1}, "seed was 0 and is 1"),
+    ]
+    for x, how, words in changes:
+        with pytest.raises(BadInput, match=words):
+            wf.explain_dataset(x, TEXTS, out=out, **(HOW | how))
+    for texts, words in (
+        ([*TEXTS[:5], "good", *TEXTS[6:]], "rows 4 to 7 are others now"),
+        (TEXTS[:20], "it has fewer rows now"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            wf.explain_dataset(explainer, texts, out=out, **HOW)
+    wf.explain_dataset(explainer, TEXTS, out=out, **(HOW | {"part_rows": None}))  # as the folder has it
+
+
+def test_a_folder_with_other_things_is_left_alone(explainer: wf.Explainer, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(BadInput, match=r"holds other things \(thesis.txt\)"):
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path, **HOW)
+    with pytest.raises(BadInput, match="is a folder: name a file in it"):
+        wf.load(tmp_path)
+    with pytest.raises(BadInput, match="no explained dataset"):
+        wf.jobs.ExplainedDataset(tmp_path)
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / MANIFEST).write_text("{}")
+    with pytest.raises(BadInput, match="cannot be read"):
+        wf.load(tmp_path / "job")
+
+
+def test_progress_for_logs(explainer: wf.Explainer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wf.explain_dataset(explainer, [*TEXTS, ""], out=tmp_path, progress="json", **HOW)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines][-1] == "done" and lines[0]["event"] == "part"
+    assert (lines[-1]["rows"], lines[-1]["of"], lines[-1]["errors"], lines[-1]["seconds_left"]) == (25, 25, 1, 0.0)
+    assert lines[-1]["rows_per_second"] > 0
+    wf.explain_dataset(explainer, [*TEXTS, ""], out=tmp_path, progress=True, **HOW)
+    assert "25 of 25 rows" in (shown := capsys.readouterr().err) and "1 error" in shown
+    wf.explain_dataset(explainer, [*TEXTS, ""], out=tmp_path, **HOW)
+    assert capsys.readouterr().err == ""  # no terminal
