@@ -41,6 +41,9 @@ Options = Annotated[
 BatchSize = Annotated[
     int | None, typer.Option("--batch-size", min=1, metavar="N", help="Inputs per pass.", show_default="16")
 ]
+MemoryWay = Annotated[
+    str, typer.Option("--memory", metavar="WAY", help="Attention maps: full (stored), fold (never), or as fits.")
+]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of methods that draw at random.")]
 OwnScale = Annotated[bool, typer.Option("--own-scale", help="With several methods: a colour scale for each.")]
 Out = Annotated[

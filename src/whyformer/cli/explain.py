@@ -11,6 +11,7 @@ import typer
 from whyformer.cli._explaining import (
     BatchSize,
     Json,
+    MemoryWay,
     Methods,
     Options,
     Out,
@@ -189,6 +190,7 @@ def prompt(
         str | None, typer.Option("--versus", metavar="TOKEN", help="Explain the target rather than this token.")
     ] = None,
     option: Options = None,
+    memory: MemoryWay = "auto",
     seed: Seed = 0,
     out: Out = None,
     json: Json = False,
@@ -206,7 +208,8 @@ def prompt(
       whyformer explain prompt "Is fire cold?" --model my-llm/ \\
           --choices yes,no
     """
-    how = asked(out, option, method, target=target_from(target, versus), seed=seed, units=units_from(units))
+    wanted = {"target": target_from(target, versus), "units": units_from(units), "memory": memory}
+    how = asked(out, option, method, seed=seed, **wanted)
     if generate is not None and answer is not None:
         raise typer.BadParameter(
             "--generate is for what the model writes, and --answer gives it", param_hint="--answer"
@@ -249,6 +252,7 @@ def text(
     option: Options = None,
     by: Annotated[str, typer.Option("--by", metavar="UNIT", help="Highlight by token or by word.")] = "token",
     batch_size: BatchSize = None,
+    memory: MemoryWay = "auto",
     seed: Seed = 0,
     own_scale: OwnScale = False,
     out: Out = None,
@@ -264,9 +268,8 @@ def text(
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
-    how = asked(
-        out, option, method, target=target_from(target, versus), scalar=scalar, batch_size=batch_size, seed=seed
-    )
+    runs = {"scalar": scalar, "batch_size": batch_size, "memory": memory, "seed": seed}
+    how = asked(out, option, method, target=target_from(target, versus), **runs)
     if by not in ("token", "word"):
         raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
     raw = texts_from(texts or [], file)
