@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
 from whyformer.jobs.plan import batches_of
+from whyformer.jobs.schema import _part, _struct, arrow_type
 
 METHODS = ["generic_attention", "grad_sam"]
 TEXTS = sentences(11)
@@ -288,6 +290,28 @@ def test_other_libraries_read_the_folder(explainer: wf.Explainer, tmp_path: Path
     assert counted == [(name, 11, 11) for name in METHODS]
     label = duckdb.sql(f"select distinct target.label from '{tmp_path}/explanations/*.parquet'").fetchall()
     assert {name for (name,) in label} == {e.target.label for e in dataset}
+
+
+@dataclass(frozen=True)
+class Inner:
+    label: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Outer:
+    """As a class of results may grow: others of its sort inside, and what Arrow has no type for."""
+
+    name: str
+    others: tuple[Inner, ...] | None = None
+    mixed: tuple[str, int] | None = None
+
+
+def test_columns_follow_the_classes() -> None:
+    values = [Outer("a", (Inner("x", 0.5), Inner("y", 0.25)), ("z", 3)), Outer("b")]
+    column = pa.array([_struct(Outer, value) for value in values], type=arrow_type(Outer))
+    assert column.type.field("others").type.value_type.field("share").type == pa.float64()
+    assert [_part(Outer, plain) for plain in column.to_pylist()] == values
 
 
 def test_batches_hold_rows_of_like_length() -> None:

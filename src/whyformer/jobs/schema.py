@@ -150,10 +150,22 @@ class _Told:
         return known[1]
 
 
+@cache
+def _nested(kind: Any) -> tuple[str, ...]:
+    """Fields of a class that hold others of that sort, which Arrow takes as dicts."""
+    return tuple(name for name, hint in _hints(kind).items() if _holds_fields(hint) and name not in _as_json(kind))
+
+
+def _holds_fields(hint: Any) -> bool:
+    return dataclasses.is_dataclass(hint) or any(map(_holds_fields, get_args(hint)))
+
+
 def _struct(kind: Any, value: Any) -> dict[str, Any]:
-    fields = _as_json(kind)
-    plain = vars(value)
-    return plain | {name: json.dumps(to_plain(plain[name])) for name in fields} if fields else plain
+    plain, as_json, nested = vars(value), _as_json(kind), _nested(kind)
+    if not as_json and not nested:
+        return plain
+    changed = {name: json.dumps(to_plain(plain[name])) for name in as_json}
+    return plain | changed | {name: to_plain(plain[name]) for name in nested}
 
 
 def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Explanation]]:
