@@ -258,6 +258,8 @@ class Run:
     def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
         """The same share of one layer, whose map is not kept."""
         keep = self.keep_BN.float()
+        if attention_BHQK.shape[3] != keep.shape[1]:  # not over the units, which is refused later on
+            return
         rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
         lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
         shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
@@ -495,7 +497,7 @@ class Run:
             self._records[grad] = maps
         else:
             self._part = (layers, maps)
-            self._padding_share_B = torch.stack(shares).mean(0) if padded else self.keep_BN[:, 0].float() * 0
+            self._padding_share_B = torch.stack(shares).mean(0) if shares else self.keep_BN[:, 0].float() * 0
         return maps
 
     def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:

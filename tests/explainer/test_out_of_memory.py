@@ -60,5 +60,5 @@ def test_a_single_input_that_does_not_fit_is_refused_with_what_to_do() -> None:
         asked.clear()
         with pytest.raises(NotOffered, match=r"half precision.*1\.00 TiB"):
             explainer.explain(INPUTS, method="generic_attention", target=1, batch_size=4)
-    assert asked == [4, 2, 1, 1], "once more, to see whether anything else would fit"
+    assert asked == [4, 2, 1, 1, 1], "once more without storing maps, and once to see whether anything else would fit"
     assert explainer.explain(INPUTS, method="generic_attention", target=1), "and the model is as it was"

@@ -518,7 +518,7 @@ async function imageOf(node) {
   outer.append(sheet);
   const body = new XMLSerializer().serializeToString(outer);
   const [wide, high] = [Math.ceil(width + 2 * SPACE), Math.ceil(height + 2 * SPACE)];
-  const names = ["http:", "//www.w3.org/2000/svg"].join("");
+  const names = ["ht", "tp://www.w3.org/2000/svg"].join("");
   const drawing = `<svg xmlns="${names}" width="${wide}" height="${high}"><foreignObject width="100%" height="100%">${body}</foreignObject></svg>`;
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing)}`;
