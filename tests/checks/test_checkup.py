@@ -92,7 +92,7 @@ def test_pictures(found: wf.CheckUp, tmp_path: Path, capsys: pytest.CaptureFixtu
     shown = capsys.readouterr().out
     assert "Check-up of generic_attention" in shown
     assert "this part alone random" in shown
-    assert found._repr_html_().startswith("<style>")
+    assert found._repr_html_().startswith("<iframe")
 
 
 def test_findings_travel_with_an_explanation(found: wf.CheckUp, tokenizer: Any, tmp_path: Path) -> None:
