@@ -1,6 +1,6 @@
 // One bar per unit: sorted, filtered, as many at a time as can be read.
 import { barColour } from "./color.js";
-import { columnOf, percent, scoreOf } from "./data.js";
+import { columnOf, errorOf, percent, scoreOf } from "./data.js";
 import { element } from "./dom.js";
 import { link } from "./linked.js";
 
@@ -28,15 +28,18 @@ export function barsOf(data, map, context) {
   const number = columnOf([scale.reach]);
   const items = drawn.map(({ entry, score }) => {
     const aside = entry.members.some((i) => map.aside.includes(i));
-    const told = context.shares ? percent(score) : number(score);
+    const error = errorOf(map, entry, context.shares);
+    const say = context.shares ? percent : number;
+    const told = say(score);
+    const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${entry.special ? " wf-special" : ""}`,
       dataset: { units: entry.members.join() },
-      "aria-label": `${entry.label}, ${told}`,
+      "aria-label": `${entry.label}, ${limits}`,
     },
     element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
-    element("span", { class: "wf-number" }, told),
-    track(score, scale, entry.special || aside));
+    element("span", { class: "wf-number", title: error ? limits : null }, told),
+    track(score, scale, entry.special || aside, error));
   });
   const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
   context.marks.push(link(state, list, items, `bars, ${map.name}`));
@@ -49,8 +52,8 @@ export function barsOf(data, map, context) {
   return parts;
 }
 
-/** @param {number} score @param {import("./color.js").Scale} scale @param {boolean} quiet */
-export function track(score, scale, quiet) {
+/** @param {number} score @param {import("./color.js").Scale} scale @param {boolean} quiet @param {number} error of 95 %, to either side */
+export function track(score, scale, quiet, error = 0) {
   const length = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) : 0;
   const size = length * (scale.signed ? 50 : 100);
   const left = scale.signed ? (score < 0 ? 50 - size : 50) : 0;
@@ -61,5 +64,16 @@ export function track(score, scale, quiet) {
       title: beyond ? "longer than the scale of the other units" : null,
       style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
     }),
-    scale.signed ? element("i", { class: "wf-axis" }) : null);
+    scale.signed ? element("i", { class: "wf-axis" }) : null,
+    error ? whisker(score, scale, error) : null);
+}
+
+/** The limits of a score, a thin line. @param {number} score @param {import("./color.js").Scale} scale @param {number} error */
+function whisker(score, scale, error) {
+  const at = (value) => {
+    const share = Math.max(scale.signed ? -1 : 0, Math.min(1, value / scale.reach));
+    return scale.signed ? 50 + 50 * share : 100 * share;
+  };
+  const left = at(score - error);
+  return element("i", { class: "wf-whisker", style: { left: `${left}%`, width: `${at(score + error) - left}%` } });
 }

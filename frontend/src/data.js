@@ -2,7 +2,7 @@
 
 /**
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
- * @typedef {{name: string, method: string, scores: number[], signed: boolean, value: number, base: number | null,
+ * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
  *   explained: string, share: number, aside: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
  *   small: string, doubts: string[]}} ScoreMap
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
@@ -57,6 +57,14 @@ export function entriesOf(units, by) {
 export function scoreOf(map, entry, shares) {
   const sum = entry.members.reduce((total, i) => total + map.scores[i], 0);
   return shares ? sum * map.share : sum;
+}
+
+const ABOUT_95 = 1.96;
+
+/** How far the score is known, of 95 %: of a word no further than its pieces together. @param {ScoreMap} map @param {Entry} entry @param {boolean} shares */
+export function errorOf(map, entry, shares) {
+  if (!map.errors) return 0;
+  return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
 }
 
 /**

@@ -136,6 +136,19 @@ def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path
     assert browser.errors == []
 
 
+def test_standard_errors_are_lines_at_the_end_of_their_bars(browser: Browser, tmp_path: Path) -> None:
+    shown = explanation()
+    errors = np.where(np.arange(len(shown.scores)) == 3, 0.05, 0).astype(np.float32)
+    opened(browser, shown.replace(errors=errors), tmp_path)
+    line = "document.querySelector('.wf-line[data-units=\"3\"]')"
+    assert browser.does("document.querySelectorAll('.wf-whisker').length") == 1
+    assert "0.300 ± 0.098" in browser.does(f"{line}.getAttribute('aria-label')")
+    box = f"{line}.querySelector(c).getBoundingClientRect()"
+    edges = browser.does(f"['.wf-bar', '.wf-whisker'].map(c => {box}).map(b => [b.left, b.right])")
+    (_, end), (low, high) = edges
+    assert low < end <= high + 1
+
+
 def test_a_waterfall_ends_at_the_value(browser: Browser, tmp_path: Path) -> None:
     signed = samples.text("integrated_gradients", signed=True)
     base = signed.value - float(signed.scores.sum())

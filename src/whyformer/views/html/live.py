@@ -97,6 +97,7 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
     return {
         "method": explanation.method,
         "scores": [rounded(s) for s in explanation.scores],
+        "errors": None if explanation.errors is None else [rounded(e) for e in explanation.errors],
         "signed": explanation.signed,
         "value": rounded(explanation.value),
         "base": None if explanation.base is None else rounded(explanation.base),

@@ -71,6 +71,7 @@ font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;font-
 table.wf-bars th.wf-pair{max-width:24em}
 table.wf-bars td.wf-number{width:1%;text-align:right;font-variant-numeric:tabular-nums;color:var(--wf-ink)}
 table.wf-bars td.wf-track{position:relative;min-width:60px;height:1.5em}
+.wf-whisker{position:absolute;top:calc(50% - .5px);height:1px;background:var(--wf-ink)}
 .wf-bar{position:absolute;top:calc(50% - .53em);height:1.06em;border-radius:2px;min-width:1px}
 .wf-beyond{background-image:repeating-linear-gradient(115deg,transparent 0 5px,rgba(255,255,255,.7) 5px 8px)}
 .wf-axis{position:absolute;left:50%;top:0;bottom:0;width:1px;background:var(--wf-special)}

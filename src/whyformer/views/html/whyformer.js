@@ -125,6 +125,13 @@ function scoreOf(map, entry, shares) {
   return shares ? sum * map.share : sum;
 }
 
+const ABOUT_95 = 1.96;
+
+function errorOf(map, entry, shares) {
+  if (!map.errors) return 0;
+  return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
+}
+
 function scaleOf(map, entries, shares, fromZero = true) {
   const ordinary = entries.filter((e) => !e.special && !e.members.some((i) => map.aside.includes(i)));
   const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
@@ -456,15 +463,18 @@ function barsOf(data, map, context) {
   const number = columnOf([scale.reach]);
   const items = drawn.map(({ entry, score }) => {
     const aside = entry.members.some((i) => map.aside.includes(i));
-    const told = context.shares ? percent(score) : number(score);
+    const error = errorOf(map, entry, context.shares);
+    const say = context.shares ? percent : number;
+    const told = say(score);
+    const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
       class: `wf-line${entry.special ? " wf-special" : ""}`,
       dataset: { units: entry.members.join() },
-      "aria-label": `${entry.label}, ${told}`,
+      "aria-label": `${entry.label}, ${limits}`,
     },
     element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
-    element("span", { class: "wf-number" }, told),
-    track(score, scale, entry.special || aside));
+    element("span", { class: "wf-number", title: error ? limits : null }, told),
+    track(score, scale, entry.special || aside, error));
   });
   const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
   context.marks.push(link(state, list, items, `bars, ${map.name}`));
@@ -477,7 +487,7 @@ function barsOf(data, map, context) {
   return parts;
 }
 
-function track(score, scale, quiet) {
+function track(score, scale, quiet, error = 0) {
   const length = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) : 0;
   const size = length * (scale.signed ? 50 : 100);
   const left = scale.signed ? (score < 0 ? 50 - size : 50) : 0;
@@ -488,7 +498,17 @@ function track(score, scale, quiet) {
       title: beyond ? "longer than the scale of the other units" : null,
       style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
     }),
-    scale.signed ? element("i", { class: "wf-axis" }) : null);
+    scale.signed ? element("i", { class: "wf-axis" }) : null,
+    error ? whisker(score, scale, error) : null);
+}
+
+function whisker(score, scale, error) {
+  const at = (value) => {
+    const share = Math.max(scale.signed ? -1 : 0, Math.min(1, value / scale.reach));
+    return scale.signed ? 50 + 50 * share : 100 * share;
+  };
+  const left = at(score - error);
+  return element("i", { class: "wf-whisker", style: { left: `${left}%`, width: `${at(score + error) - left}%` } });
 }
 
 const SPACE = 16;
