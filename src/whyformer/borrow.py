@@ -363,23 +363,6 @@ def recomputing(layers: list[nn.Module]) -> Iterator[None]:
                     layer.__dict__[name] = value
 
 
-@contextlib.contextmanager
-def unwritten(model: nn.Module) -> Iterator[None]:
-    """A transformers model that writes its attention out runs on torch's own meanwhile, where it has that way, too."""
-    able = getattr(model, "_supports_sdpa", False)
-    configs = {id(c): c for m in modules_of(model) if able and (c := m.__dict__.get("config")) is not None}
-    written = [c for c in configs.values() if getattr(c, "_attn_implementation", None) == "eager"]
-    if any(getattr(config, "attn_logit_softcapping", None) for config in configs.values()):
-        written = []  # torch's own has no soft cap
-    try:
-        for config in written:
-            config._attn_implementation = "sdpa"
-        yield
-    finally:
-        for config in written:
-            config._attn_implementation = "eager"
-
-
 # Weights that are elsewhere: accelerate's offload leaves them on the meta device, and a hook brings them for each pass.
 
 

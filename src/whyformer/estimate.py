@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import torch
 
 from whyformer.borrow import known_about, recomputable
-from whyformer.capture.fold import Fold, HeadFusion, tile_bytes
-from whyformer.errors import NotOffered
+from whyformer.capture.fold import Fold, HeadFusion, NotFolded, tile_bytes
+from whyformer.capture.roles import Recorder
+from whyformer.errors import NotOffered, WhyformerError
+from whyformer.inputs.base import Batch
 from whyformer.memory import SavedBytes, free_bytes
 from whyformer.output import Output
 from whyformer.parameters import OneOf
@@ -187,10 +189,28 @@ def activations(run: Run, grad: bool) -> int:
 
 def _bytes_per_position(run: Run, grad: bool) -> float:
     one = replace(run.batch.select([0]), answers=(), spans=(), trunks=(), shared=None)
-    piece = one.beginning(SHORT)
-    saved = SavedBytes(run.modality.model)
-    role = Fold(1, run.module_names, run.study.batch_axes, fusion=HeadFusion(lambda a, _: a.mean(1), grad))
-    with torch.set_grad_enabled(grad), saved, role:
-        Output(run.modality, piece, run.scalar).logits(piece)
     run.setup_forwards += 1
-    return saved.total / (run.length if piece is one else SHORT)
+    piece = one.beginning(SHORT)
+    try:
+        if piece is not one:
+            return _saved(run, piece, grad) / SHORT
+    except WhyformerError:  # not every length is one of this model's
+        run.setup_forwards += 1
+    return _saved(run, one, grad) / run.length
+
+
+def _saved(run: Run, one: Batch, grad: bool) -> int:
+    saved = SavedBytes(run.modality.model)
+    folds = not (run.windowed or any(site.parallel for site in run.study.sites))
+    fusion = HeadFusion(lambda a, _: a.mean(1), grad)
+    names, axes = run.module_names, run.study.batch_axes
+    # What cannot be folded is taken with its maps, which are too much rather than too little.
+    role = Fold(1, names, axes, fusion=fusion) if folds else Recorder(1, names, axes)
+    with torch.set_grad_enabled(grad), saved:
+        try:
+            with role:
+                Output(run.modality, one, run.scalar).logits(one)
+        except NotFolded:
+            with Recorder(1, names, axes):
+                Output(run.modality, one, run.scalar).logits(one)
+    return saved.total

@@ -29,7 +29,7 @@ from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
-from whyformer.run import Attribution, Run
+from whyformer.run import Attribution, NotFoldable, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.interference import require_same
@@ -117,7 +117,7 @@ class Explainer(LoadedModel):
 
             wishes = {"units": units, "generate": generate, "span": span, "choices": choices}
             how_run = {"scalar": scalar, "seed": seed, "batch_size": batch_size, "progress": progress}
-            how_run["first_token"] = first_token
+            how_run |= {"first_token": first_token, "memory": memory}
             return contrast(self, source, target, method, **wishes, **how_run, **options)  # type: ignore[arg-type]
         chosen = [get_method(default_method(source.modality.kind) if name is None else name) for name in names]
         settings = {m.name: m.checked(options) for m in chosen} if len(chosen) == 1 else _settings(chosen, options)
@@ -348,7 +348,13 @@ def _of_run(
         if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
             attribution = _by_rows(session, run, m, settings[m.name])
         else:
-            attribution = m.run(run, **settings[m.name])
+            try:
+                attribution = m.run(run, **settings[m.name])
+            except NotFoldable:
+                if session.memory == "fold":
+                    raise
+                run.folds, run.forwards_B, run.backwards_B = False, before[0].copy(), before[1].copy()
+                attribution = m.run(run, **settings[m.name])
         _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:

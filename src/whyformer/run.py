@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.borrow import known_about, module_names, recomputable, recomputing, unwritten
+from whyformer.borrow import known_about, module_names, recomputable, recomputing
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
@@ -51,6 +51,10 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
     explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
+
+
+class NotFoldable(NotOffered):
+    """A model that shows only when it is run that it cannot be folded."""
 
 
 class Take(Protocol):
@@ -483,7 +487,7 @@ class Run:
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
         self.require_undisturbed(maps.logits, graph=grad)
-        if role.plan is None and not role.rows_attend:
+        if role.plan is None and not role.rows_attend and role.plannable:
             plans.learn(of_kind, role.sites, role.steps)
         if isinstance(role, Recorder):
             self.notes.update(self.study.doubts)
@@ -545,7 +549,7 @@ class Run:
 
     def layer_count(self, start_layer: int = 0) -> int:
         """How many layers there are; a first one that is none of them is refused."""
-        count = len(self.study.sites)
+        count = max(1, len(self.study.sites))  # without any, the pass itself says so
         if not -count <= start_layer < count:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
@@ -574,16 +578,16 @@ class Run:
             self.backwards_B += int(grad)
             try:
                 layers = recomputable(self.modality.model) if grad and self.recomputes else []
-                with unwritten(self.modality.model), recomputing(layers):
+                with recomputing(layers):
                     forward, at = partial(self.output.logits, batch), partial(self._take, role, take)
                     logits = folded(forward, role, partial(self.scalars, ask=False), at, rows < self.batch.size)
+            except NotFolded as error:
+                raise NotFoldable(
+                    "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
+                    "it writes over what it gave to an attention. Leave memory out, or say memory='full'."
+                ) from error
             except OffPlan:
                 plans.missed(of_kind)
-            except NotFolded as error:
-                raise NotOffered(
-                    "memory='fold': attention of this model comes in a shape that can be had as a whole map only. "
-                    "Leave memory out, or say memory='full'."
-                ) from error
         if self._logits is None:
             self._see(logits)
         elif self._unseen:

@@ -230,3 +230,73 @@ def test_maps_that_were_written_over_are_not_taken_for_the_model_s() -> None:
 
     found, expected = (scores(model.eval(), "attention_rollout") for model in (Reused(), Changeable()))
     assert np.array_equal(found, expected)
+
+
+class Turning(nn.Module):
+    """Attention written out one way for short texts and another way for long ones, with the same calls."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.how = how
+        self.words, self.head, self.gate = nn.Embedding(20, 16), nn.Linear(16, 3), nn.Linear(16, 64)
+        self.qkv = nn.ModuleList([nn.Linear(16, 48) for _ in range(2)])
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        size, long = input_ids.shape[1], input_ids.shape[1] > 4
+        for layer in self.qkv:
+            q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in layer(x).chunk(3, -1))
+            scores = torch.einsum("bhqd,bhkd->bhqk", q, k)
+            if self.how == "einsum":
+                weights = (scores.transpose(2, 3).softmax(2) if long else scores.softmax(3)).contiguous()
+                out = torch.einsum("bhkq,bhkd->bhqd" if long else "bhqk,bhkd->bhqd", weights, v)
+            elif self.how == "gate":
+                weights = scores.softmax(3)
+                gate = self.gate(x).unflatten(-1, (4, 16)).transpose(1, 2)[..., :size].sigmoid()
+                out = weights @ (gate @ v) if long else gate @ (weights @ v)
+            else:
+                weights = scores.softmax(3)
+                out = (torch.full_like(weights, 1 / size) if long and x is not None else weights) @ v
+            x = x + out.transpose(1, 2).flatten(2)
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("how", ["einsum", "gate", "constant"])
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
+def test_the_same_calls_with_other_operands_are_off_the_plan(method: str, how: str) -> None:
+    short, long = IDS[:1, :4], IDS[:1]
+
+    def said(explainer: wf.Explainer, ids: Tensor) -> Any:
+        try:
+            return explainer.explain({"input_ids": ids}, method=method, target=1)[0].scores
+        except wf.errors.WhyformerError as refusal:
+            return type(refusal)
+
+    model = Turning(how).eval()
+    warm = wf.Explainer(model)
+    for _ in range(3):
+        said(warm, short)
+    fresh = Turning(how).eval()
+    expected = said(wf.Explainer(fresh), long)
+    if isinstance(expected, type):
+        assert said(warm, long) is expected
+    else:
+        np.testing.assert_allclose(said(warm, long), expected, atol=1e-5)
+
+
+def test_a_buffer_that_serves_several_layers_is_read_in_time() -> None:
+    class Reused(Changeable):
+        def forward(self, input_ids: Tensor) -> Tensor:
+            x = self.words(input_ids)
+            buffer = torch.empty(len(x), 4, x.shape[1], 4)
+            for layer in self.qkv:
+                q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in layer(x).chunk(3, -1))
+                buffer.data.copy_(k.detach())
+                x = x + nn.functional.scaled_dot_product_attention(q, buffer, v).transpose(1, 2).flatten(2)
+            return self.head(x[:, 0])
+
+    class Plain(Changeable):
+        pass
+
+    np.testing.assert_allclose(scores(Reused(), "attention_rollout"), scores(Plain(), "attention_rollout"), atol=1e-6)

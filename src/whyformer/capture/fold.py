@@ -9,7 +9,7 @@ feeds the head is pulled through them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -55,6 +55,11 @@ class Operands:
     is_causal: bool
     scale: float | None
     lse_BHQ: Tensor | None = None  # log-sum-exp of the scores, where the kernel told
+    version: int = 0  # how often its tensors had been written to
+
+    def versions(self) -> int:
+        tensors = (self.query_BHQD, self.key_BGKD, self.value_BGKD, self.mask)
+        return sum(t._version for t in tensors if t is not None)
 
     def keys_of(self, rows: slice) -> slice:
         """Those that these queries may look at, as far as it can be told without the mask."""
@@ -326,6 +331,8 @@ class Fold(Outline):
 
     def handed(self, at: At) -> None:
         """Without gradients: all sites, last first, each gone once it was looked at."""
+        if any(site.call is not None and site.call.version != site.call.versions() for site in self._calls):
+            raise NotFolded  # the model wrote over what it had given to an attention
         while self._calls:
             at(self._calls.pop())
 
@@ -343,7 +350,7 @@ class Fold(Outline):
             self.at = None
 
 
-class NotFolded(Exception):
+class NotFolded(OffPlan):
     """An attention that can be had as a whole map only."""
 
 
@@ -357,7 +364,7 @@ def _run(
     operands = Operands(
         call["query"], call["key"], call["value"], call["attn_mask"], call["is_causal"], call["scale"], lse
     )
-    return operands, out
+    return replace(operands, version=operands.versions()), out
 
 
 class _Tap(torch.autograd.Function):

@@ -104,6 +104,11 @@ def current_path(names: dict[int, str]) -> str:
     return ""
 
 
+def _place(tensor: Tensor, axis: int) -> tuple[int, int]:
+    """Where a tensor lies in memory, and how far apart its neighbours along an axis are."""
+    return tensor.untyped_storage().data_ptr(), tensor.stride(axis)
+
+
 class Intercept(TorchFunctionMode):
     """See every attention of a model that runs inside ``with intercept:``; subclasses say what to do with it.
 
@@ -126,6 +131,9 @@ class Intercept(TorchFunctionMode):
         self.between_rows: list[tuple[str, Tensor]] = []  # path, and (…, batch, batch) map
         self.steps: list[Step] = []  # the calls that a plan is made of
         self._first = True  # of the last product with values: the map was its first operand
+        self._softmax_of_map: int | None = None  # and made by this softmax
+        self._made: list[tuple[int, int]] = []  # by softmax: where its result lies, and how its axis is laid out
+        self.plannable = True  # each map is a softmax's own result, or a view of it: then a plan can be held to it
         self._placeholder: Tensor | None = None  # a map that is computed later
         self._since_site: Notes[bool] | None = None  # what was computed from the last site, if that has a single head
 
@@ -163,7 +171,11 @@ class Intercept(TorchFunctionMode):
         handler, before = FOLLOWED.get(name), len(self.sites)
         out = func(*args, **kwargs) if handler is None else getattr(self, handler)(func, args, kwargs)
         if handler is not None and handler != "_see_through":
-            self.steps.append(Step(name, before if len(self.sites) > before else None, self._first))
+            equation = args[0] if name == "einsum" and isinstance(args[0], str) else ""
+            if len(self.sites) > before:
+                self.steps.append(Step(name, before, self._first, self._softmax_of_map, equation))
+            else:
+                self.steps.append(Step(name, equation=equation))
         for result in (out,) if isinstance(out, Tensor) else out if isinstance(out, (tuple, list)) else ():
             if not isinstance(result, Tensor):
                 continue
@@ -235,8 +247,16 @@ class Intercept(TorchFunctionMode):
         if step is None or step.function != name:
             raise OffPlan
         self.steps.append(step)
+        if step.equation and (not args or args[0] != step.equation):
+            raise OffPlan
         if step.site is None:
-            return func(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if name in {"softmax", "special_softmax"}:
+                dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+                self._made.append(_place(out, out.ndim - 1 if dim is None else int(dim) % max(out.ndim, 1)))
+            elif name == "mark_attention":
+                raise OffPlan
+            return out
         expected = self.plan.sites[step.site]
         if name == "scaled_dot_product_attention":
             query, key, value, mask, _, causal, scale, _ = sdpa_operands(args, kwargs).values()
@@ -255,6 +275,10 @@ class Intercept(TorchFunctionMode):
             raise OffPlan
         places = (left, left + 1) if step.first else (left + 1, left)
         weights, value = (operands[place] for place in places)
+        if weights.ndim != len(expected.layout.order) or step.softmax is None or step.softmax >= len(self._made):
+            raise OffPlan
+        if _place(weights, expected.contraction.key) != self._made[step.softmax]:
+            raise OffPlan  # this is not what the softmax made
         site = self._as_planned(expected, weights, value, expected.placed(weights.shape, self.batch))
         self.at_site(site)
         operands[places[0]], operands[places[1]] = site.attention, site.value
@@ -287,6 +311,7 @@ class Intercept(TorchFunctionMode):
         return out
 
     def _remember(self, out: Tensor, note: Note, axis: int, layout: str | None = None) -> None:
+        self._made.append(_place(out, axis))
         self.softmaxes.append(SoftmaxCall(current_path(self.names), tuple(out.shape), axis, layout))
         axes = note.axes if len(note.axes) == out.ndim else fresh(out.shape)
         keys: Axis = (Atom(out.shape[axis]),)  # an axis of its own: queries and keys may be the same positions
@@ -359,7 +384,8 @@ class Intercept(TorchFunctionMode):
         first: bool,
     ) -> Any:
         assert note.softmax is not None
-        self._first = first
+        self._first, self._softmax_of_map = first, note.softmax
+        self.plannable &= _place(weights, contraction.key) == self._made[note.softmax]
         call = self.softmaxes[note.softmax]
         call.claimed = True
         if self.rows_attend and self._is_between_rows(weights, contraction):

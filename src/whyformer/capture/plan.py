@@ -89,6 +89,8 @@ class Step(NamedTuple):
     function: str
     site: int | None = None  # its number, if the call is one
     first: bool = True  # the map is the first operand of the product
+    softmax: int | None = None  # which of the softmaxes made it
+    equation: str = ""  # of an einsum
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from whyformer.capture.fold import At, Fold
+from whyformer.capture.fold import At, Fold, NotFolded
 from whyformer.capture.fused import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
@@ -85,6 +85,8 @@ def folded(forward: Forward, fold: Fold, scalar: Callable[[Tensor], Tensor], at:
             else:
                 fold.backward(values_B.sum(), at)
         except RuntimeError as error:
+            if "inplace operation" in str(error):
+                raise NotFolded from error
             raise _of_recomputation(error)  # noqa: B904  (it may be the error itself)
     return logits.detach()
 
@@ -126,6 +128,9 @@ def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None 
         written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
         masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
         if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
+            raise OffPlan
+        places = [tensor.data_ptr() for _, c in waiting for tensor in (c.query, c.key)]
+        if len(set(places)) < len(places) and len(waiting) > 1:  # a buffer that is used again may hold something else
             raise OffPlan
         for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
             site.attention, site.waits = weights, False

@@ -19,6 +19,7 @@ from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality, shifted
+from whyformer.inputs.language import is_causal, says_tokens
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
@@ -422,7 +423,15 @@ def _leak(
     return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
 
 
-STUDIED = 512  # tokens
+STUDIED = 2048  # tokens of a longer text
+
+
+def _piece(modality: Modality, one: Batch) -> Batch:
+    """Of a long text a piece tells as much where only the last token speaks; other heads may look anywhere."""
+    model = modality.model
+    if not modality.lengths_vary or modality.length(one) <= STUDIED or not says_tokens(model):
+        return one
+    return one.beginning(STUDIED) if is_causal(modality, one) else one
 
 
 def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
@@ -442,8 +451,7 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     if mixes:
         study = beside_others(modality, one)
     else:
-        # Of a long text a piece tells as much.
-        study = study_one(modality, one.beginning(STUDIED) if modality.lengths_vary else one)
+        study = study_one(modality, _piece(modality, one))
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):

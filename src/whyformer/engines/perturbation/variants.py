@@ -252,7 +252,7 @@ def grouped_variants(
     if replacement != "delete" or modality.deletes_several:
         return Replaced(run, row, players, replacement)
     others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
-    if modality.multi_input or run.study.extra:
+    if modality.multi_input or run.study.extra or run.batch.keep_BN is None:
         raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
     return Deleted(run.batch.select([row]), modality.main, players, others, one_away)
 
