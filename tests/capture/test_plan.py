@@ -300,3 +300,29 @@ def test_a_buffer_that_serves_several_layers_is_read_in_time() -> None:
         pass
 
     np.testing.assert_allclose(scores(Reused(), "attention_rollout"), scores(Plain(), "attention_rollout"), atol=1e-6)
+
+
+class HeadsFirst(Changeable):
+    """Heads stand in front of the inputs: with as many inputs as heads the two look alike."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids)
+        for layer in self.qkv:
+            q, k, v = (t.unflatten(-1, (4, 4)).permute(2, 0, 1, 3) for t in layer(x).chunk(3, -1))
+            x = x + nn.functional.scaled_dot_product_attention(q, k, v).permute(1, 2, 0, 3).flatten(2)
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("memory", ["full", "fold"])
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
+def test_as_many_inputs_as_heads_are_told_apart(method: str, memory: str) -> None:
+    ids = torch.arange(20).view(4, 5)
+    model = HeadsFirst().eval()
+    alone = [wf.explain(HeadsFirst().eval(), {"input_ids": row[None]}, method=method, target=1)[0] for row in ids]
+    try:
+        together = wf.explain(model, {"input_ids": ids}, method=method, target=1, memory=memory)
+    except wf.errors.NotOffered as refusal:
+        assert memory == "fold" and "whole map" in str(refusal)
+        return
+    for one, other in zip(together, alone, strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)

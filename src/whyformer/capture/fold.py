@@ -226,7 +226,8 @@ class Fold(Outline):
         """An attention call whose site is opened by ``seen_by``, with its result tapped."""
         call = sdpa_operands(args, kwargs)
         query, key = call["query"], call["key"]
-        if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1]:
+        heads_first = self.batch_axes.get(len(self.sites)) == 1
+        if query.ndim != 4 or query.shape[0] != self.batch or query.shape[1] % key.shape[1] or heads_first:
             raise NotFolded if self.plan is None else OffPlan
         operands, out = _run(func, args, kwargs, call)
         result = seen_by(lambda *_, **__: out, args, kwargs)

@@ -197,7 +197,9 @@ class Intercept(TorchFunctionMode):
             weights = attention_weights(query, key, call["attn_mask"], call["is_causal"], call["scale"])
         n, m = weights.ndim, value.ndim
         contraction = Contraction(n - 2, n - 1, m - 2, m - 1, tuple(range(m - 2)))
+        # As torch documents it, unless the study saw the heads in front.
         documented = weights.ndim == 4 and weights.shape[0] == self.batch
+        documented &= self.batch_axes.get(len(self.sites)) != 1
         layout = Layout((0, 1, 2, 3), weights.shape[:2], ("B", "H"), 1, weights.shape[1]) if documented else None
         q, k = self._trail.at(query), self._trail.at(key)
         if self.rows_attend and self._is_between_rows(weights, contraction):

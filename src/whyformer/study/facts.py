@@ -70,6 +70,7 @@ class Study:
             s.kind == "self" and s.windows == 1 and s.queries == s.keys and s.heads > 1 and not s.parallel
             for s in self.sites
         )
+        plain = plain and 1 not in self.batch_axes.values()  # heads in front of the inputs
         return tuple((s.path, s.streams) for s in self.sites) if self.fused and plain and not self.unclaimed else ()
 
     @cached_property
