@@ -60,7 +60,7 @@ def test_folded_is_full(name: str, way: str) -> None:
     explainer, inputs = wf.Explainer(case.build(way)), case.inputs()
     compared = 0
     for method, choices in WAYS.items():
-        for options in choices:
+        for options in choices if name in {"bert", "llama", "rtdl_ft_transformer"} else choices[:1]:
             how = {"method": method, "target": 1, **options}
             try:
                 full = explainer.explain(inputs, memory="full", **how)
@@ -72,7 +72,7 @@ def test_folded_is_full(name: str, way: str) -> None:
                 continue
             close(explainer.explain(inputs, memory="fold", **how), full)
             compared += 1
-    assert compared >= 5
+    assert compared >= 3
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
