@@ -17,6 +17,7 @@ from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
+from whyformer.capture.functions import padding_share
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import folded, observe, record, require_sites
@@ -250,7 +251,7 @@ class Run:
             else:
                 # The mean share of the attention of real positions, over layers and heads.
                 keep, shares = keep_BN.float(), []
-                for site in maps.sites:
+                for site in maps.sites:  # as padding_share, written out: the way of a warm call is kept short
                     attention_BHQK, first = site.attention_BHQK.float(), site.first_query
                     rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
                     lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
@@ -261,12 +262,8 @@ class Run:
 
     def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
         """The same share of one layer, whose map is not kept."""
-        keep = self.keep_BN.float()
-        if attention_BHQK.shape[3] != keep.shape[1]:  # not over the units, which is refused later on
-            return
-        rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
-        lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
-        shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
+        if attention_BHQK.shape[3] == self.keep_BN.shape[1]:  # else not over the units, which is refused later on
+            shares.append(padding_share(attention_BHQK, self.keep_BN, first))
 
     @cached_property
     def units(self) -> list[Units]:

@@ -15,7 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import Function, attention_weights, open_body, repeat_heads, sdpa_operands
+from whyformer.capture.functions import (
+    Function,
+    attention_weights,
+    open_body,
+    padding_share,
+    repeat_heads,
+    sdpa_operands,
+)
 from whyformer.capture.kernels import Flash, flash, pulled, pushed
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Outline, shape_of
@@ -257,7 +264,7 @@ class Fold(Outline):
         shape = tuple(layout.to_canonical(site.attention.detach()).shape)
         seen = Seen(len(self.sites), site.path, site.first_query, shape)  # type: ignore[arg-type]
         if self.keep_BN is not None:
-            self.lost_B.append(_lost(site.attention_BHQK.detach(), self.keep_BN, site.first_query))
+            self.lost_B.append(padding_share(site.attention_BHQK.detach(), self.keep_BN, site.first_query))
         if not self.fusion.gradient:
             self._calls.append(self._site(seen, map_BQK=self.fusion.fused(site.attention_BHQK.float(), None)))
             return
@@ -413,13 +420,6 @@ def _hides(mask: Tensor, keep_BN: Tensor) -> bool:
     seen = mask if mask.dtype == torch.bool else mask > HIDES
     rows = keep_BN[:, None, :, None] if mask.shape[-2] > 1 else keep_BN.new_ones(1, 1, 1, 1)
     return not bool((seen & rows & ~keep_BN[:, None, None, :]).any())
-
-
-def _lost(attention_BHQK: Tensor, keep_BN: Tensor, first: int) -> Tensor:
-    keep = keep_BN.float()
-    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
-    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
-    return lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1])
 
 
 class Scaled(Outline):

@@ -206,6 +206,14 @@ def attention_weights(
     return weights.to(query.dtype)
 
 
+def padding_share(attention_BHQK: Tensor, keep_BN: Tensor, first_query: int) -> Tensor:
+    """(B,) how much of the attention of real positions goes to others, over queries and heads."""
+    keep = keep_BN.float()
+    rows_BQ = keep[:, first_query : first_query + attention_BHQK.shape[2]]
+    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK.float(), rows_BQ, 1 - keep)
+    return lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1])
+
+
 def repeat_heads(query: Tensor, shared: Tensor) -> Tensor:
     """Grouped-query attention: each key/value head serves several query heads."""
     groups = query.shape[-3] // shared.shape[-3]
