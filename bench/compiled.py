@@ -1,10 +1,13 @@
 """What ``compiled=True`` gives: a whole call of explain() against a plain eager forward, and whether it says the same.
 
-    python -m bench.compiled [--device cuda] [--batches 1 8] [--rounds 30] [--only times|sweep]
+    python -m bench.compiled [--device cuda] [--batches 1 8] [--rounds 30] [--dtypes float32 tf32 bfloat16]
+                             [--only times|sweep]
 
 First a table of times: random weights of BERT-base (128 tokens, as strings through a word-level tokenizer) and ViT-B
-(224 × 224 tensors), float32; the fastest of interleaved rounds. Then a sweep: lengths that share a graph, targets,
-weights changed in place, a parameter replaced, another dtype, two threads. It ends with an error if any is off.
+(224 × 224 tensors); the fastest of interleaved rounds. "bare" is the model's own forward and backward as a CUDA graph,
+which no explanation by gradients can be quicker than; tf32 is float32 with products in TF32. Then a sweep: lengths that
+share a graph, targets, weights changed in place, a parameter replaced, another dtype, two threads. It ends with an
+error if any is off.
 """
 
 from __future__ import annotations
@@ -23,12 +26,13 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from bench.engine import TOKENS, bert, vit
+from bench.engine import TOKENS, backward_to_activations, bert, vit
 from bench.timing import fastest, machine
 from tests.support.eager_graph import recorded_on_cpu
 from whyformer.compiled.forms import apart
 
 METHOD = "generic_attention"
+PRECISIONS = ["float32", "tf32", "bfloat16"]
 NEAR = 2e-3  # of the largest score: other kernels for other shapes, in float32
 
 
@@ -84,12 +88,29 @@ def case(name: str, batch: int, device: torch.device) -> tuple[nn.Module, Any, A
     return model, words, texts[0] if batch == 1 else texts, tensors
 
 
-def times(batches: list[int], rounds: int, device: torch.device) -> None:
-    print("| model | batch | ms: eager forward | explain | compiled | compiled ÷ forward | off | MB |")
-    print("|---|---|---|---|---|---|---|---|")
+def bare_graph(model: nn.Module, tensors: dict[str, torch.Tensor], rounds: int) -> float:
+    """Milliseconds of the model's own forward and backward to activations, replayed."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    model.requires_grad_(False)
+    try:
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                backward_to_activations(model, tensors, freeze=False)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            backward_to_activations(model, tensors, freeze=False)
+    finally:
+        model.requires_grad_(True)
+    return 1000 * fastest({"bare": synced(graph.replay, torch.device("cuda"))}, rounds)["bare"]
+
+
+def times(batches: list[int], rounds: int, device: torch.device, precision: str) -> None:
     for name in ("bert", "vit"):
         for batch in batches:
             model, processor, inputs, tensors = case(name, batch, device)
+            if precision == "bfloat16":
+                model = model.bfloat16()
+                tensors = {k: t.bfloat16() if t.is_floating_point() else t for k, t in tensors.items()}
             plain, compiled = wf.Explainer(model, processor), wf.Explainer(model, processor, compiled=True)
             started = time.perf_counter()
             compiled.explain(inputs, method=METHOD)
@@ -107,9 +128,10 @@ def times(batches: list[int], rounds: int, device: torch.device) -> None:
                 "compiled": lambda: compiled.explain(inputs, method=METHOD),  # noqa: B023
             }
             ms = {who: 1000 * seconds for who, seconds in fastest(contenders, rounds).items()}
+            bare = bare_graph(model, tensors, rounds) if device.type == "cuda" else 0.0
             print(
-                f"| {name} | {batch} | {ms['forward']:.2f} | {ms['plain']:.2f} | {ms['compiled']:.2f} | "
-                f"{ms['compiled'] / ms['forward']:.2f} | {away:.1e} | {form.bytes / 2**20:.0f} |"
+                f"| {name} | {precision} | {batch} | {ms['forward']:.2f} | {ms['plain']:.2f} | {bare:.2f} | "
+                f"{ms['compiled']:.2f} | {ms['compiled'] / ms['forward']:.2f} | {away:.1e} | {form.bytes / 2**20:.0f} |"
             )
             print(f"  {form}; first call {first:.2f} s; {split(compiled, inputs)}", file=sys.stderr, flush=True)
 
@@ -256,6 +278,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--dtypes", nargs="+", default=PRECISIONS, choices=PRECISIONS)
     parser.add_argument("--only", choices=["times", "sweep"])
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -274,7 +297,12 @@ def measured(args: argparse.Namespace, device: torch.device) -> int:
         failed = sweep.failed
         print(f"{failed} failed" if failed else "all hold")
     if args.only != "sweep":
-        times(args.batches, args.rounds, device)
+        print("| model | dtype | batch | ms: forward | explain | bare graph | compiled | ÷ forward | off | MB |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for precision in args.dtypes:
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+            times(args.batches, args.rounds, device, precision)
+        torch.set_float32_matmul_precision("highest")
     return failed
 
 

@@ -51,9 +51,10 @@ def forward(model: nn.Module, x: dict[str, torch.Tensor]) -> None:
         model(**x)
 
 
-def backward_to_activations(model: nn.Module, x: dict[str, torch.Tensor]) -> None:
-    """The bound: no weight gradients, the input of the first block as the leaf."""
-    model.requires_grad_(False)
+def backward_to_activations(model: nn.Module, x: dict[str, torch.Tensor], freeze: bool = True) -> None:
+    """The bound: no weight gradients, the input of the first block as the leaf; freeze=False: they are frozen."""
+    if freeze:
+        model.requires_grad_(False)
     leaf: list[torch.Tensor] = []
 
     def cut(module: nn.Module, args: Any, out: torch.Tensor) -> torch.Tensor:
@@ -67,7 +68,8 @@ def backward_to_activations(model: nn.Module, x: dict[str, torch.Tensor]) -> Non
         torch.autograd.grad(score, leaf[0])
     finally:
         handle.remove()
-        model.requires_grad_(True)
+        if freeze:
+            model.requires_grad_(True)
 
 
 def usual_recipe(model: nn.Module, x: dict[str, torch.Tensor]) -> torch.Tensor:

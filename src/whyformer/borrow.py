@@ -193,6 +193,15 @@ def module_names(model: nn.Module) -> dict[int, str]:
     return (parts or loan.present(model)[0]).names
 
 
+def first_weight(model: nn.Module) -> nn.Parameter | None:
+    """The first weight of a borrowed model, which its input meets before any other; None where it has no gradient."""
+    lent = _loan(model).lent
+    first = lent.parameters[0] if lent is not None and lent.parameters else None
+    if first is None or first.is_meta or first.is_inference() or not first.is_floating_point():
+        return None
+    return first
+
+
 def unwrapped(model: Any) -> nn.Module:
     """The plain module inside torch.compile, DataParallel and DistributedDataParallel."""
     while isinstance(model, nn.Module):
@@ -228,6 +237,8 @@ class Handed:
 
     turns: list[Turn] = field(default_factory=list)
     before: Changes = field(default_factory=list)
+    trained: list[nn.Parameter] = field(default_factory=list)  # weights that have gradients, and meanwhile none
+    frozen: list[nn.Parameter] = field(default_factory=list)  # those that have none, and may have meanwhile
     hooks: list[Any] = field(default_factory=list)
     offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
     drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
@@ -238,7 +249,7 @@ _OUT: list[Handed] = []  # loans of all threads that are out
 
 
 @contextlib.contextmanager
-def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
+def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
     """Hold the model's lock, with the model ready to be explained."""
     if RUNNING.passes:
         raise NotOffered(
@@ -269,15 +280,20 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
                 with uninterrupted():
                     handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
             changes += [(m, "training", False) for m in modules if m.training]
-            changes += [(p, "requires_grad", False) for p in parameters if p.requires_grad and not p.is_inference()]
+            trained = [p for p in parameters if p.requires_grad and not p.is_inference()]
             # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
             hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
-            if names_no_padding(model):
-                # It takes one input at a time; with an id that no token has, several of one length.
-                changes.append((model.__dict__["config"], "pad_token_id", NO_TOKEN))
+            # Such a model takes one input at a time; with an id that no token has, several of one length.
+            unnamed = [model.__dict__["config"]] if names_no_padding(model) else []
+            changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
             handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+            # The first is put back also if it is frozen already: a pass may give the model a graph by it (lineage.py).
+            first = [p for p in parameters[:1] if not (p.requires_grad or p.is_inference())]
+            handed.trained, handed.frozen = trained, first
             _OUT.append(handed)
+            for weight in trained:
+                weight.requires_grad = False
             for owner, name, value in changes:
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
@@ -301,7 +317,11 @@ def _hand_back(handed: Handed) -> None:
         RUNNING.passes = 0
         for owner, name, value in handed.before:
             setattr(owner, name, value)
-        handed.before = []
+        for weight in handed.frozen:
+            weight.requires_grad = False
+        for weight in handed.trained:
+            weight.requires_grad = True
+        handed.before, handed.trained, handed.frozen = [], [], []
         # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
         # been another thread that drew.
         for generator, state in handed.drawn if threading.active_count() == 1 else ():

@@ -41,6 +41,7 @@ from whyformer.types import ByMethod, Choice, Cost, Explanation, Explanations, G
 from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
+FEW = 2**16  # logits: as many are ranked on the host sooner than a GPU is asked
 NEXT = 4  # classes that are told after the predicted one
 Settings = dict[str, dict[str, Any]]  # options by method
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
@@ -330,7 +331,7 @@ def _of_run(
 ) -> dict[str, list[Explanation]]:
     """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
     started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
-    run.alone = len(chosen) == 1
+    run.alone, run.settles_later = len(chosen) == 1, True
     folded: frozenset[str] = frozenset()
     if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
         folded = folding(session, run, chosen, settings)
@@ -343,7 +344,7 @@ def _of_run(
     results = {}
     for m in chosen:
         started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
-        run.asked, run.folds = {}, m.name in folded
+        run.asked, run.folds, readings = {}, m.name in folded, run.readings
         several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
         if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
             attribution = _by_rows(session, run, m, settings[m.name])
@@ -355,7 +356,11 @@ def _of_run(
                     raise
                 run.folds, run.forwards_B, run.backwards_B = False, before[0].copy(), before[1].copy()
                 attribution = m.run(run, **settings[m.name])
-        _ = run.value_B  # what was explained belongs to the cost, also of methods that never ask for it
+        # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer
+        # of a device, which is still at work.
+        _ = run.units, run.value_B
+        if run.readings != readings:
+            attribution = m.run(run, **settings[m.name])
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared
@@ -430,7 +435,7 @@ def explanations(
     run: Run, m: Method, options: dict[str, Any], attribution: Attribution, costs: list[Cost]
 ) -> list[Explanation]:
     """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
-    keep_BN = run.keep_BN.cpu().numpy()
+    keep_BN = np.ones(run.keep_BN.shape, dtype=bool) if run.unpadded else run.keep_BN.cpu().numpy()
     matrix = attribution.matrix_BQK
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
@@ -441,27 +446,8 @@ def explanations(
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
     scalar, value_B = attribution.explained or (run.scalar, run.value_B)
-    logits_BC, values, best_B = run.logits, value_B.tolist(), run.logits.argmax(1).tolist()
+    predictions, values = _predictions(run), value_B.tolist()
     output, answers = run.output, run.batch.predictions
-    predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
-    if run.batch.answers:  # of an answer as a whole nothing else is said
-        predictions = [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
-    elif output.chooses and not answers and logits_BC.shape[1] > 1:
-        alone = logits_BC.sigmoid() if output.independent else logits_BC.softmax(1)
-        likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
-        ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
-        predictions = [
-            replace(
-                said,
-                probability=shares[0],
-                next=tuple(
-                    Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)
-                    for i, p in zip(indices, shares, strict=True)
-                    if i != said.index
-                )[:NEXT],
-            )
-            for said, indices, shares in ranked
-        ]
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
@@ -531,6 +517,34 @@ def explanations(
     return result
 
 
+def _predictions(run: Run) -> list[Target]:
+    """What the model says about each input, and what comes next."""
+    logits_BC, output = run.logits, run.output
+    if 0 < run.logits_on_host.numel() < FEW:
+        logits_BC = run.logits_on_host
+    best_B = logits_BC.argmax(1).tolist()
+    if run.batch.answers:  # of an answer as a whole nothing else is said
+        return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
+    predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
+    if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
+        return predictions
+    alone = logits_BC.sigmoid() if output.independent else logits_BC.softmax(1)
+    likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
+    ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+    return [
+        replace(
+            said,
+            probability=shares[0],
+            next=tuple(
+                Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)
+                for i, p in zip(indices, shares, strict=True)
+                if i != said.index
+            )[:NEXT],
+        )
+        for said, indices, shares in ranked
+    ]
+
+
 def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:
     """The explanation over stretches of the text: each has the sum of what stands in it."""
     scores = np.array([explanation.scores[list(group)].sum() for group in groups], dtype=np.float32)
@@ -560,6 +574,8 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
     """One input's map without padding: columns, and rows where there is one per position."""
     if maps is None:
         return None
+    if keep_N.all():
+        return maps[row] if len(maps) == 1 else maps[row].copy()
     columns: Array = maps[row][..., keep_N]
     return columns[..., keep_N, :] if columns.shape[-2] == len(keep_N) else columns
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.borrow import known_about, module_names, recomputable, recomputing
+from whyformer.borrow import first_weight, known_about, module_names, recomputable, recomputing
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
 from whyformer.capture.functions import padding_share
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.capture.lineage import Lineage, Unread
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import folded, observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
@@ -33,7 +34,9 @@ from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_scaled_reached, require_scaled_slopes, require_slopes
 from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
-from whyformer.types import Record, Target, Units
+from whyformer.types import Record, Site, Target, Units
+
+LENGTHS = 32  # of which it is remembered which rows are read
 
 
 @dataclass
@@ -115,10 +118,14 @@ class Run:
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
         self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
-        self.module_names = module_names(modality.model)
         self._padding_share_B: Tensor | None = None
         self._logits: Tensor | None = None
         self._unseen = False  # whether they are finite, and logits at all, is still to be asked
+        self.logits_on_host = torch.empty(0)  # since they were asked
+        self._last_site: Site | None = None  # of which is still to be asked whether other rows are read
+        # What a GPU would stop for in the middle of its work is asked when the formula is done; ``readings`` tells then
+        # whether it has to be computed again, from other rows.
+        self.settles_later, self.readings = False, 0
         self._targets: list[Target] | None = None
         self._value_B: Tensor | None = None
         self.folds = False  # maps are not stored (engines/attention/folded.py)
@@ -126,6 +133,11 @@ class Run:
         self.rows_read: Tensor | None = None  # rows of the map that are read, in place of the one that feeds the head
         self.recorded = False  # as a graph: the host may ask for no number (compiled/)
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
+
+    @cached_property
+    def module_names(self) -> dict[int, str]:
+        """Dotted paths of the modules, by identity."""
+        return module_names(self.modality.model)
 
     # What is explained
 
@@ -142,7 +154,10 @@ class Run:
 
     @property
     def targets(self) -> list[Target]:
-        logits = self.logits
+        # Classes that were asked for are known before the model's answer was looked at, for which a GPU would stop.
+        named = isinstance(self._wanted, (int, str)) and self._targets is None
+        logits = self._logits if named and self._unseen else self.logits
+        assert logits is not None
         if self._targets is None:
             output = self.output
             if self.batch.answers:
@@ -191,12 +206,21 @@ class Run:
         if not ask or self._logits is None:
             return
         self._unseen = False
-        logits = self._logits.cpu()  # once for all questions
+        last, self._last_site, elsewhere = self._last_site, None, None
+        if last is not None:
+            elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        if elsewhere is None:
+            logits = self.logits_on_host = self._logits.cpu()  # once for all questions
+        else:
+            answers = torch.cat([self._logits.flatten(), elsewhere.float()[None]]).cpu()
+            logits = self.logits_on_host = answers[:-1].view(self._logits.shape)
+            if answers[-1]:
+                self._read_anew()
         if not bool(torch.isfinite(logits).all()):
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
-        self.gives_probabilities = not summed and are_probabilities(logits)
+        self.gives_probabilities = not summed and bool((logits >= 0).all()) and are_probabilities(logits)
         if self.gives_probabilities:
             refuse_twice(self.scalar)
 
@@ -281,6 +305,8 @@ class Run:
     @cached_property
     def readout_BN(self) -> Tensor:
         """(B, N) weights of the output rows that feed the head."""
+        if self._last_site is not None and not self.settles_later:
+            self._see(None)
         if self.multi_stream:
             rules = self.study.readouts
             return streams.readout_weights(self.modality, self.batch, self.schedule, rules, self.stream_sizes)
@@ -302,7 +328,14 @@ class Run:
         if self.study.readout.kind == "rows" and self.modality.lengths_vary:
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
-        return self.study.readout.weights(self.keep_BN)
+        if not self.unpadded:
+            return self.study.readout.weights(self.keep_BN)
+        weights_1N = self.study.read_rows.get(key := (self.study.readout, self.length, self.keep_BN.device))
+        if weights_1N is None:
+            if len(self.study.read_rows) >= LENGTHS:
+                self.study.read_rows.clear()
+            weights_1N = self.study.read_rows[key] = self.study.readout.weights(self.keep_BN[:1])
+        return weights_1N.expand(self.batch.size, -1)
 
     @cached_property
     def special_BN(self) -> Tensor:
@@ -386,7 +419,16 @@ class Run:
 
         One plain pass, for the first batch of each form.
         """
-        # What about a batch may send the model another way: one input or several, about how long, where it is padded.
+        form = self._form(graph)
+        if form in self.study.undisturbed:
+            return
+        one_row = self.together.shared is not None or self.batch.reference_rows > 0
+        part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
+        self.setup_forwards += require_same(self.modality.model, logits, part, halves)
+        self.study.undisturbed.add(form)
+
+    def _form(self, graph: bool) -> tuple[Any, ...]:
+        """What about a batch may send the model another way: one input or several, about how long, where padded."""
         masks = [mask for name, mask in self.batch.tensors.items() if "mask" in name and mask.ndim == 2]
         masks += [] if self.batch.keep_BN is None else [self.batch.keep_BN]
         length = self.modality.length(self.batch).bit_length() if self.modality.lengths_vary else 0
@@ -395,13 +437,7 @@ class Run:
             mask_BN = mask.bool()
             whole = self.unpadded if mask is self.batch.keep_BN and self.study.plain else bool(mask_BN.all())
             gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
-        form = (graph, self.batch.size > 1, length, *gaps)
-        if form in self.study.undisturbed:
-            return
-        one_row = self.together.shared is not None or self.batch.reference_rows > 0
-        part, halves = self._part_of(self.together), not (one_row or self.modality.mixes_rows)
-        self.setup_forwards += require_same(self.modality.model, logits, part, halves)
-        self.study.undisturbed.add(form)
+        return (graph, self.batch.size > 1, length, *gaps)
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
@@ -460,11 +496,20 @@ class Run:
         if self.study.plain:
             _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
         plans, of_kind = self.study.plans, (grad, rows > 1)
+        known_form = self._form(grad) in self.study.undisturbed
+        # Of a form that was watched before, autograd tells the attentions: nothing has to watch it.
+        unwatched = grad and known_form and self.study.plain and self.unpadded and not (values or plans.watched)
+        unwatched = unwatched and not (self.recorded or self.batch.reference_rows or plans.misses.get(of_kind))
         while maps is None:
-            role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
-            role.rows_attend = self.batch.reference_rows > 0
-            if not role.rows_attend and not padded:
-                role.plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+            leaf = first_weight(self.modality.model) if unwatched and plan is not None and plan.paths else None
+            role: Observe | Recorder
+            if leaf is not None and plan is not None:
+                role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
+            else:
+                role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
+                role.rows_attend = self.batch.reference_rows > 0
+                role.plan = None if role.rows_attend or padded else plan
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
@@ -477,21 +522,27 @@ class Run:
                     maps = observe(forward, role, values)
             except OffPlan:
                 plans.missed(of_kind)
+            except Unread:
+                unwatched, plans.watched = False, True
+                self.forwards_B -= rows / self.batch.size
+                self.setup_forwards += rows
         if self._logits is None:
             self._see(maps.logits)
-        elif self._unseen:
+        elif self._unseen and not unwatched:
             self._see(None)
         if not maps.sites or maps.unclaimed:
             require_sites(maps)
-        self.require_undisturbed(maps.logits, graph=grad)
+        if not known_form:
+            self.require_undisturbed(maps.logits, graph=grad)
         if role.plan is None and not role.rows_attend and role.plannable:
             plans.learn(of_kind, role.sites, role.steps)
         if isinstance(role, Recorder):
             self.notes.update(self.study.doubts)
             if role.lost or ("slopes",) not in self.study.undisturbed:
                 self.require_slopes(maps, role)
-            last = maps.sites[-1]
-            self._reads_elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+            self._last_site, self._unseen = maps.sites[-1], True
+            if not self.settles_later:
+                self._see(None)
         if role.plan is None or not role.plan.streams:
             maps = with_streams(maps, self.study)
         if layers is None:
@@ -594,7 +645,11 @@ class Run:
         self.require_undisturbed(logits, graph=grad)
         if grad:
             self._require_folded_slopes(role, logits)
-            if role.spoke_BQ is not None and self._reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
+            elsewhere = None
+            if role.spoke_BQ is not None:
+                elsewhere = self._elsewhere(role.sites[-1].first_query, role.spoke_BQ)
+            if elsewhere is not None and bool(elsewhere):
+                self._read_anew()
                 self.fold(fusion, take)
 
     def _take(self, role: Fold, take: Take, site: FoldedSite) -> None:
@@ -630,28 +685,32 @@ class Run:
                 self.study.undisturbed.add(check)
         self.notes.update(self.study.doubts)
 
-    def _reads_elsewhere(
+    def _elsewhere(
         self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
-    ) -> bool:
-        """Hold the rule for the rows that feed the head to this batch: of the last map no other row has a gradient.
+    ) -> Tensor | None:
+        """Whether the rule for the rows that feed the head fails: another row of the last map has a gradient.
 
         A head may find its row by what stands there. Then each text is asked by itself; of other inputs, whose rows are
-        fixed, the rule of the first is refused. Either of what is given tells which rows have one.
+        fixed, the rule of the first is refused. Either of what is given tells which rows have one. None: it holds.
         """
         readout = self.study.readout
         if readout is None or readout.besides or not self.study.plain:
-            return False
+            return None
         if readout.kind == "rows" and self.modality.lengths_vary:  # found for each
-            return False
+            return None
         if self.batch.reference_rows:  # between rows of a table columns are mixed once more (SAINT)
-            return False
+            return None
         if spoke_BQ is None:
             assert gradient_BHQK is not None
-            spoke_BQ = gradient_BHQK.abs().amax((1, 3)) > 0
+            spoke_BQ = gradient_BHQK.any(3).any(1)
         rows = slice(first_query, first_query + spoke_BQ.shape[1])
         unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
-        if not bool((spoke_BQ & unread_BQ).any()):
-            return False
+        return (spoke_BQ & unread_BQ).any()
+
+    def _read_anew(self) -> None:
+        """The rule of the study does not hold for this batch: each text is asked by itself."""
+        readout = self.study.readout
+        assert readout is not None
         if not self.modality.lengths_vary:
             raise CaptureError(
                 f"the head reads other rows of this input than of the one that was studied ({readout}): it finds them "
@@ -659,7 +718,7 @@ class Run:
             )
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)
-        return True
+        self.readings += 1
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""

@@ -110,6 +110,7 @@ class Plans:
 
     plans: dict[tuple[bool, bool], Plan] = field(default_factory=dict)
     misses: dict[tuple[bool, bool], int] = field(default_factory=dict)
+    watched: bool = False  # autograd does not tell the attentions of a pass (lineage.py)
 
     def at(self, kind: tuple[bool, bool], fused: Sequence[tuple[str, tuple[str, str]]]) -> Plan | None:
         """fused: path and streams of attentions that are torch's own, if all of them are."""

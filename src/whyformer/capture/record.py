@@ -12,6 +12,7 @@ from whyformer.capture.fold import At, Fold, NotFolded
 from whyformer.capture.fused import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
+from whyformer.capture.lineage import Lineage
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import NothingCaptured, NotOffered, PartlyCaptured
@@ -43,6 +44,8 @@ def record(
     with torch.enable_grad():
         with intercept:
             logits = forward()
+        if isinstance(intercept, Lineage):
+            intercept.read(logits)
         if not intercept.sites and intercept.plan is None:
             return Record((), logits.detach(), intercept.unclaimed)
         values_B = scalar(logits)

@@ -64,6 +64,7 @@ class Recorder(Intercept):
     """
 
     explicit, keeps_operands = False, True
+    watches = True  # False: the pass runs by itself (lineage.py)
     lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:
@@ -87,11 +88,14 @@ class Recorder(Intercept):
         their forward there (checkpointing).
         """
         ends = [site.attention if site.edge is None else site.edge for site in self.sites]
-        one = torch.ones_like(scalar)
-        # In this thread, where the mode is: work of a GPU would go to another one.
-        with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
-            # autograd.grad would hand itself to the mode, and run its body with the mode off
-            grads = open_body(torch.autograd.grad)(scalar, ends, one, retain_graph=again, allow_unused=True)
+        one, backward = torch.ones_like(scalar), torch.autograd.grad
+        if not self.watches:
+            grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
+        else:
+            # In this thread, where the mode is: work of a GPU would go to another one.
+            with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
+                # autograd.grad would hand itself to the mode, and run its body with the mode off
+                grads = open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)

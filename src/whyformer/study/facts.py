@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from torch import Tensor
+
 from whyformer.capture.plan import Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.study.interference import Form
@@ -38,6 +40,7 @@ class Study:
     hidden: bool = False  # part of the model ran out of sight
     doubts: list[str] = field(default_factory=list, compare=False)  # about gradients, once they were taken
     plans: Plans = field(default_factory=Plans, compare=False)  # the calls of later passes
+    read_rows: dict[Any, Tensor] = field(default_factory=dict, compare=False)  # by length: weights of unpadded rows
     undisturbed: set[Form] = field(default_factory=set, compare=False)  # batches on which looking changed nothing
 
     def refused(self, error: CaptureError, **known: Any) -> Study:

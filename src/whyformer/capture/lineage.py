@@ -1,0 +1,102 @@
+"""The lineage of a pass: its attentions, read from what autograd remembers of it after the model ran by itself.
+
+Where all attentions are torch's own kernels, nothing has to be watched while the model runs: autograd holds what each
+kernel was given, and knows where the gradient of its result arrives. To be asked about each of the hundreds of calls of
+a pass takes Python longer than a GPU takes to compute a short input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from whyformer.capture.fused import FusedCall
+from whyformer.capture.intercept import SQUARE
+from whyformer.capture.plan import Plan
+from whyformer.capture.roles import Recorder
+from whyformer.capture.site import Layout, OpenSite
+
+# Torch's kernels, by their node in the graph: where it holds the mask, if it can have one.
+KERNELS = {
+    "ScaledDotProductFlashAttentionForCpuBackward0": "_saved_attn_mask",
+    "ScaledDotProductFlashAttentionBackward0": "",
+    "ScaledDotProductEfficientAttentionBackward0": "_saved_attn_bias",
+    "ScaledDotProductCudnnAttentionBackward0": "_saved_attn_bias",
+}
+ELSEWHERE = {"SoftmaxBackward0", "CheckpointFunctionBackward"}  # attention that is written out, or out of sight
+
+
+class Unread(Exception):
+    """Autograd does not tell all attentions of this pass: it has to be watched."""
+
+
+class Lineage(Recorder):
+    """Attentions of a pass that nothing watched, with their gradients.
+
+    leaf: a weight from which everything comes, so that frozen models have a graph, too.
+    """
+
+    watches = False
+
+    def __init__(self, batch: int, names: dict[int, str], *, plan: Plan, leaf: nn.Parameter) -> None:
+        super().__init__(batch, names)
+        self.plan, self.leaf = plan, leaf
+
+    def __enter__(self) -> Lineage:  # no function mode: nothing is asked about
+        self.leaf.requires_grad_(True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.leaf.requires_grad_(False)
+
+    def read(self, logits: Tensor) -> None:
+        """Find the sites that the plan foresees, each a call over all positions with several heads, and no others."""
+        assert self.plan is not None
+        nodes, paths = kernels_of(logits), self.plan.paths
+        if len(nodes) != len(paths):
+            raise Unread
+        placeholder = layout = None
+        for path, node in zip(paths, nodes, strict=True):
+            call = call_of(node)
+            shape = call.shape
+            if len(shape) != 4 or shape[2] != shape[3] or shape[0] != self.batch or shape[1] == 1:
+                raise Unread
+            if placeholder is None or placeholder.shape != shape:
+                placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
+                layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
+            assert layout is not None
+            site = OpenSite(path, placeholder, call.value, layout, SQUARE, (None, None), False)
+            site.call, site.waits, site.edge = call, True, GradientEdge(node, 0)
+            self.sites.append(site)
+
+
+def kernels_of(logits: Tensor) -> list[Any]:
+    """Nodes of torch's attention kernels, in the order in which they ran."""
+    if logits.grad_fn is None:
+        raise Unread
+    seen, stack = {logits.grad_fn}, [logits.grad_fn]
+    while stack:
+        for node, _ in stack.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                stack.append(node)
+    kinds = set(map(type, seen))
+    if any(kind.__name__ in ELSEWHERE for kind in kinds):
+        raise Unread
+    kernels = {kind for kind in kinds if kind.__name__ in KERNELS}
+    return sorted((node for node in seen if type(node) in kernels), key=lambda node: node._sequence_nr())
+
+
+def call_of(node: Any) -> FusedCall:
+    """What a kernel was given. With a mask it is watched: calls that share one are computed together there."""
+    where = KERNELS[type(node).__name__]
+    try:
+        if where and getattr(node, where) is not None:
+            raise Unread
+        query, key, value = node._saved_query, node._saved_key, node._saved_value
+    except RuntimeError as error:  # the model wrote over it since
+        raise Unread from error
+    return FusedCall(query, key, value, None, node._saved_is_causal, node._saved_scale)
