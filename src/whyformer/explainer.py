@@ -19,6 +19,7 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
+from whyformer.engines.attention.fold_pass import NotFoldable
 from whyformer.errors import BadInput, CaptureError, NotOffered, NotOverUnits
 from whyformer.estimate import LONG, Estimate, Memory, estimate, foldable, folding
 from whyformer.inputs.base import Modality, Source
@@ -29,7 +30,7 @@ from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
-from whyformer.run import Attribution, NotFoldable, Run
+from whyformer.run import Attribution, Run
 from whyformer.session import LoadedModel, Session
 from whyformer.study import Study, study_of, with_streams
 from whyformer.study.interference import require_same

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
-from whyformer.borrow import first_weight, known_about, module_names, recomputable, recomputing
+from whyformer.borrow import first_weight, known_about, module_names
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
 from whyformer.capture.functions import padding_share
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
 from whyformer.capture.lineage import Lineage, Unread
 from whyformer.capture.plan import OffPlan
-from whyformer.capture.record import folded, observe, record, require_sites
+from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.inputs.base import Batch, Modality
@@ -31,7 +30,7 @@ from whyformer.study import Study, require_readable, rows_of_each, streams, with
 from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.padding import HIDDEN
 from whyformer.study.schedule import Schedule
-from whyformer.study.slopes import require_reached, require_scaled_reached, require_scaled_slopes, require_slopes
+from whyformer.study.slopes import require_reached, require_slopes
 from whyformer.study.windows import Windows
 from whyformer.targets import are_probabilities, refuse_twice, require_finite, resolve_targets, scalar_at, scalar_of
 from whyformer.types import Record, Site, Target, Units
@@ -55,18 +54,6 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
     explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
-
-
-class NotFoldable(NotOffered):
-    """A model that shows only when it is run that it cannot be folded."""
-
-
-class Take(Protocol):
-    """What a method does with the attentions of a folded pass; it may have to begin anew."""
-
-    def begin(self) -> None: ...
-
-    def __call__(self, site: FoldedSite) -> None: ...
 
 
 def _together(batch: Batch) -> tuple[Batch, int]:
@@ -216,6 +203,7 @@ class Run:
             logits = self.logits_on_host = answers[:-1].view(self._logits.shape)
             if answers[-1]:
                 self._read_anew()
+                self.readings += 1
         if not bool(torch.isfinite(logits).all()):
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
@@ -552,6 +540,18 @@ class Run:
             self._padding_share_B = torch.stack(shares).mean(0) if shares else self.keep_BN[:, 0].float() * 0
         return maps
 
+    def lost_to_padding(self, share_B: Tensor) -> None:
+        """How much of the attention goes to padding, where no map is stored that would tell it."""
+        if self._padding_share_B is None:
+            self._padding_share_B = share_B
+
+    def said(self, logits: Tensor) -> None:
+        """What a pass said that was made elsewhere (engines/attention/fold_pass.py)."""
+        if self._logits is None:
+            self._see(logits)
+        elif self._unseen:
+            self._see(None)
+
     def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:
         """Take a record that was made elsewhere (compiled/) in place of a pass of its own."""
         self._records[grad], self._padding_share_B = maps, padding_share_B
@@ -586,7 +586,7 @@ class Run:
         """Of what the model computes with."""
         return next((p.element_size() for p in self.modality.model.parameters() if p.is_floating_point()), 4)
 
-    # The same without storing maps
+    # Without storing maps (engines/attention/fold_pass.py)
 
     @property
     def read_BRN(self) -> Tensor:
@@ -601,89 +601,6 @@ class Run:
         if not -count <= start_layer < count:
             raise BadInput(f"start_layer={start_layer}: the model has {count} layers, numbered 0 to {count - 1}.")
         return count
-
-    def fold(self, fusion: HeadFusion, take: Take) -> None:
-        """One pass whose attentions go to ``take`` one by one, last first, with their heads fused; none is kept."""
-        if not self.study.plain:
-            require_readable(self.study, multi_stream=True)
-        grad = fusion.gradient
-        rows, batch = (self.rows_run, self.together) if grad else (self.batch.size, self.batch)
-        self.asked["logits"] = (0, 0)
-        _ = self.readout_BN  # may take passes of its own
-        plans, of_kind, logits = self.study.plans, (grad, rows > 1), None
-        while logits is None:
-            take.begin()
-            role = Fold(rows, self.module_names, self.study.batch_axes, fusion=fusion)
-            role.rows_attend = self.batch.reference_rows > 0
-            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
-            if plan is not None and plan.paths:
-                role.plan = plan
-            if self.study.plain and not self.unpadded:
-                role.keep_BN = self.keep_BN if rows == self.batch.size else self.keep_BN.any(0, keepdim=True)
-            role.one_stream = self.study.plain
-            role.measures = grad and ("slopes",) not in self.study.undisturbed
-            self.forwards_B += rows / self.batch.size
-            self.backwards_B += int(grad)
-            try:
-                layers = recomputable(self.modality.model) if grad and self.recomputes else []
-                with recomputing(layers):
-                    forward, at = partial(self.output.logits, batch), partial(self._take, role, take)
-                    logits = folded(forward, role, partial(self.scalars, ask=False), at, rows < self.batch.size)
-            except NotFolded as error:
-                raise NotFoldable(
-                    "memory='fold': attention of this model comes in a shape that can be had as a whole map only, or "
-                    "it writes over what it gave to an attention. Leave memory out, or say memory='full'."
-                ) from error
-            except OffPlan:
-                plans.missed(of_kind)
-        if self._logits is None:
-            self._see(logits)
-        elif self._unseen:
-            self._see(None)
-        if not role.sites or role.unclaimed:
-            require_sites(Record(tuple(role.outlines), logits, role.unclaimed))
-        self.require_undisturbed(logits, graph=grad)
-        if grad:
-            self._require_folded_slopes(role, logits)
-            elsewhere = None
-            if role.spoke_BQ is not None:
-                elsewhere = self._elsewhere(role.sites[-1].first_query, role.spoke_BQ)
-            if elsewhere is not None and bool(elsewhere):
-                self._read_anew()
-                self.fold(fusion, take)
-
-    def _take(self, role: Fold, take: Take, site: FoldedSite) -> None:
-        if self._padding_share_B is None:
-            shares = torch.stack(role.lost_B).mean(0) if role.lost_B else torch.zeros(len(self.keep_BN))
-            self._padding_share_B = shares.to(self.keep_BN.device).expand(len(self.keep_BN))
-        take(site)
-
-    def _require_folded_slopes(self, role: Fold, logits: Tensor) -> None:
-        """As :meth:`require_slopes`, along a change of each attention's size, which takes no map."""
-        lost = frozenset(range(len(role.sites))).difference(role.reached)
-        checks = {("slopes",): role.measures, ("lost", lost): bool(lost)}
-        due = [check for check, needed in checks.items() if needed and check not in self.study.undisturbed]
-        if due:
-            output = Output(self.modality, self.batch, self.scalar)
-
-            def changed(factors: dict[int, float]) -> Tensor:
-                scaled = Scaled(self.rows_run, self.module_names, self.study.batch_axes, factors=factors)
-                scaled.rows_attend = self.batch.reference_rows > 0
-                with torch.no_grad(), scaled:
-                    return self.scalars(output.logits(self.together)).detach()
-
-            with torch.no_grad():
-                score_B = self.scalars(logits).detach()
-            for check in reversed(due):
-                if check[0] == "lost":
-                    paths = [role.sites[i].path for i in sorted(lost)]
-                    self.setup_forwards += require_scaled_reached(paths, score_B, changed, lost)
-                else:
-                    passes, doubt = require_scaled_slopes(role.reached, logits, score_B, changed)
-                    self.setup_forwards += passes
-                    self.study.doubts.extend([doubt] * bool(doubt))
-                self.study.undisturbed.add(check)
-        self.notes.update(self.study.doubts)
 
     def _elsewhere(
         self, first_query: int, spoke_BQ: Tensor | None = None, gradient_BHQK: Tensor | None = None
@@ -707,6 +624,14 @@ class Run:
         unread_BQ = (self.keep_BN & (self.readout_BN == 0))[:, rows]
         return (spoke_BQ & unread_BQ).any()
 
+    def reads_elsewhere(self, first_query: int, spoke_BQ: Tensor) -> bool:
+        """Whether rows of the last map feed the head that no rule foresaw; they are then found for each input."""
+        elsewhere = self._elsewhere(first_query, spoke_BQ)
+        if elsewhere is None or not bool(elsewhere):
+            return False
+        self._read_anew()
+        return True
+
     def _read_anew(self) -> None:
         """The rule of the study does not hold for this batch: each text is asked by itself."""
         readout = self.study.readout
@@ -718,7 +643,6 @@ class Run:
             )
         self.study = replace(self.study, readout=replace(readout, kind="rows"))
         self.__dict__.pop("readout_BN", None)
-        self.readings += 1
 
     def anatomy(self) -> Anatomy:
         """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""

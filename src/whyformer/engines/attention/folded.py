@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import FoldedSite, HeadFusion
+from whyformer.engines.attention.fold_pass import fold
 from whyformer.engines.attention.maps import Heads, Layers, chosen_layers, over_heads
 from whyformer.engines.attention.streams import placed
 from whyformer.run import Attribution, Run
@@ -156,7 +157,7 @@ class Chain:
 def chained(run: Run, fusion: HeadFusion, layer: Layer, start_layer: int = 0, weights: str = "row") -> Attribution:
     """e·Â_L···Â_1, with ``layer`` giving w·Â of one of them."""
     chain = Chain(run, layer, start_layer % run.layer_count(start_layer), weights)
-    run.fold(fusion, chain)
+    fold(run, fusion, chain)
     return chain.attribution
 
 
@@ -221,7 +222,7 @@ def read_layers(run: Run, fusion: HeadFusion, layers: str | int | Sequence[int],
     else:
         chosen = chosen_layers(layers, run.layer_count())
         readings = Readings(run, chosen, read)
-        run.fold(fusion, readings)
+        fold(run, fusion, readings)
         total_BRN = torch.zeros_like(run.read_BRN) if readings.total_BRN is None else readings.total_BRN / len(chosen)
         scores_BN, matrix = total_BRN[:, 0], total_BRN if run.rows_read is not None else None
     if read == "column_mean":
@@ -249,7 +250,7 @@ class FusedMaps:
 def folded_maps(run: Run, fusion: HeadFusion, keep: dict[str, Tensor]) -> dict[int, AnyBQK]:
     """Maps over all positions of their two streams, of those that reach the output; padding zeroed."""
     fused = FusedMaps(run)
-    run.fold(fusion, fused)
+    fold(run, fusion, fused)
     result = {}
     for step in run.schedule.steps:
         if not step.used:
