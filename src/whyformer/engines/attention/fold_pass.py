@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class NotFoldable(NotOffered):
     """A model that shows only when it is run that it cannot be folded."""
 
 
+@runtime_checkable
 class Take(Protocol):
     """What a method does with the attentions of a folded pass; it may have to begin anew."""
 
