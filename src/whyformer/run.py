@@ -121,10 +121,7 @@ class Run:
         self.recorded = False  # as a graph: the host may ask for no number (compiled/)
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
-    @cached_property
-    def module_names(self) -> dict[int, str]:
-        """Dotted paths of the modules, by identity."""
-        return module_names(self.modality.model)
+    module_names = cached_property(lambda self: module_names(self.modality.model))
 
     # What is explained
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer.capture import lineage
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.lineage import Lineage
 
@@ -151,3 +152,16 @@ def test_a_pass_that_fails_leaves_the_first_weight_as_it_was() -> None:
         assert leaf.requires_grad
         raise RuntimeError
     assert not leaf.requires_grad
+
+
+def test_the_way_to_the_kernels_is_learned_once_and_held_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    found = lineage._found
+    monkeypatch.setattr(lineage, "_found", lambda root: looked.append(1) or found(root))
+    model = Deeper()
+    first = scores(model, PLAIN)
+    for _ in range(3):
+        assert np.array_equal(scores(model, PLAIN), first)
+    assert len(looked) == 1
+    scores(model, ODD)  # one layer more: nothing is where it was
+    assert len(looked) == 2

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.fused import FusedCall
 from whyformer.capture.intercept import SQUARE
-from whyformer.capture.plan import Plan
+from whyformer.capture.plan import Plan, Route, Turn
 from whyformer.capture.roles import Recorder
 from whyformer.capture.site import Layout, OpenSite
 
@@ -47,6 +47,8 @@ class Lineage(Recorder):
 
     def __enter__(self) -> Lineage:  # no function mode: nothing is asked about
         self.leaf.requires_grad_(True)
+        first = self.leaf.view_as(self.leaf).grad_fn  # nodes are numbered as they are made
+        self.begun = 0 if first is None else first._sequence_nr()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -55,7 +57,7 @@ class Lineage(Recorder):
     def read(self, logits: Tensor) -> None:
         """Find the sites that the plan foresees, each a call over all positions with several heads, and no others."""
         assert self.plan is not None
-        nodes, paths = kernels_of(logits), self.plan.paths
+        nodes, paths = kernels_of(logits, self.begun, self.plan.route), self.plan.paths
         if len(nodes) != len(paths):
             raise Unread
         placeholder = layout = None
@@ -73,21 +75,71 @@ class Lineage(Recorder):
             self.sites.append(site)
 
 
-def kernels_of(logits: Tensor) -> list[Any]:
-    """Nodes of torch's attention kernels, in the order in which they ran."""
-    if logits.grad_fn is None:
+def kernels_of(logits: Tensor, begun: int, route: Route) -> list[Any]:
+    """Nodes of torch's attention kernels, in the order in which they ran.
+
+    begun: the number of the last node before the pass. route: how they were reached in the last one. A pass that made
+    as many nodes, and as many between any two kernels, is the same again; any other is looked through.
+    """
+    root = logits.grad_fn
+    if root is None:
         raise Unread
-    seen, stack = {logits.grad_fn}, [logits.grad_fn]
+    made = root._sequence_nr()
+    nodes = _reached(root, route.turns) if route.made == made - begun else []
+    if not nodes:
+        nodes, ways = _found(root)
+        route.turns, route.made = _route(root, nodes, ways), made - begun
+    return nodes[::-1]
+
+
+def _reached(root: Any, turns: list[Turn]) -> list[Any]:
+    """The kernels at the ends of a route, last first; none where it leads elsewhere."""
+    nodes: list[Any] = []
+    made = root._sequence_nr()
+    try:
+        for start, edges, behind in turns:
+            node = root if start < 0 else nodes[start]
+            for edge in edges:
+                node = node.next_functions[edge][0]
+            if type(node).__name__ not in KERNELS or made - node._sequence_nr() != behind:
+                return []
+            nodes.append(node)
+    except (IndexError, AttributeError):
+        return []
+    return nodes
+
+
+def _found(root: Any) -> tuple[list[Any], dict[Any, tuple[Any, int]]]:
+    """The kernels, last first, and from where and by which edge each node was met."""
+    ways: dict[Any, tuple[Any, int]] = {root: (None, 0)}
+    stack = [root]
     while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
+        here = stack.pop()
+        for edge, (node, _) in enumerate(here.next_functions):
+            if node is not None and node not in ways:
+                ways[node] = here, edge
                 stack.append(node)
-    kinds = set(map(type, seen))
+    kinds = set(map(type, ways))
     if any(kind.__name__ in ELSEWHERE for kind in kinds):
         raise Unread
     kernels = {kind for kind in kinds if kind.__name__ in KERNELS}
-    return sorted((node for node in seen if type(node) in kernels), key=lambda node: node._sequence_nr())
+    return sorted((node for node in ways if type(node) in kernels), key=lambda node: -node._sequence_nr()), ways
+
+
+def _route(root: Any, nodes: list[Any], ways: dict[Any, tuple[Any, int]]) -> list[Turn]:
+    places = {node: number for number, node in enumerate(nodes)} | {root: -1}
+    made, turns = root._sequence_nr(), list[Turn]()
+    for node in nodes:
+        edges: list[int] = []
+        here, edge = ways[node]
+        edges.append(edge)
+        while here not in places:
+            here, edge = ways[here]
+            edges.append(edge)
+        if places[here] >= len(turns):  # met from one that ran before it: no way from the end
+            return []
+        turns.append(Turn(places[here], tuple(edges[::-1]), made - node._sequence_nr()))
+    return turns
 
 
 def call_of(node: Any) -> FusedCall:

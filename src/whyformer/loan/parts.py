@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from itertools import chain
 from operator import is_, itemgetter
 from typing import Any, NamedTuple
 
@@ -49,7 +50,8 @@ class Parts:
             self.steady = False
         if self.steady:
             self._children = [numbers[id(child)] for m in modules for child in m._modules.values()]
-            self._names = [name for m in modules for held in (m._modules, m._parameters) for name in held]
+            self._names = [name for m in modules for name in m._modules]
+            self._names += ["", *(name for m in modules for name in m._parameters)]
 
     @classmethod
     def of(cls, model: nn.Module) -> tuple[Parts, Members]:
@@ -69,23 +71,19 @@ class Parts:
         modules: list[Any] = [ref() for ref in self._modules]
         if any(module is None for module in modules):
             return None
-        children: list[Any] = []
-        names: list[str] = []
-        parameters: list[Any] = []
-        for module in modules:
-            if held := module._modules:
-                children += held.values()
-                names += held
-            if held := module._parameters:
-                parameters += held.values()
-                names += held
+        attributes = [module.__dict__ for module in modules]
+        parts = [held["_modules"] for held in attributes]
+        weights = [held["_parameters"] for held in attributes]
+        children = list(chain.from_iterable(map(dict.values, parts)))
+        parameters = list(chain.from_iterable(map(dict.values, weights)))
+        names = [*chain.from_iterable(parts), "", *chain.from_iterable(weights)]
         if names != self._names or len(children) != len(self._children):
             return None
         every = [*modules, None]
         if not all(map(is_, children, [every[number] for number in self._children])):
             return None
         parameters = [parameter for parameter in parameters if parameter is not None]
-        configs = list({id(c): c for m in modules if (c := m.__dict__.get("config")) is not None}.values())
+        configs = list({id(c): c for held in attributes if (c := held.get("config")) is not None}.values())
         for now, refs in ((parameters, self._parameters), (configs, self._configs)):
             if len(now) != len(refs) or not all(map(is_, now, [ref() for ref in refs])):
                 return None
