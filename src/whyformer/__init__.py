@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from whyformer.checks.check import check as check
     from whyformer.checks.result import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
+    from whyformer.checks.surrogate import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
     from whyformer.evaluate.compare import Comparison as Comparison
@@ -80,6 +81,7 @@ _HOMES = {
     "head_importance": "whyformer.heads.importance",
     "load": "whyformer.result",
     "mark_attention": "whyformer.capture.intercept",
+    "masked_surrogate": "whyformer.checks.surrogate",
     "recommend": "whyformer.evaluate.recommend",
     "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
@@ -139,6 +141,7 @@ __all__ = [
     "list_metrics",
     "load",
     "mark_attention",
+    "masked_surrogate",
     "methods",
     "recommend",
     "retrained_attention",

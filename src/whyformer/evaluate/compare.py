@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,7 +17,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import agreement
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
+from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, Needs, OneInput, Values, judge, mean_of
 from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
@@ -148,6 +149,7 @@ def compare(
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
+    surrogate: Any = None,
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
@@ -164,12 +166,13 @@ def compare(
     methods: names, or {"method": name, option: value}; None is all of them. One that does not fit is listed with its
     reason. metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given
     (one per input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per
-    image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
-    "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
-    "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
-    units: what counts as a part, as for ``explain``. Answers of language models, (prompt, answer), are judged as a
-    whole, by their log-probability. cache: a folder in which everything that was computed is kept; a stopped job goes
-    on from there.
+    image: height × width, or boxes). surrogate: a copy of the model that was fine-tuned on masked inputs
+    (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then ask. replace: what stands for an absent
+    part: text "mask", "unk", "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black",
+    "resample"; tables "zero", "mean", "resample". ``reference``: inputs that means and resampling are taken from (None:
+    the inputs themselves). units: what counts as a part, as for ``explain``. Answers of language models, (prompt,
+    answer), are judged as a whole, by their log-probability. cache: a folder in which everything that was computed is
+    kept; a stopped job goes on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -178,16 +181,22 @@ def compare(
     explainer.advises = False
     contenders, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
     _check_marks(judged, rationales, masks)
-    perturb = any("perturbation" in metric.needs for metric, _ in judged)
-    how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how["units"] = units
-    opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
-    with opened as games:
+    perturb = any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)
+    how: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how |= {"units": units, "seed": seed, "progress": progress, "cache": cache, "perturb": perturb}
+    with ExitStack() as stack:
+        games = stack.enter_context(games_of(explainer, inputs, **how))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:
                 raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
         marks = Marks(*(None if marked is None else games.each(marked) for marked in (rationales, masks)))
-        return _compared(games, contenders, judged, marks, scalar)
+        others = None
+        if surrogate is not None:
+            other = Explainer(surrogate, processor, attention_at=attention_at)
+            how["target"] = games.wanted_targets  # what the model said, not what its copy says
+            others = stack.enter_context(games_of(other, inputs, **how))
+        needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
+        return _compared(games, contenders, judged, marks, scalar, needs)
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -216,7 +225,9 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
             raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
 
 
-def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str) -> Comparison:
+def _compared(
+    games: Games, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str, needs: Needs
+) -> Comparison:
     done = [filled(entry, games, scalar) for entry in games.track(contenders, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
@@ -228,7 +239,7 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
     curves: Curves = {}
     for number in games.track(range(games.size), "judging"):
         if len(games.parts[number]):
-            judge(OneInput(games, number, marks, scalar), done, judged, values, curves)
+            judge(OneInput(games, number, marks, scalar, needs), done, judged, values, curves)
     rows = _rows(done, judged, values, games)
     scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     return Comparison(
@@ -245,7 +256,7 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
+        warnings=(*_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
         value=_value(games),
@@ -304,6 +315,17 @@ def _twice(games: Games, judged: Judged) -> list[str]:
         "the model returns probabilities (every row is within [0, 1] and adds up to 1), and a softmax is taken of them "
         f"again by {', '.join(squashed)}: pass a model without the softmax at its end, or metrics={{{squashed[0]!r}: "
         "{'value': 'logit'}, …}, which takes what the model returns."
+    ]
+
+
+def _untuned(judged: Judged, needs: Needs) -> list[str]:
+    """Metrics whose paper fine-tunes the model, taken on the model as it is."""
+    plain = [m.name for m, _ in judged if m.on_surrogate and needs.surrogate is None]
+    if not plain:
+        return []
+    return [
+        f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
+        "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
     ]
 
 
