@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from whyformer.checks.surrogate import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
-    from whyformer.evaluate.compare import Comparison as Comparison
     from whyformer.evaluate.compare import compare as compare
+    from whyformer.evaluate.comparison import Comparison as Comparison
     from whyformer.evaluate.recommend import Recommendation as Recommendation
     from whyformer.evaluate.recommend import recommend as recommend
     from whyformer.explainer import Explainer as Explainer
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckUp": "whyformer.checks.result",
     "Citations": "whyformer.language.citations",
-    "Comparison": "whyformer.evaluate.compare",
+    "Comparison": "whyformer.evaluate.comparison",
     "CompletionServer": "whyformer.inputs.completions",
     "ExplainedDataset": "whyformer.jobs.dataset",
     "Explainer": "whyformer.explainer",

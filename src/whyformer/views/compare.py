@@ -22,12 +22,13 @@ LEAD = (
 @checked
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
-    views = [_table_view(result), *_curves_view(result), *_agreement_view(result)]
+    views = [_table_view(result), *_curves_view(result), *_agreement_view(result), *_metrics_view(result)]
     outro: tuple[str | Terms, ...] = ()
     if result.failures:
         facts = tuple(Fact(name, reason) for name, reason in result.failures.items())
         outro = (Terms(facts, "Could not be run here", code=True),)
-    return Page(result.title, tuple(views), (LEAD,), outro)
+    lead = (result.verdict, LEAD) if result.verdict else (LEAD,)
+    return Page(result.title, tuple(views), lead, outro)
 
 
 def _table_view(result: Any) -> View:
@@ -125,6 +126,21 @@ def _agreement_view(result: Any) -> list[View]:
         panels.append(Panel((Matrix(np.nan_to_num(values), scale, names, names),), title))
     note = "Methods that agree may be wrong together; methods that disagree cannot all be right."
     return [View("Do the methods agree?", tuple(panels), caption=note, columns=2, legend=scale)]
+
+
+def _metrics_view(result: Any) -> list[View]:
+    """How far metrics rank the methods alike; not of two methods, whose rankings are the same or opposite."""
+    methods = sum(not row.baseline for row in result.rows)
+    if methods < 3 or not result.metric_pairs():
+        return []
+    scale = Scale(-1.0, 1.0, signed=True, meaning="rank correlation over methods")
+    names = tuple(leader.metric.replace("_", " ") for leader in result.leaders)
+    values = np.nan_to_num(np.array(result.metric_agreement, dtype=float))
+    note = f"Spearman over {methods} methods, which are few: chance alone gives values of some size."
+    if methods < 5:
+        note = f"Spearman over {methods} methods: with so few, no value can be told from chance."
+    matrix = Matrix(values, scale, names, names)
+    return [View("Do the metrics agree?", (Panel((matrix,), "Spearman"),), caption=note, legend=scale)]
 
 
 # Pictures of a recommendation: what was chosen, how it did elsewhere, and the space it was chosen from.
