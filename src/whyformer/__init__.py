@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from whyformer.concepts.tcav import tcav as tcav
     from whyformer.evaluate.compare import compare as compare
     from whyformer.evaluate.comparison import Comparison as Comparison
-    from whyformer.evaluate.recommend import Recommendation as Recommendation
     from whyformer.evaluate.recommend import recommend as recommend
+    from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
@@ -64,7 +64,7 @@ _HOMES = {
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Generation": "whyformer.types",
-    "Recommendation": "whyformer.evaluate.recommend",
+    "Recommendation": "whyformer.evaluate.recommendation",
     "Record": "whyformer.types",
     "Standardize": "whyformer.inputs.table_schema",
     "Table": "whyformer.inputs.table_schema",
