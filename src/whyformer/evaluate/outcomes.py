@@ -27,8 +27,9 @@ def outcomes_of(
     chosen: Mapping[tuple[str, str], Choice],
     group_of: Mapping[int, str],
     fallback: Mapping[str, int],
+    search: bool = True,
 ) -> tuple[Outcome, ...]:
-    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and ceiling."""
+    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and (search) ceiling."""
     number_of = {c.name: m for m, c in enumerate(field.candidates)}
     usual = _usual(field)
     values: dict[str, list[float]] = {}
@@ -46,7 +47,8 @@ def outcomes_of(
         for name, trial in trials.items():
             values.setdefault(name, []).append(aopc(trial))
         values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
-        values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
+        if search:
+            values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
     return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
 
 
