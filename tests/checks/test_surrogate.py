@@ -43,19 +43,19 @@ def rows(count: int, seed: int) -> torch.Tensor:
 def test_the_copy_learns_to_do_without_a_part_and_the_model_stays() -> None:
     model = Nervous().eval()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    found = wf.masked_surrogate(model, {"x": rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
+    surrogate = wf.masked_surrogate(model, {"x": rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    assert all(p.requires_grad and p.grad is None for p in model.parameters()) and not found.model.training
-    assert (found.trained_on, found.measured_on) == (16, 4)
-    assert found.before < 0.7 and found.after == 1
+    assert all(p.requires_grad and p.grad is None for p in model.parameters()) and not surrogate.model.training
+    assert (surrogate.trained_on, surrogate.measured_on) == (16, 4)
+    assert surrogate.before < 0.7 and surrogate.after == 1
     again = wf.masked_surrogate(model, {"x": rows(20, 0)}, beta=0.2, epochs=8, lr=0.1, seed=1)
-    for one, other in zip(found.model.parameters(), again.model.parameters(), strict=True):
+    for one, other in zip(surrogate.model.parameters(), again.model.parameters(), strict=True):
         torch.testing.assert_close(one, other)
 
     # On the model itself a missing row turns the answer over, whichever it is; by the copy it does not.
     how: dict[str, Any] = {"methods": ["occlusion"], "metrics": {"f_fidelity_plus": {"beta": 0.2}}}
     itself = wf.compare(model, {"x": rows(3, 1)}, **how)
-    by_copy = wf.compare(model, {"x": rows(3, 1)}, surrogate=found.model, **how)
+    by_copy = wf.compare(model, {"x": rows(3, 1)}, surrogate=surrogate.model, **how)
     falls, less = (np.mean(r.values["f_fidelity_plus"]["occlusion"]) for r in (itself, by_copy))
     assert falls > 0.5 and less < 0.2
     assert any("without its fine-tuning" in warning for warning in itself.warnings)

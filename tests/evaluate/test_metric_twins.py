@@ -50,10 +50,10 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
         return scores + radius * np.random.default_rng([seed, draw]).normal(size=parts)
 
     def softly(keep_MP: Any, draws: Any) -> Any:
-        kept = [
+        there = [
             np.random.default_rng(draw).random((9, parts)) < keep for keep, draw in zip(keep_MP, draws, strict=True)
         ]
-        return np.stack([game.ask(some).mean(0) for some in kept])  # nine numbers to a part
+        return np.stack([game.ask(some).mean(0) for some in there])  # nine numbers to a part
 
     soft = SoftGame(softly)
     names, streams = tuple(map(str, range(parts))), ("image",) * parts

@@ -182,9 +182,9 @@ def test_soft_erasure_keeps_the_share_that_it_says() -> None:
     np.testing.assert_allclose(retained(np.array([8.0, 0, 0, 0]), 0.5), [1, 1 / 3, 1 / 3, 1 / 3])
     for seed in range(20):
         drawn = np.abs(scores_of(9, seed))
-        kept = retained(drawn, 0.1 + 0.8 * seed / 20)
-        assert kept.mean() == pytest.approx(0.1 + 0.8 * seed / 20) and 0 <= kept.min() and kept.max() <= 1
-        assert (np.diff(kept[np.argsort(drawn)]) >= -1e-12).all(), "what has more weight stays more often"
+        stays = retained(drawn, 0.1 + 0.8 * seed / 20)
+        assert stays.mean() == pytest.approx(0.1 + 0.8 * seed / 20) and 0 <= stays.min() and stays.max() <= 1
+        assert (np.diff(stays[np.argsort(drawn)]) >= -1e-12).all(), "what has more weight stays more often"
 
     def say(keep_MP: Any, draws: Any) -> Any:  # parts of so many numbers that each loses just its share
         logits = keep_MP @ weights
