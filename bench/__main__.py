@@ -18,6 +18,7 @@ BY_NAME = {
     "language",
     "known_truth",
     "needle",
+    "recommend_budget",
     "recommendation",
     "retrained_attention",
     "soak",

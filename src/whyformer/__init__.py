@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from whyformer.checks.check import check as check
     from whyformer.checks.result import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
+    from whyformer.checks.surrogate import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
     from whyformer.concepts.tcav import tcav as tcav
-    from whyformer.evaluate.compare import Comparison as Comparison
     from whyformer.evaluate.compare import compare as compare
-    from whyformer.evaluate.recommend import Recommendation as Recommendation
+    from whyformer.evaluate.comparison import Comparison as Comparison
     from whyformer.evaluate.recommend import recommend as recommend
+    from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.explainer import Explainer as Explainer
     from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
@@ -57,13 +58,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckUp": "whyformer.checks.result",
     "Citations": "whyformer.language.citations",
-    "Comparison": "whyformer.evaluate.compare",
+    "Comparison": "whyformer.evaluate.comparison",
     "CompletionServer": "whyformer.inputs.completions",
     "ExplainedDataset": "whyformer.jobs.dataset",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
     "Generation": "whyformer.types",
-    "Recommendation": "whyformer.evaluate.recommend",
+    "Recommendation": "whyformer.evaluate.recommendation",
     "Record": "whyformer.types",
     "Standardize": "whyformer.inputs.table_schema",
     "Table": "whyformer.inputs.table_schema",
@@ -80,6 +81,7 @@ _HOMES = {
     "head_importance": "whyformer.heads.importance",
     "load": "whyformer.result",
     "mark_attention": "whyformer.capture.intercept",
+    "masked_surrogate": "whyformer.checks.surrogate",
     "recommend": "whyformer.evaluate.recommend",
     "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
@@ -139,6 +141,7 @@ __all__ = [
     "list_metrics",
     "load",
     "mark_attention",
+    "masked_surrogate",
     "methods",
     "recommend",
     "retrained_attention",

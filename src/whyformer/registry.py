@@ -40,7 +40,7 @@ def default_method(modality: str) -> str:
 
 
 Need = Literal["attention", "attention_gradients", "values", "input_gradients", "perturbation"]
-MetricNeed = Literal["perturbation", "explaining_again", "rationale", "region"]
+MetricNeed = Literal["perturbation", "soft_erasure", "explaining_again", "rationale", "region"]
 Passes = tuple[float, float]  # forwards, backwards
 Formula = TypeVar("Formula", bound=Callable[..., Any])  # a method or metric, handed back as it came
 
@@ -92,6 +92,7 @@ class Metric:
     idea: str  # first sentence of the docstring
     masks: Callable[..., Any] | None = None  # (trial, **options) -> the variants of the input that it will ask for
     ceiling: str | None = None  # the search that says how good a ranking can get: "remove", "keep", "leave_one_out"
+    on_surrogate: bool = False  # its variants are asked of a fine-tuned copy, where one was given
 
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -172,6 +173,7 @@ def metric(
     cost_text: str,
     masks: Callable[..., Any] | None = None,
     ceiling: str | None = None,
+    on_surrogate: bool = False,
 ) -> Callable[[Formula], Formula]:
     """Register a metric under its function's name."""
 
@@ -188,6 +190,7 @@ def metric(
             idea=" ".join(doc.split("\n\n")[0].split()),
             masks=masks,
             ceiling=ceiling,
+            on_surrogate=on_surrogate,
         )
         return function
 

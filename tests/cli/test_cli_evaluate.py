@@ -62,6 +62,9 @@ def test_recommend(tmp_path: Path) -> None:
     assert json.loads(one)["candidates"] == 253
     assert "at least 4" in run("recommend", "So boring", code=1).stderr
     assert "dataset" in run("recommend", "--scope", "all", code=1).stderr
+    few = run("recommend", "--file", texts, "-m", "attn_lrp", "-m", "two_ended", "--budget", "3").stdout
+    assert "Within 3 forwards" in few and "Over the budget" in few and "two_ended" in few
+    assert "500ms" in run("recommend", "So boring", "--budget", "soon", code=1).stderr
 
 
 def test_mistakes_are_usage_errors(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from tests.references import metrics as references
 from tests.references.metrics.twin import Facts, MetricTwin
 from whyformer.engines.perturbation.ranking import random_sets
 from whyformer.evaluate.contender import Scored
+from whyformer.evaluate.metrics.bounded import random_numbers
+from whyformer.evaluate.soft_game import SoftGame
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import list_metrics
 from whyformer.types import Units
@@ -47,6 +49,13 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
     def again(draw: int, radius: float) -> np.ndarray:
         return scores + radius * np.random.default_rng([seed, draw]).normal(size=parts)
 
+    def softly(keep_MP: Any, draws: Any) -> Any:
+        there = [
+            np.random.default_rng(draw).random((9, parts)) < keep for keep, draw in zip(keep_MP, draws, strict=True)
+        ]
+        return np.stack([game.ask(some).mean(0) for some in there])  # nine numbers to a part
+
+    soft = SoftGame(softly)
     names, streams = tuple(map(str, range(parts))), ("image",) * parts
     trial = Trial(
         scores,
@@ -58,12 +67,15 @@ def judged(grid: tuple[int, int], seed: int, signed: bool) -> tuple[Trial, Facts
         rationale_P=marked,
         region=region,
         again=again,
+        soft=soft,
     )
     facts = Facts(
         scores=scores.tolist(),
         signed=signed,
         says={"probability": predict(game), "logit": predict(game, 1), "decides": predict(game, 2)},
         drawn=lambda share: [set(np.flatnonzero(row).tolist()) for row in random_sets(parts, 50, share, 3)],
+        uniform=lambda draws: random_numbers(parts, draws, 3).tolist(),
+        soft=lambda keep, draws: [float(softly([np.array(keep)], [draw])[0, 0]) for draw in range(draws)],
         value=game.whole("logit"),
         base=base,
         again=lambda draw, radius: again(draw, radius).tolist(),

@@ -12,7 +12,10 @@ import whyformer as wf
 from tests.evaluate.games import linear, together
 from whyformer.engines.perturbation.ranking import random_sets, without_bottom, without_top
 from whyformer.errors import UnknownName
-from whyformer.evaluate.metrics.faithfulness import ranked, squared_error
+from whyformer.evaluate.metrics.faithfulness import ranked
+from whyformer.evaluate.metrics.forecast import squared_error
+from whyformer.evaluate.metrics.soft import retained
+from whyformer.evaluate.soft_game import SoftGame
 from whyformer.evaluate.trial import Trial
 from whyformer.registry import get_metric
 
@@ -37,7 +40,7 @@ def test_every_metric_says_what_it_is() -> None:
         assert entry.paper and entry.cost_text and entry.idea.endswith("."), name
         assert "Misleads when" in (inspect.getdoc(entry.run) or ""), name
         assert entry.kind in {"faithfulness", "plausibility", "localisation", "robustness", "complexity"}, name
-        assert (entry.masks is not None) == ("perturbation" in entry.needs), name
+        assert (entry.masks is not None) == bool(entry.needs & {"perturbation", "soft_erasure"}), name
 
 
 def test_unknown_metrics_are_refused() -> None:
@@ -131,6 +134,69 @@ def test_infidelity_of_a_linear_model_is_zero_for_its_gradient() -> None:
     assert value("infidelity", Trial(3 * shares.scores_P, game), normalize=False) > 0.1
     assert value("infidelity", Trial(3 * shares.scores_P, game), normalize=True) == pytest.approx(0, abs=1e-20)
     assert value("faithfulness_correlation", shares, value="logit") == pytest.approx(1)
+
+
+# Answers worked out by hand: parts whose logits are 4, 3, 2 and 1, of 10 in all
+
+
+def test_saco_weighs_each_pair_of_groups_by_how_far_their_scores_differ() -> None:
+    game = linear(np.array([4.0, 3, 2, 1]), bias=0)
+
+    def said(*scores: float, groups: int = 4) -> float:
+        return value("saco", Trial(np.array(scores), game), groups=groups, value="logit")
+
+    assert said(4, 3, 2, 1) == said(9, 8, 2, 0.5) == 1
+    assert said(1, 2, 3, 4) == -1
+    # order 0, 1, 3, 2 with falls 4, 3, 1, 2: of differences 1 2 3 1 2 1 the last is wrong
+    assert said(4, 3, 1, 2) == pytest.approx((1 + 2 + 3 + 1 + 2 - 1) / 10)
+    # groups {0, 1} and {2, 3}: 7 against 3; and {2, 0}, {3, 1}: 6 against 4
+    assert said(4, 3, 1, 2, groups=2) == said(3, 1, 4, 2, groups=2) == 1
+    assert said(3, 4, 5, 1, groups=2) == 1 and said(1, 3, 4, 2, groups=2) == 1  # 5 against 5 is no contradiction
+    assert said(1, 2, 4, 3, groups=2) == -1
+    assert np.isnan(said(1, 1, 1, 1))
+
+
+def test_f_fidelity_takes_no_more_than_its_bound() -> None:
+    trial = Trial(np.array([4.0, 3, 2, 1]), linear(np.array([4.0, 3, 2, 1]), bias=0))
+    how: dict[str, Any] = {"sizes": (0.5,), "value": "logit"}
+    assert value("f_fidelity_plus", trial, alpha=1.0, beta=0.5, **how) == pytest.approx(4 + 3)
+    assert value("f_fidelity_minus", trial, alpha=1.0, beta=0.5, **how) == pytest.approx(2 + 1)
+    one_of_two = value("f_fidelity_plus", trial, alpha=1.0, beta=0.25, samples=400, **how)
+    assert 3 < one_of_two < 4 and one_of_two == pytest.approx(3.5, abs=0.1)
+    assert value("f_fidelity_plus", trial, alpha=0.5, beta=0.5, samples=400, **how) == pytest.approx(3.5, abs=0.1)
+    surrogate = Trial(trial.scores_P, trial.game, surrogate=linear(np.array([1.0, 1, 0, 0]), bias=0))
+    assert value("f_fidelity_plus", surrogate, alpha=1.0, beta=0.5, **how) == pytest.approx(2)
+
+
+def test_soft_erasure_keeps_the_share_that_it_says() -> None:
+    weights = np.array([4.0, 3, 2, 1])
+    trial = Trial(np.array([1.0, 1, 0, 0]), linear(weights, bias=0))
+    # probabilities of 1 and 0 leave nothing to chance: of 10, 7 go, and 3
+    assert value("pi_soft_nc", trial, pi=(0.5,), value="logit") == pytest.approx(0.7)
+    assert value("pi_soft_ns", trial, pi=(0.5,), value="logit") == pytest.approx(0.7)
+    even = Trial(np.array([2.0, 1, 1, 0]), linear(weights, bias=0))
+    # stay: 0, ½, ½, 1 of mean ½, so 4 + 3/2 + 2/2 go; and 1, ½, ½, 0, so 3/2 + 2/2 + 1 go
+    assert value("pi_soft_nc", even, pi=(0.5,), samples=4000, value="logit") == pytest.approx(0.65, abs=0.01)
+    assert value("pi_soft_ns", even, pi=(0.5,), samples=4000, value="logit") == pytest.approx(1 - 0.35, abs=0.01)
+    np.testing.assert_allclose(retained(np.array([8.0, 1, 1, 0]), 0.5), [1, 0.5, 0.5, 0])
+    np.testing.assert_allclose(retained(np.array([8.0, 0, 0, 0]), 0.5), [1, 1 / 3, 1 / 3, 1 / 3])
+    for seed in range(20):
+        drawn = np.abs(scores_of(9, seed))
+        stays = retained(drawn, 0.1 + 0.8 * seed / 20)
+        assert stays.mean() == pytest.approx(0.1 + 0.8 * seed / 20) and 0 <= stays.min() and stays.max() <= 1
+        assert (np.diff(stays[np.argsort(drawn)]) >= -1e-12).all(), "what has more weight stays more often"
+
+    def say(keep_MP: Any, draws: Any) -> Any:  # parts of so many numbers that each loses just its share
+        logits = keep_MP @ weights
+        return np.stack([logits / 10, logits, np.ones(len(logits))], 1)
+
+    soft = Trial(np.array([2.0, 1, 1, 0]), linear(weights, bias=0), soft=SoftGame(say))
+    assert value("soft_nc", soft, value="logit") == pytest.approx(0.65)
+    assert value("soft_ns", soft, value="logit") == pytest.approx(1 - 0.35)
+    for name in ("pi_soft_nc", "pi_soft_ns", "soft_nc", "soft_ns"):
+        assert np.isnan(value(name, Trial(np.ones(4), linear(weights), soft=SoftGame(say))))
+        backwards = Trial(np.array([2.0, 1, 1, 0]), linear(-weights), soft=SoftGame(lambda k, d: -say(k, d)))
+        assert np.isnan(value(name, backwards)), "nothing can be lost of what the input does not say"
 
 
 def test_constant_scores_go_by_position() -> None:

@@ -16,10 +16,13 @@ from tests.models import CASES
 from tests.references.metrics import optimus
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.evaluate.budget import within_effort
 from whyformer.evaluate.candidates import CLASSES, SPACES, Candidate, candidates_of, scores_of_each
 from whyformer.evaluate.contender import wanted
+from whyformer.evaluate.field import alone
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.recommend import ANY, BUDGET, _affordable, _alone
+from whyformer.evaluate.recommend import EFFORT
+from whyformer.evaluate.recommendation import ANY
 
 TEXTS = [
     "a witty, seductive movie",
@@ -60,7 +63,7 @@ def test_every_candidate_is_the_method_it_names(name: str) -> None:
     model, inputs = case.build(None), case.inputs()
     explainer = wf.Explainer(model)
     with games_of(explainer, inputs, target=1, perturb=False) as games:
-        candidates, scores = scores_of_each(games.runs, SPACES, _alone)
+        candidates, scores = scores_of_each(games.runs, SPACES, alone)
     assert candidates == candidates_of(SPACES, case.sites, 4) or name in {"rtdl_ft_transformer", "modernbert"}
     generator = np.random.default_rng(0)
     # All rollouts, and some of each kind of attention.
@@ -143,29 +146,24 @@ def test_what_nobody_named_is_bounded_and_what_was_left_out_is_named() -> None:
     model = case.build(None)
     ids = torch.randint(5, 90, (4, 10), generator=torch.Generator().manual_seed(0))
     how: dict[str, Any] = {"replace": 3, "spaces": [], "report": False, "progress": False}
-    result = wf.recommend(model, {"input_ids": ids}, budget=20, **how)
+    result = wf.recommend(model, {"input_ids": ids}, effort=20, **how)
     left_out = {name for name, reason in result.excluded.items() if reason.startswith("left out")}
     assert {"shap", "integrated_gradients", "smooth_grad"} <= left_out
     assert not left_out & {"raw_attention", "generic_attention", "attention_rollout"}
-    assert "budget=20" in result.excluded["shap"] and "10 units" in result.excluded["shap"]
-    named = wf.recommend(model, {"input_ids": ids}, budget=1, methods=["smooth_grad"], **how)
+    assert "effort=20" in result.excluded["shap"] and "10 units" in result.excluded["shap"]
+    named = wf.recommend(model, {"input_ids": ids}, effort=1, methods=["smooth_grad"], **how)
     assert named.candidates == 1 and not named.excluded, "what was named is run"
 
 
-def test_the_budget_pays_for_short_inputs_and_is_checked() -> None:
-    class Inputs:
-        def __init__(self, units: int) -> None:
-            self.units = [range(units)] * 2
-
-    def names(units: int, budget: int | None) -> set[str]:
-        games: Any = Inputs(units)
-        return {entry.name for entry in _affordable(wanted(None), games, budget)[0]}
+def test_the_effort_pays_for_short_inputs_and_is_checked() -> None:
+    def names(units: int, effort: int | None) -> set[str]:
+        return {entry.name for entry in within_effort(wanted(None), units, effort)[0]}
 
     everything = {entry.name for entry in wanted(None)}
-    assert names(60, BUDGET) == names(5000, None) == everything
-    assert {"attention_flow", "occlusion"} <= everything - names(5000, BUDGET)
-    with pytest.raises(BadInput, match="budget"):
-        explainer().recommend(TEXTS, budget=0)
+    assert names(60, EFFORT) == names(5000, None) == everything
+    assert {"attention_flow", "occlusion"} <= everything - names(5000, EFFORT)
+    with pytest.raises(BadInput, match="effort"):
+        explainer().recommend(TEXTS, effort=0)
 
 
 def test_leave_one_out_is_excluded_and_shown_beside() -> None:

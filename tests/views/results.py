@@ -14,8 +14,8 @@ from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.result import CheckUp, Finding
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
-from whyformer.evaluate.compare import ComparedMethod, Comparison, MetricScore
-from whyformer.evaluate.recommend import Choice, Outcome, Recommendation
+from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
+from whyformer.evaluate.recommendation import Choice, Outcome, Recommendation
 from whyformer.heads import (
     Circuits,
     DirectShares,

@@ -40,6 +40,10 @@ def recommend(
     attention_only: Annotated[
         bool, typer.Option("--attention-only", help="Choose among attention aggregations only.")
     ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", metavar="COST", help="The best within so many forwards (20), or a time (2s, 500ms)."),
+    ] = None,
     replace: Replace = None,
     target: Target = None,
     batch_size: BatchSize = None,
@@ -59,12 +63,17 @@ def recommend(
       whyformer recommend --file reviews.txt --scope label
       whyformer recommend "I like the movie" --scope instance
       whyformer recommend --file reviews.txt --attention-only
+      whyformer recommend --file reviews.txt --budget 20
     """
     check_out(out, REPORT)
     from whyformer.errors import one_of
     from whyformer.registry import get_method
 
     one_of("--scope", scope, ("dataset", "label", "instance"))
+    if budget is not None:
+        from whyformer.evaluate.budget import budget_of
+
+        budget_of(budget)  # before a model is loaded
     for name in method or []:
         get_method(name)
     transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "recommend")
@@ -72,4 +81,5 @@ def recommend(
 
     others = [] if attention_only and not method else method or None
     how = common(target, replace, batch_size, seed, cache)
-    deliver_result(run(transformer, raw, processor=processor, scope=scope, methods=others, **how), out, json)
+    result = run(transformer, raw, processor=processor, scope=scope, methods=others, budget=budget, **how)
+    deliver_result(result, out, json)

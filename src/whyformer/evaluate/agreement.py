@@ -1,4 +1,4 @@
-"""Do methods agree? Rank correlations and overlap of the highest scores, per input, averaged."""
+"""Do methods agree, and do metrics? Rank correlations, and the overlap of the highest scores."""
 
 from __future__ import annotations
 
@@ -55,3 +55,14 @@ def agreement(scores: Sequence[Array]) -> dict[str, Array]:
         total = np.nansum(each, axis=0) if len(each) else known
         matrices[name] = np.where(known > 0, total / np.maximum(known, 1), np.nan)
     return matrices
+
+
+def ranking_agreement(goodness_TM: Array) -> Array:
+    """(T, T) how far metrics rank the methods alike: correlation of ranks over the methods that all of them know.
+
+    NaN where a metric does not tell the methods apart, and for fewer than two methods.
+    """
+    known = ~np.isnan(goodness_TM).any(0)
+    if known.sum() < 2:
+        return np.full((len(goodness_TM),) * 2, np.nan)
+    return spearman(goodness_TM[:, known])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whyformer.engines.attention.maps import row_normalized
 from whyformer.errors import AmbiguousLayout, NotOffered
-from whyformer.evaluate.contender import named
+from whyformer.evaluate.contender import Contender, named
 from whyformer.registry import CLASSES, get_method
 from whyformer.run import Run
 from whyformer.types import Site
@@ -55,6 +55,8 @@ class Field:
     scores: list[Array]
     excluded: dict[str, str]
     aside: dict[str, list[Array]]  # measured, but not to be chosen
+    spaced: int = 0  # so many of the candidates, the first, are readings of attention
+    measured: dict[str, Contender] = field(default_factory=dict)  # of the others, what they took
 
 
 def candidates_of(spaces: Sequence[str], layers: int, heads: int) -> list[Candidate]:

@@ -4,129 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
 from whyformer.engines.perturbation.ranking import FRACTIONS
-from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.evaluate.agreement import agreement
+from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate.agreement import agreement, ranking_agreement
+from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore
 from whyformer.evaluate.contender import Contender, filled, wanted
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, OneInput, Values, judge, mean_of
+from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, Needs, OneInput, Values, judge, mean_of
 from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
-from whyformer.result import Result, dataframe
 from whyformer.targets import Aims, Scalar
-from whyformer.views.compare import comparison_page
-from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-# Comparison: methods side by side, with intervals, ranks, costs, and how far they agree.
-
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class MetricScore:
-    """One metric of one method: the mean over inputs with 95 % limits, and the gain over random scores."""
-
-    mean: float
-    low: float
-    high: float
-    gain: float  # how much better than random, input by input; above zero is better whatever the metric's direction
-    gain_low: float
-    gain_high: float
-    rank: float = math.nan  # among the methods, 1 = best; NaN for floor and ceiling
-
-    @property
-    def beats_random(self) -> bool:
-        return self.gain_low > 0
-
-
-@dataclass(frozen=True)
-class ComparedMethod:
-    """One row of the table."""
-
-    name: str
-    method: str
-    options: dict[str, Any]
-    scores: dict[str, MetricScore]
-    rank: float = math.nan  # by the mean of its ranks; NaN for floor and ceiling
-    forwards: float = math.nan  # passes per input
-    backwards: float = math.nan
-    seconds: float = math.nan  # per input
-    peak_bytes: int | None = None
-    baseline: str = ""  # "floor" or "ceiling"
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison(Result):
-    """Which explanation to trust here: measured on these inputs, with this replacement."""
-
-    what: ClassVar[str] = "comparison"
-    later: ClassVar[tuple[str, ...]] = ("value",)
-
-    rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
-    metrics: tuple[str, ...]
-    higher_is_better: dict[str, bool]
-    agreement: dict[str, list[list[float]]]  # measure → methods × methods, in the order of ``agreeing``
-    agreeing: tuple[str, ...]
-    curves: dict[str, dict[str, list[float]]]  # "remove" and "keep" (and their logits) → method → mean over inputs
-    fractions: tuple[float, ...]
-    values: dict[str, dict[str, list[float]]]  # metric → method → one value per input
-    failures: dict[str, str]  # method → why it could not be run
-    replacement: str | None
-    inputs: int = 0
-    variants: int = 0  # that were run for this comparison; others came from the cache
-    seed: int = 0
-    warnings: tuple[str, ...] = ()
-    model: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    value: str | None = None  # what curves are of, where it is not the probability of the target
-
-    def __getitem__(self, name: str) -> ComparedMethod:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise UnknownName("method", name, [row.name for row in self.rows])
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The method that came first, ready for ``explain(model, x, **comparison.best)``."""
-        row = self.rows[0]
-        return {"method": row.method, **row.options}
-
-    @property
-    def title(self) -> str:
-        inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
-        absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
-        return f"{self.model}: methods compared on {inputs}{absent}"
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per method: each metric with its limits, rank and cost."""
-        records = []
-        for row in self.rows:
-            record: dict[str, Any] = {"method": row.name, "rank": row.rank, "baseline": row.baseline}
-            for name in self.metrics:
-                score = row.scores.get(name)
-                known = score or MetricScore(*[math.nan] * 6)
-                record |= {name: known.mean, f"{name}_low": known.low, f"{name}_high": known.high}
-            costs = ("forwards", "backwards", "seconds", "peak_bytes")
-            records.append(record | {k: getattr(row, k) for k in costs})
-        return dataframe(records)
-
-
-view_of.register(Comparison, comparison_page)
 
 
 # compare: run methods on the same inputs, judge them by the same metrics, and say which to trust here.
@@ -148,6 +46,7 @@ def compare(
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,
     masks: Sequence[Any] | None = None,
+    surrogate: Any = None,
     replace: Replacement = None,
     reference: Any = None,
     target: Aims = None,
@@ -164,12 +63,13 @@ def compare(
     methods: names, or {"method": name, option: value}; None is all of them. One that does not fit is listed with its
     reason. metrics: names, or {name: options}; None is a default set, with plausibility where ``rationales`` are given
     (one per input: a number per token or word, or character ranges) and localisation where ``masks`` are (one per
-    image: height × width, or boxes). replace: what stands for an absent part: text "mask", "unk", "pad", "delete",
-    "resample" or a token id; images "mean", "zero", "blur", "grey", "black", "resample"; tables "zero", "mean",
-    "resample". ``reference``: inputs that means and resampling are taken from (None: the inputs themselves).
-    units: what counts as a part, as for ``explain``. Answers of language models, (prompt, answer), are judged as a
-    whole, by their log-probability. cache: a folder in which everything that was computed is kept; a stopped job goes
-    on from there.
+    image: height × width, or boxes). surrogate: a copy of the model that was fine-tuned on masked inputs
+    (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then ask. replace: what stands for an absent
+    part: text "mask", "unk", "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black",
+    "resample"; tables "zero", "mean", "resample". ``reference``: inputs that means and resampling are taken from (None:
+    the inputs themselves). units: what counts as a part, as for ``explain``. Answers of language models, (prompt,
+    answer), are judged as a whole, by their log-probability. cache: a folder in which everything that was computed is
+    kept; a stopped job goes on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -178,16 +78,22 @@ def compare(
     explainer.advises = False
     contenders, judged = wanted(methods), chosen_metrics(metrics, rationales is not None, masks is not None)
     _check_marks(judged, rationales, masks)
-    perturb = any("perturbation" in metric.needs for metric, _ in judged)
-    how = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how["units"] = units
-    opened = games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, perturb=perturb, **how)
-    with opened as games:
+    perturb = any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)
+    how: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
+    how |= {"units": units, "seed": seed, "progress": progress, "cache": cache, "perturb": perturb}
+    with ExitStack() as stack:
+        games = stack.enter_context(games_of(explainer, inputs, **how))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
             if marked is not None and len(marked) not in {games.size, games.input_count}:
                 raise BadInput(f"{len(marked)} {name} for {games.input_count} inputs: give one per input.")
         marks = Marks(*(None if marked is None else games.each(marked) for marked in (rationales, masks)))
-        return _compared(games, contenders, judged, marks, scalar)
+        others = None
+        if surrogate is not None:
+            other = Explainer(surrogate, processor, attention_at=attention_at)
+            how["target"] = games.wanted_targets  # what the model said, not what its copy says
+            others = stack.enter_context(games_of(other, inputs, **how))
+        needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
+        return _compared(games, contenders, judged, marks, scalar, needs)
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -216,7 +122,9 @@ def _check_marks(judged: Judged, rationales: Any, masks: Any) -> None:
             raise BadInput(f"{metric.name} compares with where the object is: pass masks=[…], one per image.")
 
 
-def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str) -> Comparison:
+def _compared(
+    games: Games, contenders: list[Contender], judged: Judged, marks: Marks, scalar: str, needs: Needs
+) -> Comparison:
     done = [filled(entry, games, scalar) for entry in games.track(contenders, "explaining")]
     failures = {e.name: e.failure for e in done if e.failure}
     done = [e for e in done if not e.failure]
@@ -228,8 +136,10 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
     curves: Curves = {}
     for number in games.track(range(games.size), "judging"):
         if len(games.parts[number]):
-            judge(OneInput(games, number, marks, scalar), done, judged, values, curves)
+            judge(OneInput(games, number, marks, scalar, needs), done, judged, values, curves)
     rows = _rows(done, judged, values, games)
+    decisive = [m for m, _ in judged if m.kind in RANKED] or [m for m, _ in judged]
+    methods = [row.name for row in rows if not row.baseline]
     scores = [np.stack([e.scored[i].scores[p] for e in done]) for i, p in enumerate(games.parts)]
     return Comparison(
         rows=rows,
@@ -245,11 +155,29 @@ def _compared(games: Games, contenders: list[Contender], judged: Judged, marks: 
         inputs=games.size,
         variants=games.forwards,
         seed=games.seed,
-        warnings=(*_twice(games, judged), *_warnings(games, done, scores)),
+        warnings=(*_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
         value=_value(games),
+        leaders=tuple(_leader(m, values[m.name], methods, games) for m in decisive),
+        metric_agreement=ranking_agreement(_goodness(decisive, values, methods)).tolist(),
     )
+
+
+def _goodness(metrics: Sequence[Metric], values: Values, methods: Sequence[str]) -> Array:
+    """(metrics, methods) means over inputs, high where a method is good."""
+    means = [[mean_of(values[m.name][name].tolist()) for name in methods] for m in metrics]
+    return np.array(means) * np.array([[1 if m.higher_is_better else -1] for m in metrics])
+
+
+def _leader(metric: Metric, by_method: dict[str, Array], methods: Sequence[str], games: Games) -> Leader:
+    """The method that a metric puts first; of several, the one that stands higher overall."""
+    (goodness,) = _goodness([metric], {metric.name: by_method}, methods)
+    if np.isnan(goodness).all():
+        return Leader(metric.name, methods[0], *[math.nan] * 3)
+    first = methods[int(np.nanargmax(goodness))]
+    gain_I = (by_method[first] - by_method[methods[0]]) * (1 if metric.higher_is_better else -1)
+    return Leader(metric.name, first, *(float(x[0]) for x in spread(gain_I[:, None], games.seed, games.of)))
 
 
 def _value(games: Games) -> str | None:
@@ -304,6 +232,17 @@ def _twice(games: Games, judged: Judged) -> list[str]:
         "the model returns probabilities (every row is within [0, 1] and adds up to 1), and a softmax is taken of them "
         f"again by {', '.join(squashed)}: pass a model without the softmax at its end, or metrics={{{squashed[0]!r}: "
         "{'value': 'logit'}, …}, which takes what the model returns."
+    ]
+
+
+def _untuned(judged: Judged, needs: Needs) -> list[str]:
+    """Metrics whose paper fine-tunes the model, taken on the model as it is."""
+    plain = [m.name for m, _ in judged if m.on_surrogate and needs.surrogate is None]
+    if not plain:
+        return []
+    return [
+        f"{' and '.join(plain)}: taken on the model as it is, with the paper's bounded removal but without its "
+        "fine-tuning on masked inputs; wf.masked_surrogate trains such a copy, and surrogate=… judges by it."
     ]
 
 

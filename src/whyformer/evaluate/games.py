@@ -17,6 +17,7 @@ from whyformer.engines.perturbation.prefix import Prefix
 from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
+from whyformer.evaluate.soft_game import SoftGame, soft_game_of
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Batch, Source
 from whyformer.inputs.batch import Decoding
@@ -73,6 +74,7 @@ class Games:
         self.weights = "" if cache is None else _explained_by(explainer)
         self.folder = folder_of(cache)
         self._games: dict[int, Game] = {}
+        self._soft: dict[int, SoftGame] = {}
 
     @property
     def size(self) -> int:
@@ -90,7 +92,8 @@ class Games:
     @property
     def forwards(self) -> int:
         """Variants that were run."""
-        return sum(game.forwards for game in self._games.values())
+        hard = sum(game.forwards for game in self._games.values())
+        return hard + sum(game.forwards for game in self._soft.values())
 
     def doubts(self) -> tuple[str, ...]:
         """What has to be said about the variants of these inputs, once they were run."""
@@ -158,13 +161,36 @@ class Games:
             self._games[number] = self.new_game(number)
         return self._games[number]
 
-    def new_game(self, number: int) -> Game:
-        """A game that knows nothing but what is on disk."""
+    def soft_game(self, number: int) -> SoftGame:
+        """The same input with numbers of its parts erased one by one; made when first asked for."""
+        if number not in self._soft:
+            run, row = self.run_of(number)
+            if self.modality.objects or self.modality.opaque:
+                raise NotOffered(
+                    "numbers of words and pixels cannot be erased one by one here: use pi_soft_nc, pi_soft_ns."
+                )
+            self._soft[number] = soft_game_of(
+                run,
+                row,
+                self.parts[number].tolist(),
+                self.variants(number),
+                lambda batch: _columns(_said(run, row, run.output.logits(batch).float())),
+                (self.seed, number),
+                self.batch_size,
+            )
+        return self._soft[number]
+
+    def variants(self, number: int) -> Variants:
+        """One input with parts away, as tensors."""
         assert self.replacement is not None
         run, row = self.run_of(number)
-        parts = self.parts[number]
         pool = self._others(number) if self.replacement == "resample" else self.pool
-        variants = variants_of(run, row, parts.tolist(), self.replacement, pool, (self.seed, number))
+        return variants_of(run, row, self.parts[number].tolist(), self.replacement, pool, (self.seed, number))
+
+    def new_game(self, number: int) -> Game:
+        """A game that knows nothing but what is on disk."""
+        run, row = self.run_of(number)
+        parts, variants = self.parts[number], self.variants(number)
         queries = Queries(run, row) if self.modality.objects else None
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(
@@ -227,8 +253,12 @@ def _say(run: Run, row: int, variants: Variants, queries: Queries | None, prefix
     for draw in range(variants.draws):
         batch = variants.batch(present_MP, draw)
         parts = queries.say(batch) if queries is not None else _said(run, row, prefix.logits(batch).float())
-        total += np.stack([p.double().cpu().numpy() for p in parts], 1)
+        total += _columns(parts)
     return total / variants.draws
+
+
+def _columns(said: Sequence[Tensor]) -> Array:
+    return np.stack([part.detach().double().cpu().numpy() for part in said], 1)
 
 
 def _said(run: Run, row: int, logits: Tensor) -> list[Tensor]:

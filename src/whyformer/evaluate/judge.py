@@ -85,13 +85,26 @@ class Marks:
     masks: Sequence[Any] | None
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What some metrics ask besides the game of the model itself."""
+
+    soft: bool = False  # numbers of parts erased one by one
+    surrogate: Games | None = None  # the same inputs, for a copy of the model that was fine-tuned on masked ones
+
+
+NOTHING = Needs()
+
+
 class OneInput:
     """One input on which all methods are tried."""
 
-    def __init__(self, games: Games, number: int, marks: Marks, scalar: str) -> None:
+    def __init__(self, games: Games, number: int, marks: Marks, scalar: str, needs: Needs = NOTHING) -> None:
         self.games, self.number, self.scalar = games, number, scalar
         self.units, self.parts = games.units[number], games.parts[number]
         self.game: Any = games.game(number) if games.replacement is not None else None
+        self.soft = games.soft_game(number) if needs.soft else None
+        self.surrogate = None if needs.surrogate is None else needs.surrogate.game(number)
         self._searched: dict[str, Trial] = {}
         rationales = marks.rationales
         self.rationale = None if rationales is None else rationale_of(rationales[number], self.units, self.parts)
@@ -118,6 +131,8 @@ class OneInput:
             self.rationale,
             self.region,
             again,
+            self.surrogate,
+            self.soft,
         )
 
 
@@ -147,9 +162,21 @@ def judge(
 
 def _ask_together(one: OneInput, trials: list[Trial], judged: Judged) -> None:
     """All variants that any metric will ask of any method, in full batches."""
-    asked = [m.masks(t, **options) for m, options in judged if m.masks is not None for t in trials]
-    if asked and one.game is not None:
-        one.game.ask(np.concatenate(asked))
+    asked: dict[str, list[Array]] = {}
+    for metric, options in judged:
+        if metric.masks is None:
+            continue
+        masks = [metric.masks(trial, **options) for trial in trials]
+        if "soft_erasure" in metric.needs:
+            if one.soft is not None:
+                one.soft.ask(np.concatenate(masks), (metric.defaults | options)["samples"])
+        else:
+            by = "surrogate" if metric.on_surrogate and one.surrogate is not None else "model"
+            asked.setdefault(by, []).extend(masks)
+    for by, masks in asked.items():
+        game = one.game if by == "model" else one.surrogate
+        if game is not None:
+            game.ask(np.concatenate(masks))
 
 
 def mean_of(values: list[float]) -> float:

@@ -2,263 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 
-from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import VALUES
-from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
-from whyformer.evaluate.candidates import SPACES, Candidate, Field, cost_class_of, scores_of_each
-from whyformer.evaluate.contender import Contender, filled, wanted
+from whyformer.errors import BadInput, NotOffered
+from whyformer.evaluate.budget import budget_of, within_effort
+from whyformer.evaluate.candidates import SPACES, Candidate, Field
+from whyformer.evaluate.choose_within import chosen_within
+from whyformer.evaluate.contender import wanted
+from whyformer.evaluate.field import field_of, halves, truthfulness_of
 from whyformer.evaluate.games import Games, games_of
-from whyformer.evaluate.judge import greedy, random_scores
-from whyformer.evaluate.metrics.faithfulness import aopc, ranked, top_away
-from whyformer.evaluate.trial import Trial
+from whyformer.evaluate.outcomes import outcomes_of
+from whyformer.evaluate.recommendation import ANY, SCOPES, Choice, Recommendation
 from whyformer.explainer import Explainer, Segments
-from whyformer.intervals import spread
-from whyformer.parameters import BatchSize, Count, OneOf, Replacement, Seed, checked
-from whyformer.registry import CLASSES, get_method
-from whyformer.result import Result, dataframe
-from whyformer.run import Run
+from whyformer.parameters import BatchSize, Count, Filled, OneOf, Replacement, Seed, checked
+from whyformer.registry import CLASSES
 from whyformer.targets import Aims, Scalar
-from whyformer.views.compare import recommendation_page
-from whyformer.views.view import view_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-# Recommendation: how to explain this model, chosen on some inputs and tested on others.
-
-
-ANY = "any cost"
-SCOPES = ("dataset", "label", "instance")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was chosen for one group of inputs (all, one label, one input) within one class of cost."""
-
-    group: str
-    cost_class: str
-    name: str
-    method: str
-    options: dict[str, Any]
-    truthfulness: float  # mean ranked truthfulness (RFT) on the inputs it was chosen by
-    inputs: int  # it was chosen by so many
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the choices of one class of cost did by AOPC: on other inputs, or (per instance) on other variants."""
-
-    cost_class: str
-    name: str
-    mean: float
-    low: float
-    high: float
-    over_random: tuple[float, float, float] = (math.nan,) * 3  # mean gain and its 95 % limits, input by input
-    over_attention: tuple[float, float, float] = (math.nan,) * 3  # over last-layer attention at the readout
-
-    @property
-    def beats_random(self) -> bool:
-        return self.over_random[1] > 0
-
-    @property
-    def beats_attention(self) -> bool:
-        return self.over_attention[1] > 0
-
-
-@dataclass(frozen=True, eq=False)
-class Recommendation(Result):
-    """Which explanation to use, per class of cost, and how it did where it was not chosen."""
-
-    what: ClassVar[str] = "recommendation"
-
-    scope: str
-    choices: tuple[Choice, ...]
-    outcomes: tuple[Outcome, ...]  # one per class of cost, then those it is held against
-    leaders: tuple[tuple[str, float], ...]  # the first of all candidates by RFT
-    grid: tuple[tuple[float, ...], ...]  # mean RFT of raw attention: layers (mean, product, each) × heads (mean, each)
-    grid_reading: str
-    candidates: int
-    excluded: dict[str, str]  # method → why it could not be chosen
-    replacement: str
-    chosen_on: int = 0
-    reported_on: int = 0
-    variants: int = 0
-    seed: int = 0
-    warnings: tuple[str, ...] = ()
-    model: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Any:
-        """For ``explain(model, x, **recommendation.best)``: a dict; per label a dict of them, per instance a list."""
-        return self.chosen(ANY)
-
-    def chosen(self, cost_class: str) -> Any:
-        """The same within one class of cost: "one forward", "forward and backward", "many passes"."""
-        by_group = {c.group: {"method": c.method, **c.options} for c in self.choices if c.cost_class == cost_class}
-        if not by_group:
-            raise UnknownName("class of cost", cost_class, dict.fromkeys(c.cost_class for c in self.choices))
-        if self.scope == "dataset":
-            return next(iter(by_group.values()))
-        return by_group if self.scope == "label" else list(by_group.values())
-
-    def within(self, cost_class: str) -> Outcome:
-        """The outcome of one class of cost, or of "random", "greedy", …"""
-        for outcome in self.outcomes:
-            if outcome.cost_class == cost_class:
-                return outcome
-        raise UnknownName("class of cost", cost_class, [o.cost_class for o in self.outcomes])
-
-    @property
-    def verdict(self) -> str:
-        """In plain words: is the choice better than chance, and than looking at the last layer?"""
-        if not self.reported_on:
-            return "Chosen, but not tested: it was asked for without a report."
-        outcome = self.within(ANY)
-        gain = "{:+.3f} ({:+.3f} to {:+.3f})".format
-        random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
-        if math.isnan(outcome.over_random[1]):
-            return "One input says nothing about others: give more of them for an interval."
-        if not outcome.beats_random:
-            return (
-                f"Nothing beats random here: the best by RFT gains {random} in AOPC over random scores, and the "
-                "interval includes zero. Don't rely on any of these explanations for this model and these inputs."
-            )
-        if math.isnan(outcome.over_attention[1]):
-            return f"The choice beats random scores by {random} in AOPC."
-        better = "beats" if outcome.beats_attention else "cannot be told from"
-        return f"The choice beats random scores by {random} in AOPC, and {better} last-layer attention, by {attention}."
-
-    @property
-    def title(self) -> str:
-        per = {"dataset": "one for all inputs", "label": "one per label", "instance": "one per input"}[self.scope]
-        return f"{self.model}: how to explain it, {per}"
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per choice, with the outcome of its class of cost."""
-        known = {o.cost_class: o for o in self.outcomes}
-        rows = []
-        for choice in self.choices:
-            outcome = known.get(choice.cost_class)
-            aopc = {} if outcome is None else {"aopc": outcome.mean, "aopc_low": outcome.low, "aopc_high": outcome.high}
-            rows.append(dataclasses.asdict(choice) | aopc)
-        return dataframe(rows)
-
-
-view_of.register(Recommendation, recommendation_page)
-
-
-# How choices do on inputs that did not choose them: AOPC, against random scores, last-layer attention and a search.
-
 
 Array = np.ndarray[Any, Any]
 
-FLOOR, CEILING = "random", "greedy"
-LAST, MEAN = "last-layer attention", "mean attention"
-
-
-def outcomes_of(
-    games: Games,
-    field: Field,
-    chosen: Mapping[tuple[str, str], Choice],
-    group_of: Mapping[int, str],
-    fallback: Mapping[str, int],
-) -> tuple[Outcome, ...]:
-    """One outcome per class of cost, then the usual readings, what could not be chosen, floor and ceiling."""
-    number_of = {c.name: m for m, c in enumerate(field.candidates)}
-    usual = _usual(field)
-    values: dict[str, list[float]] = {}
-    for i in games.track(list(group_of), "testing"):
-        game, scores_MP = games.game(i), field.scores[i]
-        contenders: dict[str, Array] = {}
-        for cost_class, other in fallback.items():
-            choice = chosen.get((group_of[i], cost_class))
-            contenders[cost_class] = scores_MP[other if choice is None else number_of[choice.name]]
-        contenders |= {name: scores_MP[m] for name, m in usual.items()}
-        contenders |= {name: scores[i] for name, scores in field.aside.items()}
-        trials = {name: Trial(scores, game) for name, scores in contenders.items()}
-        floor = [Trial(scores, game) for scores in random_scores(game.parts, i, games.seed)]
-        game.ask(np.concatenate([top_away(t) for t in (*trials.values(), *floor)]))
-        for name, trial in trials.items():
-            values.setdefault(name, []).append(aopc(trial))
-        values.setdefault(FLOOR, []).append(float(np.mean([aopc(trial) for trial in floor])))
-        values.setdefault(CEILING, []).append(aopc(Trial(greedy(game, "remove"), game)))
-    return _summed(values, fallback, chosen, games.seed, [games.of[i] for i in group_of])
-
-
-def _usual(field: Field) -> dict[str, int]:
-    """What people look at by habit, where it is among the candidates."""
-    numbers = {}
-    last = max(
-        (c.options["layers"] for c in field.candidates if isinstance(c.options.get("layers"), int)), default=None
-    )
-    for m, candidate in enumerate(field.candidates):
-        options = candidate.options
-        if candidate.method != "raw_attention" or options.get("heads", "mean") != "mean":
-            continue
-        if options.get("read", "row") == "row" and options.get("layers", last) in {last, "mean"}:
-            numbers[MEAN if options.get("layers", last) == "mean" else LAST] = m
-    return {name: numbers[name] for name in (LAST, MEAN) if name in numbers}
-
-
-def _summed(
-    values: dict[str, list[float]],
-    classes: Mapping[str, int],
-    chosen: Mapping[tuple[str, str], Choice],
-    seed: int,
-    of: Sequence[int],
-) -> tuple[Outcome, ...]:
-    table_IX = np.array(list(values.values())).T
-    names = list(values)
-    means = np.stack(spread(table_IX, seed, of), 1)
-    over_random = np.stack(spread(table_IX - table_IX[:, [names.index(FLOOR)]], seed, of), 1)
-    over_last = np.full_like(over_random, np.nan)
-    if LAST in names:
-        over_last = np.stack(spread(table_IX - table_IX[:, [names.index(LAST)]], seed, of), 1)
-    outcomes = []
-    for x, name in enumerate(names):
-        picked = sorted({c.name for (_, cost_class), c in chosen.items() if cost_class == name})
-        shown = name if name not in classes else picked[0] if len(picked) == 1 else f"{len(picked)} different ones"
-        outcomes.append(Outcome(name, shown, *_three(means[x]), _three(over_random[x]), _three(over_last[x])))
-    return tuple(outcomes)
-
-
-def _three(row: Array) -> tuple[float, float, float]:
-    return float(row[0]), float(row[1]), float(row[2])
-
-
-# recommend: search the ways to explain a model, choose by one metric on some inputs, report another on the rest.
-
-
-LEAVE_ONE_OUT = {"occlusion", "two_ended"}  # wholly, or half
-BY_CONSTRUCTION = "leave-one-out is what RFT is made of: it would win by construction. Its AOPC is shown beside."
-SPACED = {
-    "raw_attention": "attention",
-    "attention_x_gradient": "gradient",
-    "attention_rollout": "rollout",
-    "gradient_rollout": "rollout",
-    "generic_attention": "rollout",
-}
 LEADERS = 10
-BUDGET = 1500
-BACKWARD = 2  # forwards, about
-# What methods do besides passes of the model, in forwards for so many units, about: whatever takes as long.
-BESIDES: dict[str, Callable[[float], float]] = {
-    "alti": lambda units: units / 4,
-    "attention_flow": lambda units: units**2 / 100,
-    "decompx": lambda units: units,
-    "value_zeroing": lambda units: units / 2,
-}
+EFFORT = 1500
 
 
 @checked
@@ -270,7 +38,8 @@ def recommend(
     scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,
-    budget: Count | None = BUDGET,
+    budget: Count | Annotated[str, Filled()] | None = None,
+    effort: Count | None = EFFORT,
     report: bool = True,
     value: Annotated[str, OneOf(*VALUES)] = "logit",
     replace: Replacement = None,
@@ -289,10 +58,15 @@ def recommend(
     spaces: "attention" is raw attention with every choice of layers (mean, product, each), heads (mean, each) and
     reading (row, column, column mean, column max): (L + 2)(H + 1)·4 candidates, 728 for 12 layers of 12 heads;
     "gradient" the same of attention × gradient; "rollout" every start layer of the rollouts. methods: the others that
-    stand too; None is all of them, [] none. budget: about so many forwards per input are spent on methods that nobody
+    stand too; None is all of them, [] none. effort: about so many forwards per input are spent on methods that nobody
     named; on long inputs the dearest are left out, and ``excluded`` says which. None: no end.
-    All are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half of the inputs;
-    what wins is reported by AOPC on the other half.
+    budget: the best method that costs no more than so many forwards (20; a backward counts as two) or seconds ("2s",
+    "500ms") per explanation. Costs are those that methods declare for the longest input, and methods that can do with
+    fewer passes (integrated_gradients, smooth_grad, shap, also with a guide) stand with as many as fit; a time is
+    estimated from passes that are timed here, then measured. Chosen is by AOPC, leave-one-out stands too, and
+    ``budgeted`` has what each cost and how far the choice is behind the best in hindsight.
+    Without a budget, all are scored by ranked truthfulness (RFT), from N + 1 forwards per input of N parts, on one half
+    of the inputs; what wins is reported by AOPC on the other half.
     scope: one choice for the "dataset", one per "label" (the class that is explained), or one per "instance", which
     is then tested on the same inputs by other variants of them. ``report=False`` chooses only. ``value``: RFT of the
     "logit", or of the "probability" as the authors have it. Other options as for ``compare``.
@@ -302,6 +76,9 @@ def recommend(
     """
     if methods is not None and not methods and not spaces:
         raise BadInput("there is nothing to choose from: name methods or spaces.")
+    limit = None if budget is None else budget_of(budget)
+    if limit is not None and scope != "dataset":
+        raise BadInput(f"budget={budget!r} chooses one method for all inputs: leave scope={scope!r} out.")
     contenders = wanted(methods)
     explainer = Explainer(model, processor, attention_at=attention_at)
     explainer.advises = False
@@ -320,8 +97,12 @@ def recommend(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax at its end."
             )
-        contenders, dear = (contenders, {}) if methods is not None else _affordable(contenders, games, budget)
-        field = _field(games, spaces, contenders)
+        if limit is not None:
+            guided = methods is None or any(entry.method == "shap" for entry in contenders)
+            return chosen_within(games, contenders, spaces, known, limit, value, report, guided)
+        mean_units = float(np.mean([len(units) for units in games.units]))
+        contenders, dear = (contenders, {}) if methods is not None else within_effort(contenders, mean_units, effort)
+        field = field_of(games, spaces, contenders)
         field.excluded.update(dear)
         if not field.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
@@ -329,99 +110,10 @@ def recommend(
         return _recommended(games, field, known, scope, report, value)
 
 
-def _affordable(
-    contenders: Sequence[Contender], games: Games, budget: int | None
-) -> tuple[list[Contender], dict[str, str]]:
-    """Those that the budget pays for, the cheapest first; and why others are left out."""
-    units = float(np.mean([len(units) for units in games.units]))
-    prices = {}
-    for entry in contenders:
-        method = get_method(entry.method)
-        forwards, backwards = method.cost(round(units), **(method.defaults | entry.options))
-        prices[entry.name] = forwards + BACKWARD * backwards + BESIDES.get(entry.method, lambda _: 0.0)(units)
-    spent, dear = 0.0, {}
-    for name, price in sorted(prices.items(), key=lambda each: each[1]):
-        if budget is not None and spent + price > budget:
-            dear[name] = (
-                f"left out: about {price:.0f} forwards for each input of {units:.0f} units, and of budget={budget} "
-                f"{budget - spent:.0f} were left. Name it in methods, or raise the budget."
-            )
-        else:
-            spent += price
-    return [entry for entry in contenders if entry.name not in dear], dear
-
-
-def _field(games: Games, spaces: Sequence[str], contenders: Sequence[Any]) -> Field:
-    excluded: dict[str, str] = {}
-    candidates: list[Candidate] = []
-    scores: list[Array] = [np.zeros((0, len(parts)), np.float32) for parts in games.parts]
-    if spaces:
-        try:
-            if "gradient" in spaces:
-                refuse_without_gradients(games.explainer.model, "spaces='gradient'")
-            candidates, units = scores_of_each(games.runs, spaces, _alone)
-            scores = [games.per_part(number, all_U) for number, all_U in enumerate(units)]
-        except WhyformerError as reason:
-            excluded["attention aggregations"] = str(reason)
-    aside: dict[str, list[Array]] = {}
-    if candidates:  # these methods stand with all of their options already
-        contenders = [e for e in contenders if SPACED.get(e.method) not in spaces or e.options]
-    for entry in games.track(list(contenders), "explaining"):
-        done = filled(entry, games, games.scalar, memory=False)
-        if done.failure:
-            excluded[entry.name] = done.failure
-            continue
-        entry_scores = [s.scores[parts] for s, parts in zip(done.scored, games.parts, strict=True)]
-        if entry.method in LEAVE_ONE_OUT:
-            excluded[entry.name] = BY_CONSTRUCTION
-            aside[entry.name] = entry_scores
-            continue
-        cost = cost_class_of(entry.method, entry.options)
-        candidates.append(Candidate(entry.method, entry.options, done.scored[0].signed, cost))
-        scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, entry_scores, strict=True)]
-        without = _without_first_tokens(games, entry_scores)
-        if without is not None:  # where a model parks attention there, the method may explain better without it
-            options = {**entry.options, "first_token": False}
-            candidates.append(Candidate(entry.method, options, done.scored[0].signed, cost))
-            scores = [np.concatenate([s, o[None]]) for s, o in zip(scores, without, strict=True)]
-    return Field(candidates, scores, excluded, aside)
-
-
-def _without_first_tokens(games: Games, scores: Sequence[Array]) -> list[Array] | None:
-    """The scores of a language model's texts with 0 at the first token; None where that is no part of any."""
-    if not games.runs[0].output.causal or games.asked["units"] != "token":
-        return None
-    first = [bool(len(parts)) and parts[0] == 0 for parts in games.parts]
-    if not any(first):
-        return None
-    zeroed = [np.where(np.arange(len(s)) == 0, 0.0, s).astype(s.dtype) for s in scores]
-    return [z if is_part else s for z, s, is_part in zip(zeroed, scores, first, strict=True)]
-
-
-def _alone(run: Run, row: int) -> Run:
-    return Run(
-        run.modality,
-        run.batch.select([row]),
-        run.study,
-        target=[run.targets[row]],
-        scalar=run.scalar,
-        seed=run.seed,
-        batch_size=run.batch_size,
-    )
-
-
 def _recommended(games: Games, field: Field, known: list[int], scope: str, report: bool, value: str) -> Recommendation:
-    choosing, testing = _halves(games, known) if report and scope != "instance" else (known, known)
+    choosing, testing = halves(games, known) if report and scope != "instance" else (known, known)
     testing = testing if report else []
-    truth_MI = np.full((len(field.candidates), games.size), np.nan)
-    signed = np.array([c.signed for c in field.candidates])
-    for i in games.track(choosing, "choosing"):
-        # NOTE[DIFF] the authors take the probability, which hardly moves where a model is sure, so that what speaks
-        # against the class looks like nothing and methods that name it lose; value="probability" is theirs.
-        drops = games.game(i).drops(value)
-        for kind in (True, False):
-            if (signed == kind).any():
-                truth_MI[signed == kind, i] = ranked(field.scores[i][signed == kind], drops, kind)
+    truth_MI = truthfulness_of(games, field, choosing, value)
     groups = _groups(games, choosing, scope)
     choices = tuple(
         _choice(field, truth_MI[:, members].mean(1), group, cost_class, len(members))
@@ -455,14 +147,6 @@ def _recommended(games: Games, field: Field, known: list[int], scope: str, repor
         model=type(games.explainer.model).__name__,
         options={"value": value},
     )
-
-
-def _halves(games: Games, known: list[int]) -> tuple[list[int], list[int]]:
-    """Those that choose and those that test. All detections of an image are on one side."""
-    inputs = list(dict.fromkeys(games.of[i] for i in known))
-    order = np.random.default_rng(games.seed).permutation(inputs).tolist()
-    first = set(order[: (len(order) + 1) // 2])
-    return [i for i in known if games.of[i] in first], [i for i in known if games.of[i] not in first]
 
 
 def _group(games: Games, number: int, scope: str) -> str:

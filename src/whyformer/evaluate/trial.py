@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from whyformer.engines.perturbation.game import Game
     from whyformer.evaluate.contender import Scored
+    from whyformer.evaluate.soft_game import SoftGame
     from whyformer.types import Units
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +31,8 @@ class Trial:
     rationale_P: Array | None = None  # what people marked
     region: Array | None = None  # (height, width) where the object is
     again: Callable[[int, float], Array] | None = None  # (draw, radius) → scores of the input with a little noise
+    surrogate: Game | None = None  # the same input, asked of a copy that was fine-tuned on masked inputs
+    soft: SoftGame | None = None  # the input with numbers of its parts erased one by one
 
     def heat(self) -> Array:
         """(height, width) scores laid over the image, interpolated; not below zero."""

@@ -22,12 +22,13 @@ LEAD = (
 @checked
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
-    views = [_table_view(result), *_curves_view(result), *_agreement_view(result)]
+    views = [_table_view(result), *_curves_view(result), *_agreement_view(result), *_metrics_view(result)]
     outro: tuple[str | Terms, ...] = ()
     if result.failures:
         facts = tuple(Fact(name, reason) for name, reason in result.failures.items())
         outro = (Terms(facts, "Could not be run here", code=True),)
-    return Page(result.title, tuple(views), (LEAD,), outro)
+    lead = (result.verdict, LEAD) if result.verdict else (LEAD,)
+    return Page(result.title, tuple(views), lead, outro)
 
 
 def _table_view(result: Any) -> View:
@@ -127,6 +128,21 @@ def _agreement_view(result: Any) -> list[View]:
     return [View("Do the methods agree?", tuple(panels), caption=note, columns=2, legend=scale)]
 
 
+def _metrics_view(result: Any) -> list[View]:
+    """How far metrics rank the methods alike; not of two methods, whose rankings are the same or opposite."""
+    methods = sum(not row.baseline for row in result.rows)
+    if methods < 3 or not result.metric_pairs():
+        return []
+    scale = Scale(-1.0, 1.0, signed=True, meaning="rank correlation over methods")
+    names = tuple(leader.metric.replace("_", " ") for leader in result.leaders)
+    values = np.nan_to_num(np.array(result.metric_agreement, dtype=float))
+    note = f"Spearman over {methods} methods, which are few: chance alone gives values of some size."
+    if methods < 5:
+        note = f"Spearman over {methods} methods: with so few, no value can be told from chance."
+    matrix = Matrix(values, scale, names, names)
+    return [View("Do the metrics agree?", (Panel((matrix,), "Spearman"),), caption=note, legend=scale)]
+
+
 # Pictures of a recommendation: what was chosen, how it did elsewhere, and the space it was chosen from.
 
 
@@ -136,16 +152,18 @@ MOST = 30  # choices that are listed
 @checked
 def recommendation_page(result: Any) -> Page:
     """Everything about a Recommendation."""
-    views = [_outcome_view(result), _choices_view(result), *_space_view(result)]
+    views = [_outcome_view(result), *_budget_view(result), _choices_view(result), *_space_view(result)]
     outro: tuple[str | Terms, ...] = ()
-    if result.excluded:
-        facts = tuple(Fact(name, reason) for name, reason in result.excluded.items())
-        outro = (Terms(facts, "Not among the candidates", code=True),)
+    over = result.budgeted.over if result.budgeted is not None else {}
+    for reasons, title in ((over, "Over the budget"), (result.excluded, "Not among the candidates")):
+        facts = tuple(Fact(name, reason) for name, reason in reasons.items())
+        outro += (Terms(facts, title, code=True),) if facts else ()
     return Page(result.title, tuple(views), (result.verdict,), outro)
 
 
 def _outcome_view(result: Any) -> View:
-    split = f"{result.chosen_on} inputs chose by RFT, {result.reported_on} tested by AOPC"
+    by = "RFT" if result.budgeted is None else "AOPC"
+    split = f"{result.chosen_on} inputs chose by {by}, {result.reported_on} tested by AOPC"
     facts = (
         Fact("candidates", str(result.candidates)),
         Fact("inputs", split),
@@ -161,11 +179,40 @@ def _outcome_view(result: Any) -> View:
             quiet.append(number)
         mean = f"{outcome.mean:.3f}" + ("" if math.isnan(outcome.low) else f" ({outcome.low:.3f}–{outcome.high:.3f})")
         gains = (gain(outcome.over_random), gain(outcome.over_attention))
-        rows.append((outcome.cost_class, outcome.name if picked else "", mean, *gains))
+        rows.append((_cost_class(result, outcome.cost_class), outcome.name if picked else "", mean, *gains))
     columns = ("", "chosen", "AOPC ↑", "gain over random", "gain over last-layer attention")
     table = Table(columns, tuple(rows), quiet=tuple(quiet))
     panels = (Panel((table,), wide=True),) if rows else ()
     return View("How the choice did on inputs that did not choose it", panels, facts, tuple(result.warnings))
+
+
+def _cost_class(result: Any, name: str) -> str:
+    chosen = result.budgeted is not None and any(c.cost_class == name for c in result.choices)
+    return f"within {result.budgeted.limit}" if chosen else name
+
+
+def _budget_view(result: Any) -> list[View]:
+    """Everyone who fitted: what it was said to cost, what it cost, and how it did on both halves."""
+    budgeted = result.budgeted
+    if budgeted is None:
+        return []
+    seconds = not budgeted.limit.endswith("forwards")
+    rows = []
+    for one in budgeted.contestants:
+        mean = "–" if math.isnan(one.mean) else f"{one.mean:.3f}"
+        mean += "" if math.isnan(one.low) else f" ({one.low:.3f}–{one.high:.3f})"
+        price = f"{one.price * 1000:,.0f} ms" if seconds else f"{one.price:.0f}"
+        passes = f"{one.forwards:.4g} + {one.backwards:.4g}" if one.backwards else f"{one.forwards:.4g}"
+        costs = (price, passes, _milliseconds(one.seconds))
+        rows.append((one.name, *costs, f"{one.chosen_by:.3f}", mean, gain(one.over_choice)))
+    columns = ("method", "said to cost", "passes", "ms", "AOPC, choosing ↑", "AOPC, testing ↑", "ahead of the choice")
+    caption = (
+        f"The choice comes first, then the order of the inputs that chose. Prices are for an input of {budgeted.units} "
+        f"units, a backward counts as {budgeted.backward:.2g} forwards; passes are counted and ms measured, per input, "
+        "without what is found out about a model once. ° zero is within the interval."
+    )
+    title = f"Who fits into {budgeted.limit}"
+    return [View(title, (Panel((Table(columns, tuple(rows)),), wide=True),), caption=caption)]
 
 
 def gain(limits: tuple[float, float, float]) -> str:
@@ -179,7 +226,10 @@ def gain(limits: tuple[float, float, float]) -> str:
 
 
 def _choices_view(result: Any) -> View:
-    rows = tuple((f"{c.group}, {c.cost_class}", c.name, f"{c.truthfulness:.3f}", str(c.inputs)) for c in result.choices)
+    rows = tuple(
+        (f"{c.group}, {_cost_class(result, c.cost_class)}", c.name, f"{c.truthfulness:.3f}", str(c.inputs))
+        for c in result.choices
+    )
     left_out = len(rows) - MOST
     table = Table(("for", "chosen", "RFT ↑", "inputs"), rows[:MOST])
     caption = "RFT, ranked truthfulness, of the inputs that chose. ° zero is within the interval."

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from whyformer.engines.perturbation.game import VALUES
 from whyformer.engines.perturbation.ranking import (
@@ -16,13 +15,12 @@ from whyformer.engines.perturbation.ranking import (
     area,
     leave_one_out,
     only_top,
-    random_sets,
     without_bottom,
     without_top,
 )
 from whyformer.errors import one_of
 from whyformer.evaluate.trial import Trial
-from whyformer.parameters import Count, Filled, OneOf, Share
+from whyformer.parameters import Filled, OneOf, Share
 from whyformer.registry import metric
 
 Array = np.ndarray[Any, Any]
@@ -55,12 +53,6 @@ def top_kept(trial: Trial, *, fractions: Sequence[float] = FRACTIONS, **options:
 def each_away(trial: Trial, **options: object) -> Array:
     """(1 + P, P) the whole, then without each part."""
     return leave_one_out(len(trial.scores_P))
-
-
-def sets_away(trial: Trial, *, sets: int = 50, share: float | None = None, **options: object) -> Array:
-    """(1 + M, P) the whole, then without random sets of parts."""
-    parts = len(trial.scores_P)
-    return np.concatenate([np.ones((1, parts), dtype=bool), ~random_sets(parts, sets, share, trial.seed)])
 
 
 def all_away(trial: Trial, **options: object) -> Array:
@@ -239,94 +231,6 @@ def sufficiency(
     Misleads when: the model says this class of an empty input anyway: then everything is sufficient.
     """
     return average(falls(trial, top_kept(trial, fractions=(1.0, *bins)), value), average_as)
-
-
-# Random sets of parts: do the scores foretell what happens without them?
-
-
-@metric(
-    paper="Bhatt, Weller & Moura 2020, arXiv:2005.00631",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"perturbation"},
-    cost_text="50 forwards, the same for every method",
-    masks=sets_away,
-)
-def faithfulness_correlation(
-    trial: Trial, *, sets: Count = 50, share: Share | None = None, value: Value = "probability"
-) -> float:
-    """Correlation of the summed scores of random sets of parts with the fall of the prediction without them.
-
-    corr_S(Σ_{i∈S} w_i, p(x) - p(x without S)) over ``sets`` sets, of a ``share`` of the parts as in the paper, or
-    (None) of any size, which are then the sets of infidelity, too. NaN where one side does not vary.
-
-    Misleads when: sets of any size are drawn and all scores are positive: larger sets then score more and matter more,
-    which is worth some correlation already. Compare with random.
-    """
-    # NOTE[DIFF] the paper draws sets of one size; share=0.2 does.
-    present = sets_away(trial, sets=sets, share=share)
-    falls_M = falls(trial, present, value)
-    sums_M = (~present[1:]) @ np.asarray(trial.scores_P, dtype=float)
-    if np.ptp(sums_M) == 0 or np.ptp(falls_M) == 0:
-        return float("nan")
-    return float(np.corrcoef(sums_M, falls_M)[0, 1])
-
-
-@metric(
-    paper="Cohen-Wang et al. 2024 (ContextCite), arXiv:2409.00729; Park et al. 2023, arXiv:2303.14186",
-    kind="faithfulness",
-    higher_is_better=True,
-    needs={"perturbation"},
-    cost_text="50 forwards, the same for every method",
-    masks=lambda trial, sets=50, share=0.5, **options: sets_away(trial, sets=sets, share=share)[1:],
-)
-def linear_surrogate(trial: Trial, *, sets: Count = 50, share: Share = 0.5, value: Value = "logit") -> float:
-    """Rank correlation of the summed scores of what is there with what the model says then, over random halves.
-
-    Spearman_S(Σ_{i∈S} w_i, f(x with S alone)) over ``sets`` sets that lack a ``share`` of the parts: the linear
-    datamodeling score. For answers of language models f is the answer's log-probability. NaN where one side does not
-    vary.
-
-    Misleads when: few parts matter: most halves then hold some of them, and ranks tell little.
-    """
-    # NOTE[DIFF] the papers keep each part with a chance of one half; these sets all have one size.
-    present = sets_away(trial, sets=sets, share=share)[1:]
-    said_M, sums_M = trial.game.values(present, value), (present @ np.asarray(trial.scores_P, dtype=float)).round(12)
-    if np.ptp(sums_M) == 0 or np.ptp(said_M) == 0:
-        return float("nan")
-    return float(spearmanr(sums_M, said_M).statistic)
-
-
-def squared_error(scores_P: Array, changes_MP: Array, falls_M: Array, normalize: bool) -> float:
-    """E_I[(β·Iᵀφ - (f(x) - f(x - I)))²], β = 1 or the factor that fits best, E[ab]/E[a²]."""
-    foretold = changes_MP @ np.asarray(scores_P, dtype=float)
-    if normalize:
-        power = float((foretold**2).mean())
-        foretold = foretold * (float((foretold * falls_M).mean()) / power) if power else foretold
-    return float(((foretold - falls_M) ** 2).mean())
-
-
-@metric(
-    paper="Yeh et al. 2019, arXiv:1901.09392",
-    kind="faithfulness",
-    higher_is_better=False,
-    needs={"perturbation"},
-    cost_text="50 forwards, the same for every method",
-    masks=sets_away,
-)
-def infidelity(
-    trial: Trial, *, sets: Count = 50, share: Share | None = None, normalize: bool = True, value: Value = "logit"
-) -> float:
-    """Mean squared error of the scores as a forecast of how the output falls when random sets of parts go.
-
-    E_S[(β Σ_{i∈S} w_i - (f(x) - f(x without S)))²]: the perturbation of a part that goes is 1, which fits scores that
-    share out the whole effect of a part (input × gradient, Shapley values), not plain gradients. ``normalize``: β is
-    the factor that fits best, since attention has no unit; False takes the scores as they are. Low is good.
-
-    Misleads when: inputs with a large output range dominate the mean over inputs.
-    """
-    present = sets_away(trial, sets=sets, share=share)
-    return squared_error(trial.scores_P, (~present[1:]).astype(float), falls(trial, present, value), normalize)
 
 
 # Truthfulness: do the signs, and the ranks, of the scores agree with what happens without each part?

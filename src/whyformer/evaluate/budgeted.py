@@ -1,0 +1,64 @@
+"""Who fitted into a budget: what each method was said to cost, what it cost, and how it did on both halves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One method with options that fits into the budget."""
+
+    name: str
+    method: str
+    options: dict[str, Any]
+    price: float  # beforehand, for the longest input: forwards (a backward is so many), or seconds
+    forwards: float  # counted, per input
+    backwards: float
+    seconds: float  # measured, per input
+    chosen_by: float  # mean AOPC on the inputs that choose
+    mean: float  # on those that test
+    low: float
+    high: float
+    over_choice: tuple[float, float, float] = (math.nan,) * 3  # how far ahead of the choice it is there, paired
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """A choice within a budget, and everyone that it was chosen from, the choice first."""
+
+    limit: str  # "20 forwards", "2 s"
+    backward: float  # what a backward counted as, in forwards
+    units: int  # of the longest input, which prices are for
+    contestants: tuple[Contestant, ...]
+    over: dict[str, str] = field(default_factory=dict)  # method → what it would cost, or did
+
+    @property
+    def choice(self) -> Contestant:
+        return self.contestants[0]
+
+    @property
+    def hindsight(self) -> Contestant:
+        """The best single method on the inputs that test, which nobody could know beforehand."""
+        return max(self.contestants, key=lambda c: (c.mean, c is self.choice))
+
+    @property
+    def behind(self) -> bool:
+        """Whether the choice is behind the best in hindsight by more than chance."""
+        return self.hindsight.over_choice[1] > 0
+
+    @property
+    def verdict(self) -> str:
+        choice, best = self.choice, self.hindsight
+        words = f"Within {self.limit}, {choice.name} was chosen among {len(self.contestants)}"
+        if math.isnan(choice.mean):
+            return words + "."
+        if best is choice:
+            return words + ", and it is the best of them on the inputs that did not choose, too."
+        gap = "{:.3f} ({:+.3f} to {:+.3f})".format(*best.over_choice)
+        if math.isnan(best.over_choice[1]):
+            return words + f"; in hindsight {best.name} is ahead by {best.over_choice[0]:.3f} in AOPC."
+        told = "which is more than chance" if self.behind else "which cannot be told from chance"
+        return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC, {told}."

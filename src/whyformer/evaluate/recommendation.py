@@ -1,0 +1,142 @@
+"""Recommendation: how to explain a model, chosen on some inputs and tested on others."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from whyformer.errors import UnknownName
+from whyformer.evaluate.budgeted import Budgeted
+from whyformer.result import Result, dataframe
+from whyformer.views.compare import recommendation_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ANY = "any cost"
+SCOPES = ("dataset", "label", "instance")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one group of inputs (all, one label, one input) within one class of cost."""
+
+    group: str
+    cost_class: str
+    name: str
+    method: str
+    options: dict[str, Any]
+    truthfulness: float  # mean ranked truthfulness (RFT) on the inputs it was chosen by
+    inputs: int  # it was chosen by so many
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the choices of one class of cost did by AOPC: on other inputs, or (per instance) on other variants."""
+
+    cost_class: str
+    name: str
+    mean: float
+    low: float
+    high: float
+    over_random: tuple[float, float, float] = (math.nan,) * 3  # mean gain and its 95 % limits, input by input
+    over_attention: tuple[float, float, float] = (math.nan,) * 3  # over last-layer attention at the readout
+
+    @property
+    def beats_random(self) -> bool:
+        return self.over_random[1] > 0
+
+    @property
+    def beats_attention(self) -> bool:
+        return self.over_attention[1] > 0
+
+
+@dataclass(frozen=True, eq=False)
+class Recommendation(Result):
+    """Which explanation to use, per class of cost, and how it did where it was not chosen."""
+
+    what: ClassVar[str] = "recommendation"
+    later: ClassVar[tuple[str, ...]] = ("budgeted",)
+
+    scope: str
+    choices: tuple[Choice, ...]
+    outcomes: tuple[Outcome, ...]  # one per class of cost, then those it is held against
+    leaders: tuple[tuple[str, float], ...]  # the first of all candidates by RFT
+    grid: tuple[tuple[float, ...], ...]  # mean RFT of raw attention: layers (mean, product, each) × heads (mean, each)
+    grid_reading: str
+    candidates: int
+    excluded: dict[str, str]  # method → why it could not be chosen
+    replacement: str
+    chosen_on: int = 0
+    reported_on: int = 0
+    variants: int = 0
+    seed: int = 0
+    warnings: tuple[str, ...] = ()
+    model: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    budgeted: Budgeted | None = None  # who fitted into a budget, what that cost, and how each did
+
+    @property
+    def best(self) -> Any:
+        """For ``explain(model, x, **recommendation.best)``: a dict; per label a dict of them, per instance a list."""
+        return self.chosen(ANY)
+
+    def chosen(self, cost_class: str) -> Any:
+        """The same within one class of cost: "one forward", "forward and backward", "many passes"."""
+        by_group = {c.group: {"method": c.method, **c.options} for c in self.choices if c.cost_class == cost_class}
+        if not by_group:
+            raise UnknownName("class of cost", cost_class, dict.fromkeys(c.cost_class for c in self.choices))
+        if self.scope == "dataset":
+            return next(iter(by_group.values()))
+        return by_group if self.scope == "label" else list(by_group.values())
+
+    def within(self, cost_class: str) -> Outcome:
+        """The outcome of one class of cost, or of "random", "greedy", …"""
+        for outcome in self.outcomes:
+            if outcome.cost_class == cost_class:
+                return outcome
+        raise UnknownName("class of cost", cost_class, [o.cost_class for o in self.outcomes])
+
+    @property
+    def verdict(self) -> str:
+        """In plain words: is the choice better than chance, and than looking at the last layer?"""
+        return " ".join(filter(None, (self.budgeted.verdict if self.budgeted is not None else "", self._against())))
+
+    def _against(self) -> str:
+        if not self.reported_on:
+            return "Chosen, but not tested: it was asked for without a report."
+        outcome = self.within(ANY)
+        gain = "{:+.3f} ({:+.3f} to {:+.3f})".format
+        random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
+        if math.isnan(outcome.over_random[1]):
+            return "One input says nothing about others: give more of them for an interval."
+        if not outcome.beats_random:
+            return (
+                f"Nothing beats random here: the choice gains {random} in AOPC over random scores, and the "
+                "interval includes zero. Don't rely on any of these explanations for this model and these inputs."
+            )
+        if math.isnan(outcome.over_attention[1]):
+            return f"The choice beats random scores by {random} in AOPC."
+        better = "beats" if outcome.beats_attention else "cannot be told from"
+        return f"The choice beats random scores by {random} in AOPC, and {better} last-layer attention, by {attention}."
+
+    @property
+    def title(self) -> str:
+        per = {"dataset": "one for all inputs", "label": "one per label", "instance": "one per input"}[self.scope]
+        return f"{self.model}: how to explain it, {per}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per choice, with the outcome of its class of cost."""
+        known = {o.cost_class: o for o in self.outcomes}
+        rows = []
+        for choice in self.choices:
+            outcome = known.get(choice.cost_class)
+            aopc = {} if outcome is None else {"aopc": outcome.mean, "aopc_low": outcome.low, "aopc_high": outcome.high}
+            rows.append(dataclasses.asdict(choice) | aopc)
+        return dataframe(rows)
+
+
+view_of.register(Recommendation, recommendation_page)
