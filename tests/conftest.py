@@ -35,6 +35,7 @@ os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 LONG = (
     "tests/jobs/test_cluster.py",
     "tests/docs/test_code_blocks.py",
+    "tests/explainer/test_several_processes.py",
     "tests/bench/",
     "tests/jobs/",
     "tests/views/test_page.py",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import PARAMETERS, Explainer
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
@@ -22,6 +22,7 @@ from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
 from whyformer.jobs.store import MANIFEST, Store, Written, read_manifest
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.loan.spread import is_sharded
 from whyformer.parameters import (
     BatchSize,
     Count,
@@ -84,6 +85,11 @@ def explain_dataset(
         raise BadInput("target: one class for all rows of a dataset, or None for the prediction of each.")
     if engine == "local" and (workers is not None or address is not None):
         raise BadInput("workers and address are those of a cluster: add engine='ray', or leave them out.")
+    if is_sharded(explainer.model.parameters()):
+        raise NotOffered(
+            "the model is spread over processes (tensor parallelism), and each of them would write this folder. Go "
+            "through the rows with explain, in all processes alike, and write what one of them says."
+        )
     names = (method,) if isinstance(method, str) else tuple(method or ())
     rows = rows_of(source)
     columns = Columns(rows, column, key, explainer.processor)
