@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.parts import Guard, Members, Parts
-from whyformer.loan.spread import NoStage, in_a_group
+from whyformer.loan.spread import BESIDE_OTHERS, NoStage
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
@@ -99,7 +99,6 @@ class Loan:
         return True
 
 
-ALONE = contextlib.nullcontext()  # for a process that is by itself
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
 
 
@@ -284,12 +283,12 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:
             for owner, name, value in changes:
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack, torch.inference_mode(False):
                 if parts.wraps or any(m._compiled_call_impl is not None for m in modules):
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
-                stack.enter_context(torch.inference_mode(False))
-                stack.enter_context(_watched(loan) if in_a_group() and not loan.stands_alone else ALONE)
+                if BESIDE_OTHERS() and not loan.stands_alone:
+                    stack.enter_context(_watched(loan))
                 yield
             if lent is not None:
                 loan.learn(lent, traits_of(modules))

@@ -8,7 +8,7 @@ is not. A stage of a pipeline is some of the layers, and says nothing by itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -28,13 +28,9 @@ STAGE = (
     "lays its layers on several devices."
 )
 BETWEEN_TWO = {"send", "recv_", "recv_any_source_"}  # operations of torch.distributed
+# Has torch.distributed brought this process together with others? Asked in every call: torch's own function, unwrapped.
+BESIDE_OTHERS: Callable[[], bool] = torch.distributed.is_initialized if torch.distributed.is_available() else bool
 MULTIPLY = {"mm", "addmm", "bmm", "baddbmm", "convolution"}  # no model runs without one of them
-
-
-def in_a_group() -> bool:
-    """Is this process one of several that torch.distributed has brought together?"""
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
 def _dtensor() -> Any:
