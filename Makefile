@@ -28,7 +28,7 @@ demo: setup
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@
 The shipped sentiment model on sentences as long as those of SST-2 (drawn from its vocabulary; --data takes real ones,
 one per line, a label behind a tab). The bare rate is what no explanation can pass: texts tokenised in batches of like
 length, the model run on their embeddings, and the gradient of the prediction there. Ray's rate leaves out its start.
+The table of a million rows in docs/guide/batch.md is the one printed here: arithmetic on the local engine's rate.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from whyformer.demo import SENTIMENT
 from whyformer.jobs.plan import batches_of
 from whyformer.jobs.store import EXPLANATIONS
 from whyformer.jobs.worker import sizes_for
+
+TOKENS = 20  # of a row in the table of a million; options of methods as they are by default
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -86,6 +89,13 @@ def main() -> None:
         print(f"{name:26} {rate:7.1f} rows/s")
     loop = rates["a loop over single calls"]
     print(f"local engine: {local / loop:.1f} × the loop, {local / unhindered:.0%} of the bare rate")
+    forwards, backwards = wf.list_methods()[chosen.method].cost(TOKENS)
+    hours = 1e6 / local / 3600
+    print(f"one million rows: {hours:.2f} core hours of {chosen.method}, {hours / (forwards + backwards):.2f} per pass")
+    print("so much for other methods, by passes:")
+    for name in ("raw_attention", "generic_attention", "occlusion", "smooth_grad", "integrated_gradients"):
+        passes = sum(wf.list_methods()[name].cost(TOKENS))
+        print(f"| {name} | {passes:.0f} | {hours / (forwards + backwards) * passes:.1f} |")
     if chosen.ray:
         started = time.perf_counter()
         part = max(1, len(texts) // 16)

@@ -1,10 +1,13 @@
-"""Annotations of shapes (shapes.py) are held to what is passed: here in the tests, and nowhere at a user's."""
+"""What holds for all tests: annotations of shapes (shapes.py) are held to what is passed, and the suite stays short."""
 
 from __future__ import annotations
 
+import gc
+import os
 from typing import Any
 
 import numpy as np
+import pytest
 from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import install_import_hook
 
@@ -22,3 +25,45 @@ held = beartype(
 
 # The hook sees modules that are imported after it: nothing of whyformer may be imported above.
 install_import_hook(FORMULAS, "tests.conftest.held")
+
+# The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times
+# here, on ten players. As Python they do the same at once.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
+# Files that wait (for a cluster, a browser, another Python) or run long with few tests. pytest-xdist begins with the
+# files of most tests, so that these would come last, and one process would end a minute after the other.
+LONG = (
+    "tests/jobs/test_cluster.py",
+    "tests/docs/test_code_blocks.py",
+    "tests/explainer/test_several_processes.py",
+    "tests/bench/",
+    "tests/jobs/",
+    "tests/views/test_page.py",
+    "tests/cli/",
+    "tests/methods/test_stream_gradients.py",
+    "tests/checks/",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.option.loadscopereorder = False  # of pytest-xdist: in the order below
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONG)}
+    sizes: dict[str, int] = {}
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        sizes[path] = sizes.get(path, 0) + 1
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        path = item.nodeid.partition("::")[0]
+        return min((order[name] for name in LONG if path.startswith(name)), default=len(LONG)), -sizes[path]
+
+    items.sort(key=place)  # stable: within a file as written
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: no collection of garbage has to go through it again."""
+    gc.collect()
+    gc.freeze()

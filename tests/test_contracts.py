@@ -4,6 +4,7 @@ the model comes back as it was, and the declared cost is the counted cost. New m
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ MODELS = ["bert", "vit", "gpt2", "llama", "modernbert", "beit", "nn_transformer_
 QUICK: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 3}, "smooth_grad": {"samples": 3}}
 PAIRS = [(m, c) for m in METHODS for c in MODELS]
 EACH = pytest.mark.parametrize(("method", "name"), PAIRS, ids=[f"{m}-{c}" for m, c in PAIRS])
+
+
+@cache
+def model_of(name: str) -> torch.nn.Module:
+    """One model for all methods, which is studied once: each hands it back as it came, or the next one says so."""
+    return CASES[name].build(CASES[name].implementations[0])
 
 
 def explained(case: Case, model: torch.nn.Module, inputs: Any, method: str) -> list[wf.Explanation] | None:
@@ -55,7 +62,7 @@ def close(a: np.ndarray, b: np.ndarray) -> None:
 @EACH
 def test_contract(method: str, name: str) -> None:
     case = CASES[name]
-    model = case.build(case.implementations[0])
+    model = model_of(name)
     inputs = case.inputs()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     batch = explained(case, model, inputs, method)
@@ -103,7 +110,7 @@ LEFT = ["bert", "gpt2", "llama", "xlnet"]
 def test_left_padding_changes_nothing(method: str, name: str) -> None:
     """The same tokens with padding on the left, positions given so that the model itself does not mind."""
     case = CASES[name]
-    model = case.build(case.implementations[0])
+    model = model_of(name)
     ids = torch.tensor([[11, 12, 13, 14, 15, 16]])
     bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     padded = {

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.parts import Guard, Members, Parts
+from whyformer.loan.spread import BESIDE_OTHERS, NoStage
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
@@ -59,6 +60,7 @@ class Loan:
     guard: Guard | None = None  # the traits, to be compared at a look
     lent: Members | None = None  # while it is borrowed
     changes: int = 0  # how often it was found to be another than before
+    stands_alone: bool = False  # its passes talk with no other process, collectives aside
 
     def present(self, model: nn.Module) -> tuple[Parts, Members]:
         """What the model is made of now; walked through only where something is another than it was."""
@@ -297,11 +299,12 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             for owner, name, value in changes:
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack, torch.inference_mode(False):
                 if parts.wraps or any(m._compiled_call_impl is not None for m in modules):
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
-                stack.enter_context(torch.inference_mode(False))
+                if BESIDE_OTHERS() and not loan.stands_alone:
+                    stack.enter_context(_watched(loan))
                 yield
             if lent is not None:
                 loan.learn(lent, traits_of(modules))
@@ -309,6 +312,14 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             _hand_back(handed)
     finally:  # two nets: whatever line of the first an interrupt hits, the second still holds
         _hand_back(handed)
+
+
+@contextlib.contextmanager
+def _watched(loan: Loan) -> Iterator[None]:
+    """Refuse a model that talks with another process by itself, until a pass has shown that it does not."""
+    with NoStage() as watch:
+        yield
+    loan.stands_alone = watch.computed
 
 
 def _hand_back(handed: Handed) -> None:

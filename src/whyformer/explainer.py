@@ -27,6 +27,7 @@ from whyformer.inputs.batch import Batch, Continuation, Decoding
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.language import require_next_token, shortened
 from whyformer.inputs.segments import SIZES, token_sentences
+from whyformer.loan.spread import heads_elsewhere
 from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
@@ -194,6 +195,8 @@ class Explainer(LoadedModel):
     def record(self, inputs: Any, grad: bool = False, *, target: Aims = None, scalar: Scalar = "logit") -> Record:
         """The attention maps of a batch, per call, in B,H,Q,K; with gradients of the explained score if ``grad``."""
         with self.session(inputs, target=target, scalar=scalar, at_once=False) as session:
+            if (elsewhere := heads_elsewhere(self.model)) is not None:
+                raise elsewhere
             if grad:
                 refuse_without_gradients(self.model, "record(grad=True)")
             run = session.run(range(session.size))

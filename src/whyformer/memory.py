@@ -15,13 +15,19 @@ from torch.utils._pytree import tree_leaves
 # How much memory the graph of a forward pass keeps for its backward pass.
 
 
+def _storage(tensor: Tensor) -> torch.UntypedStorage:
+    """Of a tensor that is spread over processes, that of the part which is here."""
+    here = getattr(tensor, "to_local", None)
+    return (tensor if here is None else here()).untyped_storage()
+
+
 class SavedBytes:
     """Inside ``with``: bytes of the tensors that autograd saves, weights left out and shared memory counted once."""
 
     def __init__(self, model: nn.Module) -> None:
         self.total = 0
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        self._seen = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
+        self._seen = {_storage(t).data_ptr() for t in [*model.parameters(), *model.buffers()]}
 
     def __enter__(self) -> SavedBytes:
         self._hooks.__enter__()
@@ -31,7 +37,7 @@ class SavedBytes:
         self._hooks.__exit__(*exc)
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.total += storage.nbytes()

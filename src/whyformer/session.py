@@ -26,6 +26,7 @@ from whyformer.inputs.batch import PLAIN, Decoding
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.table_schema import Table
+from whyformer.loan.spread import heads_elsewhere, is_sharded
 from whyformer.output import Output
 from whyformer.parameters import checked
 from whyformer.run import Run
@@ -100,6 +101,8 @@ def passing_through(
 ) -> Iterator[Session]:
     """A session of any number of inputs, each part encoded when it is run."""
     loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
+    if (elsewhere := heads_elsewhere(loaded.model)) is not None:  # whoever comes this way reads heads
+        raise elsewhere
     with loaded.session(inputs, at_once=False, **how) as session:
         session.separate_compared()
         yield session
@@ -315,6 +318,11 @@ class Session:
         return results
 
     def _halve(self, what: str, error: str) -> None:
+        if is_sharded(self.model.parameters()):
+            raise NotOffered(
+                f"{what}: the memory of this process does not suffice, and all processes that hold the model have to "
+                f"run the same passes. Give a smaller batch_size in all of them. torch: {error}"
+            )
         if self.step == 1:
             folds = self.memory != "fold" and self.foldable()
             if folds and self.memory == "auto":
@@ -356,6 +364,8 @@ class Session:
     @cached_property
     def layers(self) -> tuple[tuple[str, int], ...]:
         """(path, heads) of each layer, in call order; heads that a model computes one by one are one layer."""
+        if (elsewhere := heads_elsewhere(self.model)) is not None:
+            raise elsewhere
         one = self.part([0])
         role = Observe(1, self.names, self.study.batch_axes)
         output = Output(self.modality, one)

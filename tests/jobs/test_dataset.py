@@ -125,6 +125,30 @@ def test_pairs_of_columns(explainer: wf.Explainer, tmp_path: Path) -> None:
         assert explanation.units == single.units
 
 
+def test_a_column_says_what_is_explained_of_each_row(explainer: wf.Explainer, tmp_path: Path) -> None:
+    """By name or number; an empty cell is the prediction, and a class that nobody knows an error of its row."""
+    asked: list[Any] = ["negative", "positive", "", "1", "sideways", "0"]
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("text", "gold"), *zip(TEXTS, asked, strict=False)])
+    how: dict[str, Any] = {"method": "grad_sam", "column": "text", "top": 0}
+    dataset = wf.explain_dataset(explainer, path, out=tmp_path / "out", target_column="gold", **how)
+    for place, one in dataset.entries():
+        text, word = TEXTS[place["place"]], asked[place["place"]]
+        single = explainer.explain(text, method="grad_sam", target=int(word) if word.isdecimal() else word or None)
+        assert one.target == single.target
+        np.testing.assert_allclose(one.scores, single.scores, atol=1e-5)
+    (failure,) = dataset.failures()
+    assert failure["place"] == 4 and "sideways" in failure["reason"] and dataset.rows == 6
+    rows = [{"text": text, "gold": 1} for text in TEXTS[:6]]  # other targets are other rows
+    with pytest.raises(BadInput, match="are others now"):
+        wf.explain_dataset(explainer, rows, out=tmp_path / "out", target_column="gold", **how)
+    with pytest.raises(BadInput, match='target_column was "gold" and is null'):
+        wf.explain_dataset(explainer, path, out=tmp_path / "out", **how)
+    with pytest.raises(BadInput, match="give one of the two"):
+        wf.explain_dataset(explainer, path, out=tmp_path / "out", target=0, target_column="gold", **how)
+
+
 def test_images_of_a_folder_and_one_that_is_none(tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     (pictures / "deep").mkdir(parents=True)

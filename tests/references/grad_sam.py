@@ -15,11 +15,11 @@ from tests.references.twin import FAMILY, Twin, each, relative_to_one
 def grad_sam(attention: Sequence[Tensor], gradient: Sequence[Tensor], reduce: str = "query") -> Tensor:
     layers, heads, n = len(attention), attention[0].shape[0], attention[0].shape[-1]
     scores = torch.zeros(n, dtype=torch.float64)
-    for a, g in zip(attention, gradient, strict=True):
+    for a, g in zip((a.tolist() for a in attention), (g.tolist() for g in gradient), strict=True):
         for m in range(heads):
             for i in range(n):
                 for j in range(n):
-                    cell = float(a[m, i, j]) * max(0.0, float(g[m, i, j]))
+                    cell = a[m][i][j] * max(0.0, g[m][i][j])
                     scores[i if reduce == "query" else j] += cell
     return scores / (layers * heads * n)
 

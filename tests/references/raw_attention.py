@@ -31,17 +31,17 @@ def raw_attention(
     else:
         chosen = [layers] if isinstance(layers, int) else list(layers)
         whole = sum(fused[i] for i in chosen) / len(chosen)
-    n = whole.shape[0]
+    n, cells = whole.shape[0], whole.tolist()
     scores = torch.zeros(n, dtype=torch.float64)
     for j in range(n):
-        received = [float(whole[i, j]) for i in range(n)]
+        received = [cells[i][j] for i in range(n)]
         scores[j] = {
-            "row": float(whole[row, j]),
-            "column": float(whole[j, row]),
+            "row": cells[row][j],
+            "column": cells[j][row],
             "column_mean": sum(received) / n,
             "column_sum": sum(received),
             "column_max": max(received),
-            "diagonal": float(whole[j, j]),
+            "diagonal": cells[j][j],
         }[read]
     return scores
 
@@ -52,12 +52,12 @@ def fuse(attention_HQK: Tensor, heads: str | int | Sequence[int]) -> Tensor:
     if not isinstance(heads, str):
         return sum(attention_HQK[h] for h in heads) / len(heads)
     count, n, m = attention_HQK.shape
-    fused = torch.zeros(n, m, dtype=torch.float64)
+    cells, fused = attention_HQK.tolist(), [[0.0] * m for _ in range(n)]
     for i in range(n):
         for j in range(m):
-            cell = [float(attention_HQK[h, i, j]) for h in range(count)]
-            fused[i, j] = {"mean": sum(cell) / count, "sum": sum(cell), "max": max(cell), "min": min(cell)}[heads]
-    return fused
+            cell = [cells[h][i][j] for h in range(count)]
+            fused[i][j] = {"mean": sum(cell) / count, "sum": sum(cell), "max": max(cell), "min": min(cell)}[heads]
+    return torch.tensor(fused, dtype=torch.float64)
 
 
 def expected(name: str, row: int, **options: Any) -> dict[str, Tensor]:

@@ -207,6 +207,13 @@ def test_visual_bert_agrees_with_its_twin() -> None:
 # The authors' own numbers
 
 
+@cache
+def lxmert_of_the_authors() -> Any:
+    from transformers import LxmertForQuestionAnswering
+
+    return LxmertForQuestionAnswering.from_pretrained(GOLDEN, attn_implementation="eager", local_files_only=True)
+
+
 @pytest.mark.parametrize("row", [0, 1])
 @pytest.mark.parametrize(
     ("key", "method", "options"),
@@ -220,10 +227,7 @@ def test_visual_bert_agrees_with_its_twin() -> None:
     ],
 )
 def test_lxmert_meets_the_authors_numbers(key: str, method: str, options: dict[str, bool], row: int) -> None:
-    from transformers import LxmertForQuestionAnswering
-
-    meta = json.loads((GOLDEN / "meta.json").read_text())
-    model = LxmertForQuestionAnswering.from_pretrained(GOLDEN, attn_implementation="eager", local_files_only=True)
+    meta, model = json.loads((GOLDEN / "meta.json").read_text()), lxmert_of_the_authors()
     stored, want = np.load(GOLDEN / "inputs.npz"), np.load(GOLDEN / "expected.npz")
     names = meta["build"]["inputs"]
     inputs = {k: torch.from_numpy(np.array(stored[k])) for k in names if k in stored}

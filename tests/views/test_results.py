@@ -104,9 +104,10 @@ def test_shown_and_drawn(kind: type[Result], tmp_path: Path, capsys: pytest.Capt
     assert title[:20] in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert result.plot().axes
-    for ending, start in ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")):
-        written = result.save(tmp_path / f"x{ending}").read_bytes()
-        assert written.startswith(start) and len(written) > 3000
+    # One ending each, in turn: what is drawn is the same for all of them, and matplotlib writes it.
+    ending, start = ((".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF"))[KINDS.index(kind) % 3]
+    written = result.save(tmp_path / f"x{ending}").read_bytes()
+    assert written.startswith(start) and len(written) > 3000
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from whyformer.loan.spread import local_of, placed_like, whole_of
+
 
 class SwapEmbedding(TorchFunctionMode):
     """Replace the embedding of the input ids by ``replace(embedding)`` on its way into the model.
@@ -44,11 +46,11 @@ class SwapEmbedding(TorchFunctionMode):
         """
         if self.weight_used is not None and not again:
             return None
-        indices, length = lookup.ids, self.ids.shape[1]
+        indices, length, like = local_of(lookup.ids), self.ids.shape[1], out
         if not self._is_table(lookup):
             self.other_tables += lookup.name == "embedding" and self.weight_used is not None and self._is_same(indices)
             return None
-        replacement = None
+        out, replacement = whole_of(out), None
         if lookup.name == "embedding_bag":
             replacement = self._pooled(out, lookup)
         elif self._is_input(indices, self.ids):
@@ -61,7 +63,7 @@ class SwapEmbedding(TorchFunctionMode):
         if replacement is not None:
             self.weight_used = lookup.weight
             self.lookups += 1
-        return replacement
+        return None if replacement is None else placed_like(replacement, like)
 
     def _other(self, embedding: Tensor) -> Tensor:
         if self._vectors is None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from whyformer.engines.attention.streams import normalized, placed, relevance_states
 from whyformer.errors import BadInput, one_of
+from whyformer.loan.spread import heads_elsewhere
 from whyformer.run import Run
 from whyformer.session import LoadedModel, Session, passing_through
 from whyformer.study import Study
@@ -114,6 +115,8 @@ def through(
         with passing_through(loaded, inputs, **how) as session:
             yield session
         return
+    if (elsewhere := heads_elsewhere(loaded.model)) is not None:
+        raise elsewhere
     with loaded.borrowed():
         session = Session(loaded, source, **how)
         if not each_token:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import PARAMETERS, Explainer
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
@@ -22,6 +22,7 @@ from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
 from whyformer.jobs.store import MANIFEST, Store, Written, read_manifest
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.fingerprint import processor_digest, weights_digest
+from whyformer.loan.spread import is_sharded
 from whyformer.parameters import (
     BatchSize,
     Count,
@@ -55,6 +56,7 @@ def explain_dataset(
     column: str | Annotated[Sequence[str], Filled()] | None = None,
     key: str | None = None,
     target: Aims = None,
+    target_column: str | None = None,
     scalar: Scalar = "logit",
     too_long: Annotated[str, OneOf("error", "cut")] = "error",
     part_rows: Count | None = None,
@@ -72,7 +74,8 @@ def explain_dataset(
 
     source: a CSV, JSONL, Parquet or text file, a folder of images, a Dataset, a DataFrame, or any texts or dicts that
     can be gone through. column: which of its columns holds the input (two: a pair of texts); key: which one names the
-    rows. Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
+    rows; target_column: which one says what is explained of a row, by name or number (a missing one: the prediction).
+    Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
     texts that are too long, unless ``too_long="cut"``. ``part_rows`` rows are written at a time, and batches hold
     ``batch_size`` rows and ``batch_tokens`` positions at most. ``top``: outliers and disagreements in the summary.
     engine: "ray" explains parts in ``workers`` processes of a Ray cluster: the one at ``address``, or one started here.
@@ -81,12 +84,22 @@ def explain_dataset(
     arrow(WHY)
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor, attention_at=attention_at)
     if isinstance(target, list):
-        raise BadInput("target: one class for all rows of a dataset, or None for the prediction of each.")
+        raise BadInput(
+            "target: one class for all rows of a dataset, or None for the prediction of each. Where rows have targets "
+            "of their own, target_column names the column that holds them."
+        )
+    if target is not None and target_column is not None:
+        raise BadInput("target is one class for all rows, target_column a class for each: give one of the two.")
     if engine == "local" and (workers is not None or address is not None):
         raise BadInput("workers and address are those of a cluster: add engine='ray', or leave them out.")
+    if is_sharded(explainer.model.parameters()):
+        raise NotOffered(
+            "the model is spread over processes (tensor parallelism), and each of them would write this folder. Go "
+            "through the rows with explain, in all processes alike, and write what one of them says."
+        )
     names = (method,) if isinstance(method, str) else tuple(method or ())
     rows = rows_of(source)
-    columns = Columns(rows, column, key, explainer.processor)
+    columns = Columns(rows, column, key, explainer.processor, target_column)
     folder = path_of(out, "out")
     part_rows, tokens, most = _sizes(folder, explainer, part_rows, batch_tokens, batch_size)
     parts = parts_of(rows, columns, part_rows)
@@ -95,7 +108,7 @@ def explain_dataset(
         raise BadInput("there is nothing to explain: source is empty.")
     names = names or (_default(explainer, first),)
     how = _admitted(names, {"target": target, "scalar": scalar, "seed": seed, **options})
-    work = Work(names, how, tokens, most, too_long == "cut")
+    work = Work(names, how, tokens, most, too_long == "cut", target_column is not None)
     store = Store(folder)
     with store.held():
         store.begin(rows.name, _asked(explainer, columns, work, part_rows))
@@ -179,6 +192,7 @@ def _asked(explainer: Explainer, columns: Columns, work: Work, part_rows: int) -
         "processor": processor_digest(explainer.processor),
         "method": list(work.methods),
         "target": to_plain(work.how["target"]),
+        "target_column": columns.aim,
         "scalar": work.how["scalar"],
         "options": told,
         "too_long": "cut" if work.cut else "error",

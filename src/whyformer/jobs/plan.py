@@ -28,6 +28,7 @@ class Row:
     place: int
     name: str
     content: Any
+    target: Any = None  # of this row, where each has one of its own
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ def parts_of(rows: Rows, columns: Columns, size: int) -> Iterator[Part]:
     numbered = enumerate(rows.read())
     for number in count():
         stretch = [
-            _row(place, columns.name(raw), raw if isinstance(raw, Unreadable) else columns.content(raw))
+            _row(
+                place,
+                columns.name(raw),
+                raw if isinstance(raw, Unreadable) else columns.content(raw),
+                columns.target(raw),
+            )
             for place, raw in islice(numbered, size)
         ]
         if not stretch:
@@ -60,11 +66,11 @@ def parts_of(rows: Rows, columns: Columns, size: int) -> Iterator[Part]:
         yield Part(number, tuple(stretch))
 
 
-def _row(place: int, name: str, content: Any) -> Row:
+def _row(place: int, name: str, content: Any, target: Any) -> Row:
     digest = hashlib.blake2b(f"{place}\n".encode(), digest_size=16)
-    for part in _bytes(content):
+    for part in _bytes(content if target is None else (content, target)):
         digest.update(part)
-    return Row(digest.hexdigest(), place, name, content)
+    return Row(digest.hexdigest(), place, name, content, target)
 
 
 def _bytes(content: Any) -> Iterator[bytes]:

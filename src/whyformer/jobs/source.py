@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from whyformer.errors import BadInput, MissingExtra
 from whyformer.files.paths import is_file, is_folder, path_of, readable_file
 from whyformer.inputs.table_schema import Table
@@ -181,15 +183,22 @@ def _first_line(error: Exception) -> str:
 
 
 class Columns:
-    """Takes the input, and the row's name, out of a row: ``column`` (several: a pair), ``key``."""
+    """Takes the input, the row's name and its target out of a row: ``column`` (several: a pair), ``key``, ``aim``."""
 
-    def __init__(self, rows: Rows, column: str | Sequence[str] | None, key: str | None, processor: Any) -> None:
-        self.names, self.key = rows.names, key
+    def __init__(
+        self,
+        rows: Rows,
+        column: str | Sequence[str] | None,
+        key: str | None,
+        processor: Any,
+        aim: str | None = None,
+    ) -> None:
+        self.names, self.key, self.aim = rows.names, key, aim
         self.table = processor if isinstance(processor, Table) else None
         self.chosen = (column,) if isinstance(column, str) else tuple(column or ())
         if len(self.chosen) > 2:
             raise BadInput(f"column={list(self.chosen)!r}: one column holds the input, or two a pair of texts.")
-        for name in (*self.chosen, *([key] if key else [])):
+        for name in (*self.chosen, *([key] if key else []), *([aim] if aim else [])):
             if rows.columns and name not in rows.columns:
                 raise BadInput(f"there is no column {name!r} in {rows.name}: it has {', '.join(rows.columns)}.")
         if rows.columns and not self.chosen and self.table is None:
@@ -212,6 +221,15 @@ class Columns:
             return str(row.get(self.key, "")) if isinstance(row, Mapping) else ""
         return self.names(row) if self.names is not None else ""
 
+    def target(self, row: Any) -> Any:
+        """What is explained of this row: a class by its name, or by its number; None for what the model says."""
+        if self.aim is None or not isinstance(row, Mapping):
+            return None
+        cell: Any = row.get(self.aim)
+        if isinstance(cell, str):  # all cells of a CSV file are
+            return int(cell) if cell.strip().isdecimal() else cell.strip() or None
+        return cell.item() if isinstance(cell, np.generic) else cell
+
     def content(self, row: Any) -> Any:
         """What is explained of a row."""
         if not isinstance(row, Mapping):
@@ -221,7 +239,7 @@ class Columns:
             return {name: self._as_category(name, row[name]) for name in names}
         if not self.chosen:
             self.chosen = (self._likely(list(row)),)
-        missing = [name for name in self.chosen if name not in row]
+        missing = [name for name in (*self.chosen, *([self.aim] if self.aim else [])) if name not in row]
         if missing:
             return Unreadable(f"the row has no {missing[0]!r}, only {', '.join(map(str, row))}.", str(dict(row))[:200])
         parts = tuple(row[name] for name in self.chosen)

@@ -42,6 +42,7 @@ class Work:
     tokens: int = 1024
     most: int = 32
     cut: bool = False  # texts that are too long, instead of refusing them
+    targets_vary: bool = False  # each row brings its own
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ class Worker:
         how = dict(self.work.how)
         if not how.keys() & {"generate", "span"}:  # tokens of an answer are run as one, however many there are
             how["batch_size"] = len(rows)
+        if self.work.targets_vary:
+            how["target"] = [row.target for row in rows]
         try:
             by_method = self.explainer.explain(source, method=list(self.work.methods), progress=False, **how)
         except Exception as error:
@@ -172,6 +175,8 @@ class Worker:
         return entries
 
     def _refuse_for_all(self, error: Exception) -> None:
+        if self.work.targets_vary and isinstance(error, UnknownName):
+            return  # it may be the row's own target that nobody knows
         if isinstance(error, OF_THE_JOB) and not self.proven:
             raise error
 

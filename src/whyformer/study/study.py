@@ -20,6 +20,7 @@ from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
 from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.inputs.language import is_causal, says_tokens
+from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
@@ -167,6 +168,8 @@ def study_one(modality: Modality, one: Batch) -> Study:
     """The study of one input; attention that was seen in part is refused."""
     if modality.opaque:
         return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
+    if (elsewhere := heads_elsewhere(modality.model)) is not None:
+        return Study((), None, modality.cells(one), Leak(), (), 0, modality.length(one), 0).refused(elsewhere)
     called = Called()
     study = _followed(modality, one, called)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
