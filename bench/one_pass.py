@@ -187,6 +187,7 @@ def transition(seen: Pass, last_gradient: Tensor) -> Tensor:
 Formula = Callable[[Pass], Tensor]
 ONE: dict[str, Formula] = {
     "generic attention without its clamp": lambda p: chained([m.mean(0) for m in products(p)]),
+    "h × gradient, first block": lambda p: cat(p)[0],
     "h × gradient, all layers (CAT)": lambda p: torch.stack(cat(p)).sum(0),
     "AttCAT": attcat,
 }
