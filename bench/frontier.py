@@ -36,6 +36,7 @@ MASKED = {"baseline": "mask", "keep_special": True}
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("random", {}),
     "generic_attention": ("generic_attention", {}),
+    "value_x_gradient": ("value_x_gradient", {}),
     "attn_lrp": ("attn_lrp", {}),
     "integrated_gradients": ("integrated_gradients", {}),
     "integrated_gradients, [MASK]": ("integrated_gradients", MASKED),

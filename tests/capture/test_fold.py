@@ -26,6 +26,7 @@ from whyformer.memory import peak_bytes
 WAYS: dict[str, list[dict[str, Any]]] = {
     "generic_attention": [{}, {"heads": "max"}, {"heads": [0, -1], "start_layer": 1}],
     "grad_sam": [{}, {"reduce": "key"}, {"layers": "last"}],
+    "value_x_gradient": [{}, {"layers": "last"}],
     "attention_x_gradient": [{}, {"layers": "mean", "read": "column_sum"}, {"layers": "product"}, {"read": "diagonal"}],
     "raw_attention": [{}, {"layers": "product", "read": "column_mean"}, {"read": "column", "layers": "mean"}],
     "attention_rollout": [{}, {"normalize": False, "residual": 0.3}, {"heads": "max", "start_layer": -1}],
