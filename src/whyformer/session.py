@@ -181,7 +181,10 @@ class Session:
             self.retained = None
         plain = replace(batch, answers=()) if batch.answers else batch
         study, new = study_of(self.modality, plain, self.retained)
-        self.setup_forwards += study.forwards if new else 0
+        if new:
+            self.setup_forwards += study.forwards
+        else:
+            self.retained = None
         return study
 
     def studied(self, batch: Batch) -> Study:
