@@ -37,18 +37,15 @@ class FusedCall:
         self.query, self.key, self.value, self.mask, self.causal, self.scale = query, key, value, mask, causal, scale
         self.shape = (*query.shape[:-1], key.shape[-2])
         # How often its tensors were written to: another number later on means that they hold something else.
-        self.version = self._writes()
+        self.version = query._version + key._version + value._version + (0 if mask is None else mask._version)
         # Calls of the same form can be computed together.
         self.form = (query.shape, key.shape, value.shape, query.dtype, query.device, id(mask), causal, scale)
-
-    def _writes(self) -> int:
-        tensors = (self.query, self.key, self.value, *(() if self.mask is None else (self.mask,)))
-        return sum(tensor._version for tensor in tensors)
 
     @property
     def written(self) -> bool:
         """Its tensors hold something else by now."""
-        return self._writes() != self.version
+        tensors = (self.query, self.key, self.value, *(() if self.mask is None else (self.mask,)))
+        return sum(tensor._version for tensor in tensors) != self.version
 
 
 def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
