@@ -131,6 +131,7 @@ class Explainer(LoadedModel):
             "keep_layers": keep_layers,
             "memory": memory,
             "foldable": partial(foldable, chosen, settings),
+            "reads_maps": len(chosen) == 1 and chosen[0].needs == {"attention"},
         }
         if units != "token":
             how["units"] = units

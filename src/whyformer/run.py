@@ -29,6 +29,7 @@ from whyformer.output import Output
 from whyformer.study import Study, require_readable, rows_of_each, streams, with_streams
 from whyformer.study.interference import MIXES, require_apart, require_same
 from whyformer.study.padding import HIDDEN
+from whyformer.study.replay import Retained
 from whyformer.study.schedule import Schedule
 from whyformer.study.slopes import require_reached, require_slopes
 from whyformer.study.windows import Windows
@@ -119,6 +120,7 @@ class Run:
         self.recomputes = False  # layers are computed again in backward
         self.rows_read: Tensor | None = None  # rows of the map that are read, in place of the one that feeds the head
         self.recorded = False  # as a graph: the host may ask for no number (compiled/)
+        self.retained: Retained | None = None  # the pass that was studied, if it was of this batch and nobody used it
         self.gives_probabilities = False  # what the model returns are no logits; known once it has run
 
     module_names = cached_property(lambda self: module_names(self.modality.model))
@@ -499,18 +501,22 @@ class Run:
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
             self.forwards_B += rows / self.batch.size
+            retained, self.retained, once = self.retained, None, forward
+            if retained is not None and not grad and role.plan is not None and role.plan.paths:
+                once = partial(retained.handed_to, role, forward)
             try:
                 if isinstance(role, Recorder):
                     maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
                     self.backwards_B += 1
                 else:
-                    maps = observe(forward, role, values)
+                    maps = observe(once, role, values)
             except OffPlan:
                 plans.missed(of_kind)
             except Unread:
                 unwatched, plans.watched = False, True
                 self.forwards_B -= rows / self.batch.size
                 self.setup_forwards += rows
+        self.setup_forwards -= int(retained is not None and retained.used)  # among which it was counted
         if self._logits is None:
             self._see(maps.logits)
         elif self._unseen and not unwatched:

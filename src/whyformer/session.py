@@ -32,6 +32,7 @@ from whyformer.parameters import checked
 from whyformer.run import Run
 from whyformer.study import Study, hidden_padding, study_of
 from whyformer.study.interference import MIXES
+from whyformer.study.replay import Retained
 from whyformer.symbols import as_symbols
 from whyformer.targets import AIMS
 from whyformer.types import Cost
@@ -132,6 +133,7 @@ class Session:
         decoding: Decoding = PLAIN,
         memory: str = "full",
         foldable: Callable[[], bool] = lambda: False,
+        reads_maps: bool = False,
     ) -> None:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if decoding is not PLAIN or units != "token":
@@ -149,6 +151,10 @@ class Session:
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
+        # The study's pass over the one input that there is serves who reads its maps, too: see Run.record.
+        same_output = scalar != "cosine" and not reads_itself  # as the study reads it
+        shares = reads_maps and same_output and memory != "fold" and source.size == 1
+        self.retained = Retained(operands=True) if shares else None
         self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()
         self.forwards = self.backwards = 0.0
@@ -174,8 +180,14 @@ class Session:
         whole = self.at_once and not self.one_by_one
         rows = [0] if self.one_by_one else range(min(self.size, self.step))
         batch = self.batch if whole else self.part(rows)
-        study, new = study_of(self.modality, replace(batch, answers=()) if batch.answers else batch)
-        self.setup_forwards += study.forwards if new else 0
+        if self.retained is not None and (not self.at_once or self.size > 1 or batch.answers or batch.trunks):
+            self.retained = None
+        plain = replace(batch, answers=()) if batch.answers else batch
+        study, new = study_of(self.modality, plain, self.retained)
+        if new:
+            self.setup_forwards += study.forwards
+        else:
+            self.retained = None
         return study
 
     def studied(self, batch: Batch) -> Study:
@@ -238,7 +250,7 @@ class Session:
         if beside:
             batch = self.modality.beside_reference_rows(batch)
             target = [*target, *[None] * batch.reference_rows] if isinstance(target, list) else target
-        return Run(
+        run = Run(
             self.modality,
             batch,
             self.studied(batch) if self.one_by_one else self.study,
@@ -249,6 +261,9 @@ class Session:
             keep_layers=self.keep_layers,
             track=self.track,
         )
+        if self.retained is not None and batch is self.batch:
+            run.retained, self.retained = self.retained, None
+        return run
 
     def run_of(self, batch: Batch, scalar: str | None = None) -> Run:
         """Rows that were put together from the session's, with nothing asked of them."""

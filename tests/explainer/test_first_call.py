@@ -54,10 +54,12 @@ def study(model: nn.Module, inputs: Any) -> Study:
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
-    # The study, a plain pass, and by what was found: a second length (texts) or the picture turned around, a measured
+    # The study, the audit (in one pass where attention is torch's own, which is also that of the picture turned
+    # around), a plain pass, and by what was found: a second length (texts) or the picture turned around, a measured
     # slope (attention gradients), whether a language model sees later tokens.
-    second = name in {"bert", "gpt2", "vit", "timm_unfused"}
-    passes = 3 + 1 + second + (name == "gpt2") + (method == "generic_attention")
+    audit = 1 if name in {"bert", "gpt2", "vit"} else 2
+    second = name in {"bert", "gpt2", "timm_unfused"}
+    passes = 1 + audit + 1 + second + (name == "gpt2") + (method == "generic_attention")
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):
             found = wf.explain(model, case.inputs(), method=method, target=0)
@@ -77,14 +79,15 @@ def test_passes_are_counted_as_they_are_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_the_memory_of_a_study_does_not_grow_with_depth(implementation: str) -> None:
+def test_the_memory_of_a_study_grows_with_depth_by_what_attention_says_at_most(implementation: str) -> None:
     def peak(model: nn.Module, run: Callable[[], object]) -> int:
         with LiveBytes(model) as live:
             run()
         return live.peak
 
     shallow, deep = bert(3, implementation), bert(12, implementation)
-    assert peak(deep, lambda: study(deep, IDS)) < 1.3 * peak(shallow, lambda: study(shallow, IDS))
+    said = 9 * IDS["input_ids"].numel() * 64 * 4 if implementation == "sdpa" else 0  # it is replayed in the audit
+    assert peak(deep, lambda: study(deep, IDS)) < 1.3 * peak(shallow, lambda: study(shallow, IDS)) + said
     recorded = peak(deep, lambda: wf.explain(deep, IDS, method="attention_rollout", target=0))
     again = bert(12, implementation)
     assert peak(again, lambda: study(again, IDS)) < recorded
@@ -178,7 +181,7 @@ def test_a_model_of_more_layers_than_attention_takes_one_more_pass_and_is_the_sa
     expected, model = study(bert(2), IDS), bert(2)
     model.idle = nn.ModuleList(nn.Sequential(nn.Linear(2, 2)) for _ in range(9))
     found = study(model, IDS)
-    assert (expected.forwards, found.forwards) == (4, 5)
+    assert (expected.forwards, found.forwards) == (3, 5)  # and its audit takes two
     assert found.readout == expected.readout
 
 

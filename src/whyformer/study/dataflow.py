@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from whyformer.capture.functions import PRODUCTS, sdpa_operands, tensors_in
+from whyformer.capture.intercept import current_path
 from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
+from whyformer.study.fingerprints import Fingerprints
 from whyformer.study.readout import Ending, Reached, Survey
+from whyformer.study.replay import Positions, Retained
 
 QUERIES = "queries"  # positions that the model brings itself: object queries, pooling probes
 JOIN = "+"  # "text+image": two streams laid end to end, one attention over both
@@ -144,9 +148,19 @@ class Tail(Lineage):
     ``start`` on.
     """
 
-    def __init__(self, batch: int, names: dict[int, str], inputs: list[tuple[Tensor, str]], start: int = 0) -> None:
+    def __init__(
+        self,
+        batch: int,
+        names: dict[int, str],
+        inputs: list[tuple[Tensor, str]],
+        start: int = 0,
+        retained: Retained | None = None,
+    ) -> None:
         super().__init__(batch, names, inputs)
         self.start = start
+        self.retained = retained or Retained()
+        self.lengths = Positions()
+        self.prints = Fingerprints(self.lengths, partial(current_path, names), start + 1, bits=True)
         self.ending: Ending | None = None
         self._saved: dict[int, Tensor] = {}  # by autograd, since the latest attention
         self._count = 0
@@ -167,14 +181,24 @@ class Tail(Lineage):
         out = super().__torch_function__(func, types, args, kwargs)
         if self.ending is not None and self.ending is before:
             self.ending.see(func.__name__, args, kwargs, out)
+        if self.retained.whole:
+            self.prints.see(func.__name__, args, out, len(self.sites))
         return out
+
+    def at_site(self, site: OpenSite) -> None:
+        super().at_site(site)
+        self.lengths.count = self.facts[0].keys
+        if self.retained.whole:
+            self.prints.at_values(site.value_BHKD)
 
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         with torch.no_grad():
             out = super()._sdpa(func, args, kwargs)
+        self.retained.add(sdpa_operands(args, kwargs), out)
         return self._started(out)
 
     def _claim(self, *how: Any) -> Any:
+        self.retained.drop()
         with torch.no_grad():
             out = super()._claim(*how)
         return self._started(out)
@@ -201,22 +225,30 @@ class Tail(Lineage):
 
 
 def trace(
-    forward: Callable[[], Tensor], names: dict[int, str], inputs: list[tuple[Tensor, str]]
+    forward: Callable[[], Tensor],
+    names: dict[int, str],
+    inputs: list[tuple[Tensor, str]],
+    retained: Retained | None = None,
 ) -> tuple[Lineage, frozenset[int], Reached | None]:
     """One forward pass on a single input: its sites, the attention calls that reach the output, and their last rows.
 
     A model that has fewer attention calls than layers leaves its rows open; so does one that cannot run with gradients
-    (weights of inference mode, functions without derivatives), which runs once more without them.
+    (weights of inference mode, functions without derivatives), which runs once more without them. ``retained``: what
+    the attentions were given, and what they and the model said, for who can use it.
     """
-    tail = Tail(1, names, inputs, start=likely_last(names))
+    tail = Tail(1, names, inputs, likely_last(names), retained)
     try:
         with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(tail.pack, tail.unpack), tail:
             logits = forward()
     except Exception:  # whatever is wrong with the model itself is said by the second pass
+        tail.retained.drop()
         plain = Lineage(1, names, inputs)
         with torch.no_grad(), plain:
             logits = forward()
         return plain, plain.reaching(logits), None
+    tail.prints.marks.output = tail.retained.logits = logits.detach()
+    if len(tail.sites) != tail.start + 1 or not tail.retained.intact():
+        tail.retained.drop()
     return tail, tail.reaching(logits), tail.reached(logits)
 
 

@@ -15,19 +15,19 @@ tokens that a stream's result is placed at. With windows, the token that a merge
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from whyformer.capture.functions import CHOICES, POOLS, POSITIONWISE
 from whyformer.capture.intercept import current_path
 from whyformer.capture.record import Forward
 from whyformer.capture.roles import Outline
 from whyformer.capture.site import OpenSite
+from whyformer.study.fingerprints import Fingerprints, Marks
 
 Changed = Callable[[float], Tensor]  # by how much: 1 is a strong change, less a gentle one
 ROUNDING = 1e-4  # of a fingerprint; what is larger is no rounding
@@ -136,43 +136,10 @@ def _verdict(plain: Marks, changed: Callable[[float], Marks], probe: Probe) -> L
     return leak
 
 
-class Marks:
-    """Fingerprints of positions, (N,) numbers for each place of the model, in the order in which they were met.
-
-    They are laid into few large blocks: hundreds of small tensors, made between activations that come and go, would
-    keep the memory in between from being used again, many times their own size.
-    """
-
-    ROWS = 64
-
-    def __init__(self) -> None:
-        self._places: list[tuple[str, int, int]] = []  # path, length, row among those of this length
-        self._blocks: dict[int, list[Tensor]] = {}
-        self._counts: Counter[int] = Counter()
-        self.way: list[tuple[int, ...]] = []  # shapes that the model met and choices that it made, in their order
-        self.output = torch.zeros(1)  # what the model said
-
-    def add(self, path: str, values_N: Tensor) -> None:
-        length = len(values_N)
-        row, blocks = self._counts[length], self._blocks.setdefault(length, [])
-        if row == len(blocks) * self.ROWS:
-            blocks.append(values_N.new_empty(self.ROWS, length))
-        blocks[-1][row % self.ROWS] = values_N
-        self._places.append((path, length, row))
-        self._counts[length] += 1
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        for path, length, row in self._places:
-            yield path, self._blocks[length][row // self.ROWS][row % self.ROWS]
-
-
 def _marks(forward: Forward, intercept: _Isolate) -> Marks:
     with torch.no_grad(), intercept:
         output = forward()
-    marks = intercept.handed_over()
+    marks = intercept.prints.handed_over()
     marks.output = output.detach().double()
     return marks
 
@@ -180,10 +147,11 @@ def _marks(forward: Forward, intercept: _Isolate) -> Marks:
 def _compared(plain: Marks, changed: Marks, probe: Probe) -> tuple[Leak, float]:
     """The first place that heard what it should not, and how large that is beside the fingerprints there."""
     for (path, before), (_, after) in zip(plain, changed, strict=False):
-        if len(before) != len(after):
+        if len(before) != len(after) or torch.equal(before, after):
             continue
-        others = [i for i in range(len(before)) if i not in probe.heard[len(before)]]
-        amount = float((before[others] - after[others]).abs().max()) if others else 0.0
+        apart = (before - after).abs()
+        apart[list(probe.heard[len(before)])] = 0
+        amount = float(apart.max())
         if amount:
             return Leak(amount, path, len(plain)), amount / max(float(before.abs().max()), 1e-30)
     return Leak(checked=len(plain)), 0.0
@@ -204,61 +172,15 @@ class _Isolate(Outline):
         last: int | None = None,
     ) -> None:
         super().__init__(1, names)
-        self.last = last  # how many sites there will be; after them, what enters the head is looked at, too
         self.lengths, self.probe, self.cross, self.strength = lengths, probe, cross, strength
-        self.marks = Marks()
-        self._weights: dict[int, Tensor] = {}
+        self.prints = Fingerprints(lengths, partial(current_path, names), last)
 
     def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
-        if func.__name__ in CHOICES:
-            indices = [t for t in (out if isinstance(out, tuple) else (out,)) if isinstance(t, Tensor)]
-            self.marks.way += [tuple(t.flatten().tolist()) for t in indices if t.dtype == torch.int64]
-        if func.__name__ in POSITIONWISE and args:
-            operand = args[1] if func.__name__ == "addmm" else args[0]
-            if isinstance(operand, Tensor):
-                self.marks.way.append(tuple(operand.shape))
-                self._fingerprint(operand)
-        if self.last is not None and len(self.sites) >= self.last:
-            self._at_the_head(func.__name__, args, out)
+        self.prints.see(func.__name__, args, out, len(self.sites))
         return out
-
-    def _at_the_head(self, name: str, args: tuple[Any, ...], out: Any) -> None:
-        """What the head picks or pools, up to where positions come together."""
-        operand = args[0] if args else None
-        if not isinstance(operand, Tensor) or not isinstance(out, Tensor):
-            return
-        if name == "softmax" and any(n in self.lengths for n in out.shape):
-            self.last = None  # weights of positions, each of which hears of all others
-        elif name in POOLS and operand.ndim == 3 and operand.shape[1] in self.lengths:
-            if operand.shape[2] == operand.shape[1]:
-                return  # a map that torch's attention hands back beside its result, no vectors (WavLM)
-            self._fingerprint(operand)
-            if out.ndim < 2 or out.shape[1] != operand.shape[1]:
-                self.last = None
-
-    def _fingerprint(self, x: Tensor) -> None:
-        if x.ndim == 2 and x.shape[0] in self.lengths:
-            rows = x
-        elif x.ndim == 3 and x.shape[0] == 1 and x.shape[1] in self.lengths:
-            rows = x[0]
-        elif x.ndim == 3 and x.shape[1] == 1 and x.shape[0] in self.lengths:
-            rows = x[:, 0]
-        else:
-            return
-        width = rows.shape[1]
-        if width not in self._weights:
-            generator = torch.Generator().manual_seed(width)
-            self._weights[width] = torch.randn(width, generator=generator, dtype=torch.float64).to(rows.device)
-        self.marks.add(current_path(self.names) or "the model itself", torch.mv(rows.double(), self._weights[width]))
-
-    def handed_over(self) -> Marks:
-        """The marks; an interceptor may outlive its pass, and then holds no tensor."""
-        marks, self.marks = self.marks, Marks()
-        self._weights.clear()
-        return marks
 
     def at_site(self, site: OpenSite) -> None:
         weights, value = site.attention_BHQK, site.value_BHKD
@@ -269,8 +191,7 @@ class _Isolate(Outline):
             rows = torch.arange(queries, device=identity.device)
             identity[:, :, rows, rows + site.first_query] = 1
         site.attention_BHQK = identity  # cross-attention is silenced: no other stream may speak
-        if keys in self.lengths and len(value) == 1:
-            self._fingerprint(value[0].transpose(0, 1).flatten(1))
+        self.prints.at_values(value)
         probe = self.probe
         if probe is not None and index == probe.site and probe.position < keys:
             changed = value.clone()

@@ -82,6 +82,7 @@ class Survey(Outline):
         super().__init__(batch, names)
         self.facts: list[SiteFacts] = []
         self.grid: tuple[int, int] | None = None
+        self.convolutions = 0  # before the first site
         self.before_last = 0  # softmaxes that were made before the last site closed
 
     def __torch_function__(
@@ -89,7 +90,7 @@ class Survey(Outline):
     ) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         if func.__name__ == "conv2d" and not self.facts and isinstance(out, Tensor) and out.ndim == 4:
-            self.grid = (out.shape[2], out.shape[3])
+            self.grid, self.convolutions = (out.shape[2], out.shape[3]), self.convolutions + 1
         return out
 
     def at_site(self, site: OpenSite) -> None:
@@ -274,10 +275,11 @@ def readout_of(rows: list[int], count: int, real: int, slots: set[int]) -> Reado
     return Readout("rows", rows=tuple(rows))
 
 
-def reordered(one: Batch, length: int) -> Batch | None:
+def reordered(one: Batch, length: int, short: int | None = None) -> Batch | None:
     """One input back to front, without padding, and of another length; None where its tensors do not tell how.
 
-    A position in the middle is left out, or stands there several times where there are few.
+    A position in the middle is left out, or stands there several times where there are few. short: so many positions
+    are left, half of them from either end; None where that is no shorter.
     """
     real = list(range(length)) if one.keep_BN is None else one.keep_BN[0].nonzero()[:, 0].tolist()
     if not real:
@@ -285,6 +287,10 @@ def reordered(one: Batch, length: int) -> Batch | None:
     middle = len(real) // 2
     times = 0 if len(real) >= FEW else FEW - len(real)
     places = [*real[:middle], *real[middle : middle + 1] * times, *real[middle + 1 :]][::-1]
+    if short is not None:
+        if len(real) <= 2 * short:
+            return None
+        places = [*real[: short // 2], *real[-(short // 2) :]][::-1]
     tensors = {}
     for name, tensor in one.tensors.items():
         index = torch.tensor(places, device=tensor.device)

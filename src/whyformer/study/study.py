@@ -22,11 +22,12 @@ from whyformer.inputs.base import Batch, Modality, shifted
 from whyformer.inputs.language import is_causal, says_tokens
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output
+from whyformer.study.again import Again, Passes, confirmed, leak_of
 from whyformer.study.dataflow import Lineage, trace
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
-from whyformer.study.leak import ROUNDING, Leak, audit
+from whyformer.study.leak import ROUNDING, Leak
 from whyformer.study.readout import (
     Reached,
     Readout,
@@ -36,8 +37,8 @@ from whyformer.study.readout import (
     pooled_besides,
     readout_of,
     readout_rows,
-    reordered,
 )
+from whyformer.study.replay import Retained
 from whyformer.study.schedule import START, Schedule, Step, kind_of, schedule_of
 from whyformer.study.streams import study_several
 
@@ -60,10 +61,6 @@ SEVERAL_LAYERS = (
 ONE_TOKEN = (
     "the whole row is one of the {count} tokens that the model attends over; the others are rows of its own (examples "
     "that it learns from, as TabPFN does), so attention tells nothing about columns."
-)
-BY_CONTENT = (
-    "the head reads other rows of another picture than of the one that was studied ({readout}): it finds them by what "
-    "stands there, and maps are read at the rows that feed the head."
 )
 AROUND = (
     "the head also reads vectors of the input that went through no attention at all (a sum of the embeddings beside "
@@ -104,18 +101,6 @@ def _readout_beside(output: Output, together: Batch, names: dict[int, str], last
     with torch.enable_grad():
         reached = finder.ending.reached(logits[0])
     return readout_of(reached.rows, keys, keys, reached.slots)
-
-
-class Passes:
-    """Runs the input that is studied, or a variant of it, and counts how often."""
-
-    def __init__(self, modality: Modality, one: Batch) -> None:
-        self.one, self._output = one, Output(modality, one)
-        self.count = self._output.setup_forwards
-
-    def __call__(self, variant: Batch | None = None) -> Tensor:
-        self.count += 1
-        return self._output.logits(self.one if variant is None else variant)
 
 
 def text_starts(modality: Modality, run: Passes, names: dict[int, str], before_BHKD: Tensor) -> int:
@@ -164,14 +149,14 @@ def _first_moved(before_BHKD: Tensor, after_BHKD: Tensor) -> int | None:
     return int(moved[0]) if len(moved) else None
 
 
-def study_one(modality: Modality, one: Batch) -> Study:
+def study_one(modality: Modality, one: Batch, retained: Retained | None = None) -> Study:
     """The study of one input; attention that was seen in part is refused."""
     if modality.opaque:
         return Study((), None, None, Leak(), (), 0, modality.length(one), 0).refused(NothingCaptured(OPAQUE))
     if (elsewhere := heads_elsewhere(modality.model)) is not None:
         return Study((), None, modality.cells(one), Leak(), (), 0, modality.length(one), 0).refused(elsewhere)
     called = Called()
-    study = _followed(modality, one, called)
+    study = _followed(modality, one, called, retained)
     hidden = unseen(modality.model, called, [site.path for site in study.sites])
     if hidden is not None and study.sites:
         return study.refused(hidden, hidden=True)
@@ -180,12 +165,12 @@ def study_one(modality: Modality, one: Batch) -> Study:
     return study
 
 
-def _followed(modality: Modality, one: Batch, called: Called) -> Study:
+def _followed(modality: Modality, one: Batch, called: Called, retained: Retained | None) -> Study:
     names, length = module_names(modality.model), modality.length(one)
     run = Passes(modality, one)
     try:
         with called:
-            lineage, reaching, reached = trace(run, names, modality.inputs(one))
+            lineage, reaching, reached = trace(run, names, modality.inputs(one), retained)
     except CaptureError as error:  # other methods need no map
         return Study((), None, modality.cells(one), Leak(), (), 0, length, run.count).refused(error)
     first_BHKD = lineage.first_values()
@@ -221,11 +206,15 @@ def _followed(modality: Modality, one: Batch, called: Called) -> Study:
     real = _real(modality, one, sites[0].keys, front)
     try:
         readout, read, besides = _readout(run, names, lineage, reached, real)
-        readout = _confirmed(modality, run, names, readout, len(lineage.sites) - 1, (sites[-1], extra, front))
+        again = Again(modality, run, names, lineage, study, real, read)
+        turned = again.turned(first_BHKD) if modality.pixels and len(one.tensors) == 1 else None
+        where = (sites[-1], extra, front)
+        readout = confirmed(modality, run, names, readout, study, where, None if turned is None else turned.reached)
     except CaptureError as error:
         refused = _unread(schedule, sites) or error
         return study.refused(refused, extra=extra, forwards=run.count, front=front)
-    leak = _leak(modality, run, names, extra, real, len(lineage.sites), read)
+    leak = leak_of(again, extra, turned)
+    again.forget()
     if not modality.embeds:
         front = patches_start(modality, run, names, first_BHKD, grid, readout)
         if front is None and readout.kind == "last":
@@ -260,51 +249,6 @@ def _readout(
     # The last layer asks for a few rows only; they are named by where their query came from.
     asked = range(last.first_query, last.first_query + queries)
     return readout_of(list(asked), len(rank), len(rank), set()), None if maximum else set(asked), notes
-
-
-def _confirmed(
-    modality: Modality,
-    run: Passes,
-    names: dict[int, str],
-    readout: Readout,
-    last: int,
-    where: tuple[SiteFacts, int, int | None],
-) -> Readout:
-    """The rule, if it holds on an input of another length and order; else one by which each input is asked.
-
-    Of two tokens, the last is also position 1, and the first is also the last but one. A row may also be found by what
-    stands there (the largest id, a mask token): then it moves with the order.
-    """
-    site, extra, front = where
-    if modality.pixels and len(run.one.tensors) == 1 and site.queries == site.keys:
-        _require_fixed(modality, run, names, readout, last)
-    fits = site.queries == site.keys == modality.length(run.one) + extra
-    if readout.kind == "rows" or not modality.lengths_vary or not fits or run.one.positions or run.one.spans:
-        return readout
-    other = reordered(run.one, modality.length(run.one))
-    each = Readout("rows", rows=tuple(range(site.keys)))
-    if other is None:
-        return each
-    try:
-        rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
-    except (RuntimeError, ValueError, IndexError, CaptureError):  # not every order of words is an input of this model
-        return each
-    if maximum:
-        return readout
-    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
-    expected = readout.weights(modality.keep(other, count, front))[0].nonzero()[:, 0].tolist()
-    return readout if rows == expected else each
-
-
-def _require_fixed(modality: Modality, run: Passes, names: dict[int, str], readout: Readout, last: int) -> None:
-    """Refuse a head that reads other rows of the picture upside down: it finds them by what stands there."""
-    picture = run.one.tensors[modality.main]
-    other = run.one.with_tensors(**{modality.main: picture.flip(-1, -2)})
-    rows, count, slots, maximum = readout_rows(partial(run, other), names, last)
-    rows = sorted(slots & set(rows)) if pooled_besides(rows, slots) else rows
-    expected = readout.weights(modality.keep(other, count, None))[0].nonzero()[:, 0].tolist()
-    if not maximum and rows != expected:
-        raise CaptureError(BY_CONTENT.format(readout=readout))
 
 
 def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
@@ -401,31 +345,6 @@ def _real(modality: Modality, one: Batch, keys: int, front: int | None) -> Tenso
     return modality.keep(one, keys, front)[0].cpu()
 
 
-def _leak(
-    modality: Modality, run: Passes, names: dict[int, str], extra: int, real: Tensor, sites: int, read: set[int] | None
-) -> Leak:
-    """The audit, at a position that the head does not read where there is one; ``read``: those that it does."""
-    positions = real.nonzero()[:, 0].tolist()
-    if len(positions) < 2:
-        return Leak()
-    others = [] if read is None else [p for p in positions if p not in read]
-    position = (others or positions)[len(others or positions) // 2]
-
-    def changed(strength: float) -> Tensor:
-        if not modality.embeds or extra:
-            return run()
-
-        def shift(embedding: Tensor) -> Tensor:
-            other = embedding.clone()
-            other[:, position] = other[:, position].lerp(shifted(other[:, position]), strength)
-            return other
-
-        with modality.looked_up(run.one, shift):
-            return run()
-
-    return audit(run, changed, names, position, len(real), sites=sites, unread=bool(others))
-
-
 STUDIED = 2048  # tokens of a longer text
 
 
@@ -437,8 +356,11 @@ def _piece(modality: Modality, one: Batch) -> Batch:
     return one.beginning(STUDIED) if is_causal(modality, one) else one
 
 
-def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
-    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it."""
+def study_of(modality: Modality, batch: Batch, retained: Retained | None = None) -> tuple[Study, bool]:
+    """The study of this model for this kind of input, and whether it had to be made now; the model's loan keeps it.
+
+    retained: is told what the attentions said, where the batch is the one input that is studied.
+    """
     facts = known_about(modality.model)
     mixes = modality.mixes_rows  # asked before any mode is on: the answer may take a pass
     shapes = tuple((k, v.ndim, () if modality.lengths_vary else tuple(v.shape[1:])) for k, v in batch.tensors.items())
@@ -454,7 +376,8 @@ def study_of(modality: Modality, batch: Batch) -> tuple[Study, bool]:
     if mixes:
         study = beside_others(modality, one)
     else:
-        study = study_one(modality, _piece(modality, one))
+        piece = _piece(modality, one)
+        study = study_one(modality, piece, retained if batch.size == 1 and piece is one else None)
         if study.sites:
             study = replace(study, forwards=study.forwards + modality.settle(one, study.grid))
     if facts.get(MIXES):
