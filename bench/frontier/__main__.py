@@ -29,7 +29,7 @@ import torch
 
 from bench.frontier import image, language, rows, text
 from bench.frontier.claims import ahead_of_default, claims, from_saved, table
-from bench.frontier.contenders import Contenders
+from bench.frontier.contenders import ON_REQUEST, Contenders
 from bench.frontier.subject import Row, Subject
 from bench.timing import machine
 from whyformer.errors import WhyformerError
@@ -50,6 +50,10 @@ def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, 
         tokens, sentences = language.subjects(count, seed, options.cache)
         yield tokens, language.contenders_of_tokens()
         yield sentences, language.contenders_of_sentences()
+
+
+def wanted(name: str, methods: list[str] | None) -> bool:
+    return name in methods if methods else not name.startswith(ON_REQUEST)
 
 
 def measured(subject: Subject, contenders: Contenders, names: list[str], path: Path | None) -> dict[str, Row]:
@@ -102,7 +106,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--inputs", type=int, default=60, help="per part; the table has 40")
-    parser.add_argument("--methods", nargs="+", help="rows to measure, instead of all")
+    parser.add_argument("--methods", nargs="+", help="rows to measure, instead of all; 'shap 256' and its like only so")
     parser.add_argument("--data", type=Path, help="sentences for the text part")
     parser.add_argument("--photos", type=Path, help="folder or tar file for the image part, instead of textures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder where trained models are kept")
@@ -131,7 +135,7 @@ def main(given: list[str] | None = None) -> int:
     for part in options.part:
         for subject, contenders in subjects(part, options):
             print(f"\n{subject.name}: {subject.made_of}", flush=True)
-            names = [n for n in contenders if n in options.methods] if options.methods else list(contenders)
+            names = [n for n in contenders if wanted(n, options.methods)]
             path = None if options.out is None else file_of(options.out, subject.name)
             if path is not None and path.exists() and not options.resume:
                 path.unlink()

@@ -13,12 +13,15 @@ from whyformer.intervals import spread
 Holds = Callable[[Array, Array], Array]
 
 
+NOTHING = 5e-4  # what a table rounds to zero is no difference, however sure
+
+
 def above(low: Array, high: Array) -> Array:
-    return low > 0
+    return low > NOTHING
 
 
 def not_below(low: Array, high: Array) -> Array:
-    return high >= 0
+    return high >= -NOTHING
 
 
 CLAIMS: tuple[tuple[str, str, Holds, str], ...] = (
@@ -79,13 +82,11 @@ def ahead_of_default(rows: dict[str, Row]) -> list[str]:
 
 
 def verdict(low: Array, high: Array) -> str:
-    if (low > 0).all():
-        return "ahead in both"
-    if (high < 0).all():
-        return "behind in both"
-    words = {True: "ahead", False: "behind"}
-    clear = [f"{words[bool(a > 0)]} in {m}" for m, a, b in zip(FALLS, low, high, strict=True) if a > 0 or b < 0]
-    return ", ".join(clear) or "level"
+    ahead, behind = above(low, high), ~not_below(low, high)
+    if ahead.all() or behind.all():
+        return "ahead in both" if ahead.all() else "behind in both"
+    words = [f"ahead in {m}" if a else f"behind in {m}" for m, a, b in zip(FALLS, ahead, behind, strict=True) if a or b]
+    return ", ".join(words) or "level"
 
 
 def from_saved(saved: Iterable[dict[str, object]]) -> dict[str, Row]:

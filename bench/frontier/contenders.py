@@ -11,7 +11,8 @@ Contenders = dict[str, tuple[str, dict[str, Any]]]
 FEW = 2  # forwards, and backwards, at most: a method of one pass
 UNITS = 50  # at which a cost is asked for
 SLOW = {"attention_flow"}  # one pass, and then a network flow for every unit
-EVALUATIONS = (64, 128)
+EVALUATIONS = (64, 128, 256)
+ON_REQUEST = ("shap 256",)  # how names of rows begin that are measured only where --methods names them
 OURS = {"two_ended", "shap 64, guided", "shap 128, guided", "shap 256, guided"}  # not to be had elsewhere
 DEFAULT = "generic_attention"
 

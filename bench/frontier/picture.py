@@ -34,8 +34,8 @@ def draw(saved: dict[str, Any], path: Path) -> Path:
     for column, (axes, measure) in enumerate(zip(panels, FALLS, strict=True)):
         _panel(axes, rows, column, measure)
     panels[-1].set_xlabel("forwards + backwards per input")
-    for height, (colour, words) in zip((0.13, 0.08, 0.03), LEGEND.items(), strict=True):
-        panels[0].text(0.62, height, words, color=colour, fontsize=SIZE + 1, transform=panels[0].transAxes)
+    for x, (colour, words) in zip((0.05, 0.3, 0.72), LEGEND.items(), strict=True):
+        panels[0].text(x, -0.1, words, color=colour, fontsize=SIZE + 1, transform=panels[0].transAxes)
     words = str(saved["made_of"]).split(";")[0]
     panels[0].set_title(f"{saved['subject']}: {words}", loc="left", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,8 @@ def spaced(height_R: Array, least: float) -> Array:
             before = blocks[-1]
             before[1] = (before[0] * before[1] + count * (start - least * before[0])) / (before[0] + count)
             before[0] += count
-    placed = [start + least * i for count, start in blocks for i in range(int(count))]
+    placed = np.array([start + least * i for count, start in blocks for i in range(int(count))])
+    room = least * np.arange(len(placed))
     result = np.empty(len(height_R))
-    result[order] = placed
+    result[order] = np.maximum(np.minimum(placed, 1 - room[::-1]), room)  # inside the axes
     return result

@@ -11,12 +11,13 @@ from torch import nn
 
 import whyformer as wf
 from bench.frontier.subject import Array, Subject
-from bench.known_truth.job import GATE_INPUTS, task_of
+from bench.known_truth.job import task_of
 from bench.known_truth.scoring import selected
 from bench.known_truth.task import Inputs, Planted, Task
 from bench.known_truth.training import gate, kept
 
 SEED = 0  # of the model; that of the inputs is the command's
+LOOKED_AT = 300  # inputs to see that the model uses the cause, and to take from
 
 
 class Trained:
@@ -26,7 +27,7 @@ class Trained:
         self.task: Task = task_of(name, photos)
         kind = "photos" if photos and self.task.modality == "image" else "plain"
         self.model: nn.Module = kept(self.task, SEED, "cpu", cache, kind)[0]
-        self.planted: Planted = self.task.held_out(np.random.default_rng([seed, 3]), GATE_INPUTS)
+        self.planted: Planted = self.task.held_out(np.random.default_rng([seed, 3]), max(LOOKED_AT, count))
         self.gate = gate(self.task, self.model, self.planted, "cpu")
         if not self.gate.passed():
             raise SystemExit(f"the model of {name!r} does not do what was planted: {self.gate}")

@@ -130,11 +130,13 @@ def test_candidates_for_the_default_are_those_of_one_pass() -> None:
     hard = np.random.default_rng(0).random((50, 2))
     shifts = {"generic_attention": (0, 0), "better": (0.1, -0.1), "worse": (-0.1, 0.1), "torn": (0.1, 0.1)}
     known = {name: Row(name, 1, 1, hard + np.array(shift)) for name, shift in shifts.items()}
+    known["hair"] = Row("hair", 1, 1, hard + np.array([1e-6, -1e-6]))  # surely better, by nothing
     known["dear"] = Row("dear", 50, 0, hard + 1)
     lines = ahead_of_default(known)
-    assert [line.split("|")[1].strip() for line in lines[2:]] == ["better", "torn", "worse"]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["better", "hair", "torn", "worse"]
     assert [line.split("|")[-2].strip() for line in lines[2:]] == [
         "ahead in both",
+        "level",
         "ahead in comprehensiveness, behind in sufficiency",
         "behind in both",
     ]
@@ -145,6 +147,7 @@ def test_names_are_apart_and_as_near_as_can_be() -> None:
     placed = spaced(heights, 0.05)
     assert (np.diff(np.sort(placed)) >= 0.05 - 1e-12).all()
     np.testing.assert_allclose(placed, [0.46, 0.51, 0.1, 0.56, 0.9])
+    np.testing.assert_allclose(spaced(np.array([1.0, 0.99, 0.02, 0.01]), 0.1), [1, 0.9, 0.1, 0], atol=1e-12)
     assert staircase(np.array([4, 2, 2, 8]), np.array([0.3, 0.2, 0.4, 0.5])).tolist() == [2, 3]
 
 
