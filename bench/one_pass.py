@@ -29,7 +29,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import whyformer as wf
-from bench.frontier import SHARES, Array, Judge, Row, difference, read_sentences
+from bench.frontier.claims import difference
+from bench.frontier.subject import SHARES, Array, Row
+from bench.frontier.text import Sentences, read_sentences
 from bench.timing import machine
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.demo import load_pets, load_sentiment
@@ -230,14 +232,14 @@ def scores_of(model: Any, inputs: dict[str, Tensor], index: int, names: Sequence
 def sentences(path: Path, count: int, methods: Sequence[str], names: Sequence[str]) -> list[Row]:
     model, tokenizer = load_sentiment()
     plain(model)
-    judge = Judge(wf.Explainer(model, tokenizer), read_sentences(path, count, 0))
+    judge = Sentences(wf.Explainer(model, tokenizer), read_sentences(path, count, 0))
     rows = [judge.of_method(name, name, {}) for name in methods]
     collected: dict[str, list[Array]] = {}
-    for ids, index in zip(judge.ids, judge.classes, strict=True):
+    for ids, free, index in zip(judge.ids, judge.free, judge.classes, strict=True):
         vectors = model.get_input_embeddings()(ids[None]).detach()
         inputs = {"inputs_embeds": vectors, "attention_mask": torch.ones_like(ids)[None]}
         for name, scores in scores_of(model, inputs, index, names).items():
-            collected.setdefault(name, []).append(scores)
+            collected.setdefault(name, []).append(scores[free])
     return rows + [judge.row(name, scores, *passes_of(name)) for name, scores in collected.items()]
 
 
@@ -307,8 +309,8 @@ def table(rows: Sequence[Row]) -> str:
         f"{BASE} | sufficiency, better than {BASE} |",
         "|---|---|---|---|---|---|",
     ]
-    for row in sorted(rows, key=lambda r: -r.values_I2[:, 0].mean()):
-        means = row.values_I2.mean(0)
+    for row in sorted(rows, key=lambda r: -r.values_IM[:, 0].mean()):
+        means = row.values_IM.mean(0)
         limits = [f"{m:+.3f} ({a:+.3f} to {b:+.3f})" for m, a, b in zip(*difference(row, base), strict=True)]
         passes = f"{row.forwards:g} + {row.backwards:g}"
         lines.append(f"| {row.name} | {passes} | {means[0]:.3f} | {means[1]:.3f} | {limits[0]} | {limits[1]} |")
@@ -330,7 +332,7 @@ def main(argv: list[str] | None = None) -> int:
         rows = sentences(options.data, options.inputs or 60, methods, options.only)
     else:
         rows = photos(options.data, options.inputs or 24, methods, options.only)
-    print(f"{len(rows[0].values_I2)} inputs\n{table(rows)}", flush=True)
+    print(f"{len(rows[0].values_IM)} inputs\n{table(rows)}", flush=True)
     return 0
 
 

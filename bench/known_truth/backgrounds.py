@@ -62,13 +62,13 @@ def _spread(count: int) -> Array:
     return np.random.default_rng(0).permutation(np.linspace(0, count - 1, min(count, PHOTOS)).astype(int))
 
 
-def cut(rng: np.random.Generator, photos: str | None, count: int, held_out: bool) -> Array:
-    """(I, SIDE, SIDE, 3) pieces of backgrounds, half of them mirrored."""
+def cut(rng: np.random.Generator, photos: str | None, count: int, held_out: bool, side: int = SIDE) -> Array:
+    """(I, side, side, 3) pieces of backgrounds, half of them mirrored."""
     known = backgrounds(photos)
     border = int(len(known) * HELD_OUT)
     which = rng.integers(0, border, count) if held_out else rng.integers(border, len(known), count)
-    corner = rng.integers(0, ROOM - SIDE + 1, (count, 2))
-    pieces = np.stack([known[w, r : r + SIDE, c : c + SIDE] for w, (r, c) in zip(which, corner, strict=True)])
+    corner = rng.integers(0, ROOM - side + 1, (count, 2))
+    pieces = np.stack([known[w, r : r + side, c : c + side] for w, (r, c) in zip(which, corner, strict=True)])
     mirrored = rng.random(count) < 0.5
     pieces[mirrored] = pieces[mirrored, :, ::-1]
     return pieces

@@ -47,8 +47,9 @@ def tensors(rows_IC: Array) -> Inputs:
 
 @dataclass(frozen=True)
 class Columns(Classifier):
-    """An FT-Transformer of two blocks."""
+    """An FT-Transformer."""
 
+    blocks: int = 2
     name: str = "columns"
     modality: str = "table"
     steps: int = 2500
@@ -61,7 +62,7 @@ class Columns(Classifier):
             n_cont_features=COLUMNS,
             cat_cardinalities=[],
             d_out=2,
-            n_blocks=2,
+            n_blocks=self.blocks,
             d_block=32,
             attention_n_heads=4,
             attention_dropout=0.0,

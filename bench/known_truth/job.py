@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,24 +18,38 @@ import torch
 from bench.jobs import Job
 from bench.known_truth.columns import Columns
 from bench.known_truth.copying import Copying
+from bench.known_truth.evidence import Repeated, Votes
+from bench.known_truth.facts import Facts
 from bench.known_truth.objects import Objects
 from bench.known_truth.patches import Patches
 from bench.known_truth.scoring import Found, contenders, judged, selected
+from bench.known_truth.stamps import Stamps
 from bench.known_truth.task import Task
 from bench.known_truth.training import gate, kept
 from bench.known_truth.words import Words
 
-NAMES = ("words", "columns", "patches", "objects", "copying")
+DEEP = 6  # layers
+SHALLOW_NAMES = ("words", "columns", "patches", "objects", "copying")
+DEEP_NAMES = ("deep_words", "repeated", "votes", "deep_columns", "stamps", "facts")
+NAMES = (*SHALLOW_NAMES, *DEEP_NAMES)
 GATE_INPUTS = 2000
 
 
 def task_of(name: str, photos: str | None) -> Task:
-    if name == "patches":
-        return Patches(photos)
-    if name == "objects":
-        return Objects(photos)
-    made: dict[str, Callable[[], Task]] = {"words": Words, "columns": Columns, "copying": Copying}
-    return made[name]()
+    made: dict[str, Task] = {
+        "words": Words(),
+        "columns": Columns(),
+        "patches": Patches(photos),
+        "objects": Objects(photos),
+        "copying": Copying(),
+        "deep_words": Words(layers=DEEP, name="deep_words"),
+        "repeated": Repeated(layers=DEEP),
+        "votes": Votes(layers=DEEP),
+        "deep_columns": Columns(blocks=DEEP, name="deep_columns"),
+        "stamps": Stamps(photos, layers=DEEP),
+        "facts": Facts(layers=DEEP),
+    }
+    return made[name]
 
 
 def work(job: Job, given: argparse.Namespace) -> dict[str, Any]:

@@ -48,16 +48,16 @@ def draw(rng: np.random.Generator, count: int, photos: str | None, held_out: boo
     )
 
 
-def vit(classes: int) -> nn.Module:
+def vit(classes: int, side: int = SIDE, width: int = 64, layers: int = 2) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
-        image_size=SIDE,
+        image_size=side,
         patch_size=PATCH,
-        hidden_size=64,
-        num_hidden_layers=2,
+        hidden_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=4,
-        intermediate_size=128,
+        intermediate_size=2 * width,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         num_labels=classes,

@@ -70,13 +70,13 @@ def draw(rng: np.random.Generator, count: int) -> Sentences:
 
 def encoded(words_IW: Array, length_I: Array) -> Inputs:
     """[CLS] words [SEP], padded on the right."""
-    count = len(words_IW)
-    ids = np.full((count, LONGEST + 2), ID["[PAD]"])
+    count, longest = words_IW.shape
+    ids = np.full((count, longest + 2), ID["[PAD]"])
     ids[:, 0] = ID["[CLS]"]
-    inside = np.arange(LONGEST) < length_I[:, None]
+    inside = np.arange(longest) < length_I[:, None]
     ids[:, 1:-1] = np.where(inside, words_IW, ID["[PAD]"])
     ids[np.arange(count), length_I + 1] = ID["[SEP]"]
-    return {"input_ids": long(ids), "attention_mask": long(np.arange(LONGEST + 2) < length_I[:, None] + 2)}
+    return {"input_ids": long(ids), "attention_mask": long(np.arange(longest + 2) < length_I[:, None] + 2)}
 
 
 def written(sentences: Sentences) -> Inputs:
@@ -84,10 +84,10 @@ def written(sentences: Sentences) -> Inputs:
 
 
 @dataclass(frozen=True)
-class Words(Classifier):
-    """A BERT of two layers that says whether a sentence praises."""
+class Sentiment(Classifier):
+    """A BERT that says whether a sentence of these words praises."""
 
-    name: str = "words"
+    layers: int = 2
     modality: str = "text"
     steps: int = 3000
     rate: float = 1e-3
@@ -102,7 +102,7 @@ class Words(Classifier):
             attention_probs_dropout_prob=0.0,
             pad_token_id=ID["[PAD]"],
             num_labels=2,
-            **SMALL,
+            **SMALL | {"num_hidden_layers": self.layers},
         )
         return BertForSequenceClassification(config)
 
@@ -116,6 +116,16 @@ class Words(Classifier):
             sep_token="[SEP]",
             mask_token="[MASK]",
         )
+
+    def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
+        return model(**inputs).logits
+
+
+@dataclass(frozen=True)
+class Words(Sentiment):
+    """One trigger word, which may be negated."""
+
+    name: str = "words"
 
     def batch(self, rng: np.random.Generator, count: int) -> tuple[Inputs, Tensor]:
         """Some fillers are masked, so that a mask is nothing new to methods that take words away."""
@@ -147,6 +157,3 @@ class Words(Classifier):
             },
             rest_redrawn=written(again),
         )
-
-    def logits(self, model: nn.Module, inputs: Inputs) -> Tensor:
-        return model(**inputs).logits

@@ -1,7 +1,8 @@
-"""The frontier: its two measures by hand on one sentence, paired differences, and the whole command in small."""
+"""The frontier: falls as the definitions have them, claims are paired, pictures whose names do not cover each other."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,28 +10,108 @@ import pytest
 import torch
 
 import whyformer as wf
-from bench.frontier import SHARES, Judge, Row, claims, difference, made_sentences, main, read_sentences
+from bench.frontier import rows, text
+from bench.frontier.__main__ import main
+from bench.frontier.claims import ahead_of_default, claims, difference, from_saved
+from bench.frontier.contenders import of_one_pass
+from bench.frontier.image import Pictures
+from bench.frontier.language import Tokens, WholeSentences
+from bench.frontier.picture import draw, spaced, staircase
+from bench.frontier.planted import Trained
+from bench.frontier.subject import Row
+from bench.frontier.text import Sentences, made_sentences, read_sentences
+from bench.known_truth.facts import Facts
+from bench.known_truth.stamps import Stamps
+from bench.known_truth.training import gate
 from whyformer.demo import load_sentiment
 
 
-def test_both_measures_by_hand() -> None:
+def test_falls_are_those_of_masked_sentences() -> None:
+    """Four tokens: 1, 5, 10 and 20 % are one of them, 50 % are two."""
     model, tokenizer = load_sentiment()
-    text = "This is so boring"
-    judge = Judge(wf.Explainer(model, tokenizer), [text])
-    ids = tokenizer(text, return_tensors="pt")["input_ids"]  # [CLS] this is so boring [SEP]
+    judge = Sentences(wf.Explainer(model, tokenizer), ["a dull film ."])
+    ids = torch.tensor([tokenizer("a dull film .")["input_ids"]])
+    assert ids.shape == (1, 6)
 
-    def probability(*absent: int) -> float:
-        masked = ids.clone()
-        masked[0, list(absent)] = tokenizer.mask_token_id
+    def probability(*masked: int) -> float:
+        changed = ids.clone()
+        changed[0, list(masked)] = tokenizer.mask_token_id
         with torch.no_grad():
-            return float(model(input_ids=masked).logits.softmax(-1)[0, 0])
+            return float(model(input_ids=changed).logits.softmax(-1)[0].double()[judge.classes[0]])
 
-    assert SHARES == (0.01, 0.05, 0.1, 0.2, 0.5)  # of four tokens: one, four times, and two
-    found = judge.judged(0, np.array([9.0, 0.2, 0.1, 0.3, 0.4, 9.0]))
+    measured = judge.judged(0, np.array([1.0, 2.0, 3.0, 4.0]))
     whole = probability()
     without = whole - (4 * probability(4) + probability(4, 3)) / 5
     alone = whole - (4 * probability(1, 2, 3) + probability(1, 2)) / 5
-    assert found == pytest.approx((without, alone), abs=1e-5)
+    assert measured == pytest.approx([without, alone], abs=1e-5)
+
+
+def untrained(task: Facts | Stamps, count: int) -> Trained:
+    """A planted subject whose model has learned nothing: what is absent, and where the cause is, does not need more."""
+    made = Trained.__new__(Trained)
+    torch.manual_seed(0)
+    made.task, made.model = task, task.model().eval()
+    made.planted = task.held_out(np.random.default_rng(0), 8)
+    made.rows = np.arange(count)
+    made.gate = gate(task, made.model, made.planted, "cpu")
+    return made
+
+
+def test_absent_sentences_are_left_out_and_absent_tokens_unknown() -> None:
+    trained = untrained(Facts(layers=1), 2)
+    tokens, sentences = Tokens(trained), WholeSentences(trained)
+    ids = trained.planted.inputs["input_ids"][:1]
+    present = np.ones((1, 8), bool)
+    present[0, 2] = False
+    shorter = torch.cat([ids[:, :9], ids[:, 13:]], 1)
+    unknown = ids.clone()
+    unknown[:, 9:13] = 1
+    with torch.no_grad():
+        want = [
+            float(trained.model(input_ids=x).logits[0, -1].log_softmax(-1)[tokens.asked(0)]) for x in (shorter, unknown)
+        ]
+    assert sentences.values(0, present)[0] == pytest.approx(want[0], abs=1e-5)
+    assert tokens.values(0, present.repeat(4, 1))[0] == pytest.approx(want[1], abs=1e-5)
+    told = sentences.inputs([0])[0].split(" . ")
+    about = [sentence.split()[0] == told[-1].split()[0] for sentence in told[:-1]]
+    assert sentences.cause_P(0).tolist() == about
+    assert tokens.cause_P(0).sum() == 2 * sum(about)
+    for subject in (tokens, sentences):
+        row = subject.of_method("input_x_gradient", "input_x_gradient", {})
+        assert row.values_IM.shape == (2, 4) and (row.forwards, row.backwards) == (1, 1)
+
+
+def test_absent_patches_are_grey_and_the_stamp_is_the_cause() -> None:
+    trained = untrained(Stamps(layers=1), 1)
+    pictures = Pictures(trained)
+    pixels = trained.planted.inputs["pixel_values"][:1]
+    there = np.ones((1, 64), bool)
+    there[0, 10] = False  # the second row's third patch
+    changed = pixels.clone()
+    changed[0, :, 8:16, 16:24] = pixels.mean((2, 3))[0][:, None, None]
+    with torch.no_grad():
+        want = trained.model(pixel_values=changed).logits.softmax(-1)[0, pictures.asked(0)]
+    assert pictures.values(0, there)[0] == pytest.approx(float(want), abs=1e-6)
+    assert pictures.judged(0, 1.0 * pictures.cause_P(0))[2:] == [1, 1]
+    assert pictures.judged(0, 1.0 * ~pictures.cause_P(0))[2:] == [0, 0]
+
+
+def test_absent_columns_are_what_the_library_puts_there() -> None:
+    """Leave-one-out by the judge's own hand is occlusion with the mean, in its order of columns, as log-odds."""
+    subject = rows.subject(1)
+    how = {"method": "occlusion", "replace": "mean"}
+    yes, no = (subject.explainer.explain(subject.inputs([0]), target=c, **how)[0] for c in (1, 0))
+    present = np.concatenate([np.ones((1, 12), bool), ~np.eye(12, dtype=bool)])
+    values = subject.values(0, present)
+    odds = np.log(values / (1 - values)) * (1 if subject.classes[0] else -1)
+    np.testing.assert_allclose(odds[0] - odds[1:], subject.scores_P(0, yes) - subject.scores_P(0, no), atol=1e-3)
+
+
+def test_a_method_takes_part_once_it_is_registered() -> None:
+    taking_part = of_one_pass()
+    assert {"generic_attention", "attn_lrp", "value_norms(weight=gradient)"} <= set(taking_part)
+    assert not {"shap", "occlusion", "integrated_gradients"} & set(taking_part)
+    assert list(text.contenders())[-1] == text.GRADIENT_FORM
 
 
 def test_differences_are_paired_and_point_the_same_way() -> None:
@@ -39,17 +120,49 @@ def test_differences_are_paired_and_point_the_same_way() -> None:
     better = Row("two_ended", 2, 0, hard + np.array([0.1, -0.1]))
     other = Row("occlusion", 1, 0, hard)
     mean, low, high = difference(better, other)
-    np.testing.assert_allclose([mean, low, high], 0.1, atol=1e-9)  # what sentences share is gone
+    np.testing.assert_allclose([mean, low, high], 0.1, atol=1e-9)  # what inputs share is gone
     assert [holds for _, holds in claims({"two_ended": better, "occlusion": other})] == [True]
-    swapped = {"two_ended": Row("two_ended", 2, 0, hard), "occlusion": Row("occlusion", 1, 0, better.values_I2)}
+    swapped = {"two_ended": Row("two_ended", 2, 0, hard), "occlusion": Row("occlusion", 1, 0, better.values_IM)}
     assert [holds for _, holds in claims(swapped)] == [False]
 
 
+def test_candidates_for_the_default_are_those_of_one_pass() -> None:
+    hard = np.random.default_rng(0).random((50, 2))
+    shifts = {"generic_attention": (0, 0), "better": (0.1, -0.1), "worse": (-0.1, 0.1), "torn": (0.1, 0.1)}
+    known = {name: Row(name, 1, 1, hard + np.array(shift)) for name, shift in shifts.items()}
+    known["hair"] = Row("hair", 1, 1, hard + np.array([1e-6, -1e-6]))  # surely better, by nothing
+    known["dear"] = Row("dear", 50, 0, hard + 1)
+    lines = ahead_of_default(known)
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["better", "hair", "torn", "worse"]
+    assert [line.split("|")[-2].strip() for line in lines[2:]] == [
+        "ahead in both",
+        "level",
+        "ahead in comprehensiveness, behind in sufficiency",
+        "behind in both",
+    ]
+
+
+def test_names_are_apart_and_as_near_as_can_be() -> None:
+    heights = np.array([0.5, 0.51, 0.1, 0.52, 0.9])
+    placed = spaced(heights, 0.05)
+    assert (np.diff(np.sort(placed)) >= 0.05 - 1e-12).all()
+    np.testing.assert_allclose(placed, [0.46, 0.51, 0.1, 0.56, 0.9])
+    np.testing.assert_allclose(spaced(np.array([1.0, 0.99, 0.02, 0.01]), 0.1), [1, 0.9, 0.1, 0], atol=1e-12)
+    assert staircase(np.array([4, 2, 2, 8]), np.array([0.3, 0.2, 0.4, 0.5])).tolist() == [2, 3]
+
+
 def test_the_command_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = tmp_path / "dev.tsv"
-    data.write_text("".join(f"{text}\t1\n" for text in made_sentences(5, seed=3)))
+    data, out = tmp_path / "dev.tsv", tmp_path / "out"
+    data.write_text("".join(f"{sentence}\t1\n" for sentence in made_sentences(5, seed=3)))
     assert len(set(read_sentences(data, 4, seed=0))) == 4
-    methods = ["random", "two_ended", "occlusion", "two ends by gradient"]
-    main(["--data", str(data), "--inputs", "3", "--methods", *methods, "--out", str(tmp_path / "out.json")])
+    methods = ["random", "two_ended", "occlusion", "two ends by gradient", "grad_cam"]
+    how = ["--part", "text", "--data", str(data), "--inputs", "3", "--methods", *methods, "--out", str(out)]
+    main(how)
     shown = capsys.readouterr().out
     assert "| two_ended | " in shown and "two_ended is above occlusion" in shown
+    assert "not offered: grad_cam" in shown
+    stored = json.loads((out / "text.json").read_text())
+    assert {"random", "two_ended"} <= set(from_saved(stored["rows"]))
+    main([*how, "--resume"])
+    assert " s  | two_ended" not in capsys.readouterr().out, "what is there is not measured again"
+    assert draw(stored, tmp_path / "frontier_text.png").stat().st_size > 10_000

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.known_truth import backgrounds, columns, copying, objects, patches, words
+from bench.known_truth import backgrounds, columns, copying, evidence, facts, objects, patches, stamps, words
 from bench.known_truth.__main__ import main
-from bench.known_truth.job import NAMES, task_of
+from bench.known_truth.job import DEEP_NAMES, NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
 from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
 from bench.known_truth.task import Array, Inputs, Planted
@@ -61,7 +61,43 @@ def mark(inputs: Inputs) -> Array:
     return np.array(said)
 
 
-RULES: dict[str, Callable[[Inputs], Array]] = {"words": praise, "columns": sign, "copying": copied, "patches": mark}
+def majority(inputs: Inputs) -> Array:
+    """More praise than blame; where all say the same, one is enough."""
+    ids = inputs["input_ids"].numpy()
+    return (np.isin(ids, words.PRAISE_IDS).sum(1) > np.isin(ids, words.BLAME_IDS).sum(1)).astype(int)
+
+
+def told(inputs: Inputs) -> Array:
+    """What was last said of the one whose name stands at the end."""
+    said = []
+    for ids in inputs["input_ids"].tolist():
+        sentences = [ids[i : i + 4] for i in range(1, len(ids) - 2, 4)]
+        assert all(s[1] == facts.HAS and s[3] == facts.STOP for s in sentences)
+        (thing,) = {s[2] for s in sentences if s[0] == ids[-2]}
+        said.append(thing)
+    return np.array(said)
+
+
+def stamp(inputs: Inputs) -> Array:
+    """The stamp that some place shows exactly."""
+    side, said = stamps.STAMP, []
+    for picture in (inputs["pixel_values"].numpy() + 1) / 2:
+        windows = np.lib.stride_tricks.sliding_window_view(picture, (side, side), axis=(1, 2))[:, :: stamps.GAP]
+        dark = [(np.abs(windows[:, :, :: stamps.GAP] * (1 - s)).max((0, 3, 4)) < 1e-6).any() for s in stamps.STAMPS]
+        said.append(int(np.flatnonzero(dark)[0]))
+    return np.array(said)
+
+
+RULES: dict[str, Callable[[Inputs], Array]] = {
+    "words": praise,
+    "columns": sign,
+    "copying": copied,
+    "patches": mark,
+    "repeated": majority,
+    "votes": majority,
+    "facts": told,
+    "stamps": stamp,
+}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -98,6 +134,40 @@ def test_only_the_cause_changes_when_the_cause_is_changed() -> None:
         part = "column 1" if name == "columns" else "value"
         changed = held_out.changes[part].inputs[key].numpy()[:, start:]
         assert not ((before != changed) & ~held_out.cause_IU).any()
+
+
+def test_evidence_is_there_three_times_or_in_many_parts() -> None:
+    rng = np.random.default_rng(5)
+    repeated = evidence.Repeated().held_out(rng, COUNT)
+    ids, fewer = (x["input_ids"].numpy()[:, 1:-1] for x in (repeated.inputs, repeated.rest_redrawn))
+    triggers = np.concatenate([words.PRAISE_IDS, words.BLAME_IDS])
+    assert (np.isin(ids, triggers) == repeated.cause_IU).all() and (repeated.cause_IU.sum(1) == 3).all()
+    assert (np.isin(fewer, triggers).sum(1) == 2).all(), "one of the three is gone, and the rule says the same"
+    votes = evidence.Votes().held_out(rng, COUNT)
+    before, after = (x["input_ids"].numpy()[:, 1:-1] for x in (votes.inputs, votes.changes["just enough"].inputs))
+    assert set(votes.cause_IU.sum(1)) == {8, 10}
+    ahead = np.isin(before, words.PRAISE_IDS).sum(1) - np.isin(before, words.BLAME_IDS).sum(1)
+    assert (np.abs(ahead) // 2 + 1 == (before != after).sum(1)).all(), "one vote less would not have turned it"
+
+
+def test_a_fact_is_said_once_or_twice_and_a_stamp_lies_on_four_patches() -> None:
+    told_of = facts.Facts().held_out(np.random.default_rng(5), COUNT).cause_IU
+    assert set(told_of.sum(1)) == {2, 4}, "a name and a thing, once or twice"
+    drawn = stamps.draw(np.random.default_rng(5), COUNT, None)
+    share = drawn.share_IU()
+    np.testing.assert_allclose(share.sum(1), 1)
+    assert set((share > 0).sum(1)) == {4}
+    picture = stamps.Stamps().held_out(np.random.default_rng(5), 1)
+    different = (picture.inputs["pixel_values"] != picture.changes["stamp"].inputs["pixel_values"]).any(1)[0]
+    cells = different.reshape(stamps.GRID, 8, stamps.GRID, 8).any(3).any(1).flatten().numpy()
+    assert (cells == picture.cause_IU[0]).all()
+
+
+def test_deeper_models_have_six_layers() -> None:
+    for name in DEEP_NAMES:
+        model = task_of(name, None).model()
+        layers = [len(m) for m in model.modules() if isinstance(m, nn.ModuleList)]
+        assert 6 in layers, name
 
 
 def test_objects_share_no_cell_and_are_asked_about_in_turn() -> None:

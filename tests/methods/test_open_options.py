@@ -15,17 +15,21 @@ from tests.support import folders
 METHODS = ["occlusion", "shap"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_how_one_asks_decides_what_stands_for_the_absent_and_the_result_says_it(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "option"), [("occlusion", "replace"), ("shap", "replace"), ("integrated_gradients", "baseline")]
+)
+def test_how_one_asks_decides_what_stands_for_the_absent_and_the_result_says_it(
+    method: str, option: str, tmp_path: Path
+) -> None:
     model, tokenizer = folders.bert(), folders.tokenizer(tmp_path)
     text = wf.explain(model, "i like it", processor=tokenizer, method=method)
     ids = wf.explain(model, dict(tokenizer("i like it", return_tensors="pt")), method=method)[0]
-    assert (text.options["replace"], ids.options["replace"]) == ("mask", "pad")
-    assert "replace" in text.changed
-    assert "replace=mask" in text.to_html()
+    assert (text.options[option], ids.options[option]) == ("mask", "pad")
+    assert option in text.changed
+    assert f"{option}=mask" in text.to_html()
     loaded = wf.load(text.save(tmp_path / "kept.json"))
     assert loaded.options == text.options
-    assert "replace=mask" in loaded.to_html()
+    assert f"{option}=mask" in loaded.to_html()
 
 
 @pytest.mark.parametrize("method", METHODS)

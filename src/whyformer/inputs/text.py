@@ -340,7 +340,8 @@ class TextInput(Modality):
 
     @property
     def default_baseline(self) -> str:
-        return "pad" if "pad" in self.replacements else "zero"
+        # A sentence of [MASK] says less than one of [PAD] (docs/guide/frontier.md).
+        return next((name for name in ("mask", "pad") if name in self.replacements), "zero")
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:
         """Another token in place of every one that is neither padding nor kept."""

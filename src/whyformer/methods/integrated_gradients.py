@@ -49,19 +49,19 @@ def integrated_gradients(
 
     r = (x - x') · ∫ ∂s/∂x(x' + t(x - x')) dt by Gauss–Legendre with ``steps`` points. ``at="input"``: x are word
     embeddings (positions and types stay), pixels or floats; ``at="embeddings"``: the vectors that enter the first
-    block, with positions and types. ``baseline``: for text "pad" (default), "mask", "unk", "zero" or a token id; for
-    images "zero" (default), "mean" or "blur"; for sequences of vectors "zero" (default) or "mean" (of the input's own
-    vectors); for tables "zero", or with Table(reference=…) "mean" (then the default; also called "typical": mean
-    numbers, most frequent categories of those rows); or a tensor of your own that fits x of one input (for text:
-    vectors). With several streams all move along one path, and the scores of all of them add up: a name goes
-    to the streams that have it, or each has its own, {"text": "mask", "image": "mean"}. ``keep_special`` leaves special
-    tokens as they are; a list of token ids says which those are. ``memory_mb`` bounds the memory of a batch of points.
-    What is missing from the sum is in ``checks["completeness_error"]``, as a share of the change in score in
-    ``checks["completeness_error_relative"]``.
+    block, with positions and types. ``baseline``: for text "mask" (the default where the tokenizer has one, else
+    "pad"), "pad", "unk", "zero" or a token id; for images "zero" (default), "mean" or "blur"; for sequences of vectors
+    "zero" (default) or "mean" (of the input's own vectors); for tables "zero", or with Table(reference=…) "mean" (then
+    the default; also called "typical": mean numbers, most frequent categories of those rows); or a tensor of your own
+    that fits x of one input (for text: vectors). With several streams all move along one path, and the scores of all
+    of them add up: a name goes to the streams that have it, or each has its own, {"text": "mask", "image": "mean"};
+    words start from "pad" there. ``keep_special`` leaves special tokens as they are; a list of token ids says which
+    those are. ``memory_mb`` bounds the memory of a batch of points. What is missing from the sum is in
+    ``checks["completeness_error"]``, as a share of the change in score in ``checks["completeness_error_relative"]``.
     ``patch_smoothing``: for pixels, each one's share spread by a Gaussian as wide as that many patches, against the
     patch grid; the sum stays, and 0 is off.
 
-    Misleads when: the baseline means something to the model (a [PAD] sentence has its own prediction), or the error
+    Misleads when: the baseline means something to the model (a sentence of [MASK] has its own prediction), or the error
     is not small against the change in score: raise ``steps``.
     """
     space = gradient_space(run, at)

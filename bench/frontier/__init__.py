@@ -1,0 +1,1 @@
+"""Faithfulness against passes: what every method reaches, and for how many forwards and backwards."""

@@ -1,0 +1,88 @@
+"""Stories that end in a question, told to a Llama of six layers that the command trains: tokens, and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+import whyformer as wf
+from bench.frontier.contenders import Contenders, of_many_passes, of_one_pass
+from bench.frontier.planted import PlantedSubject, Trained
+from bench.frontier.subject import Array
+from bench.known_truth.facts import ID, SENTENCES, VOCABULARY, WORDS
+
+
+class Stories(PlantedSubject):
+    """The log-probability of the right answer; [BOS] and the question always stay."""
+
+    def __init__(self, trained: Trained) -> None:
+        super().__init__(trained)
+        self.made_of = f"{self.count} stories of {SENTENCES} sentences; {trained.gate}"
+
+    def _cause_SW(self, number: int) -> Array:
+        cause: Array = self.trained.planted.cause_IU[self.trained.rows[number], : SENTENCES * WORDS]
+        return cause.reshape(SENTENCES, WORDS)
+
+
+class Tokens(Stories):
+    """[UNK] for absent tokens, which the model met in training."""
+
+    name = "language model, tokens"
+
+    def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
+        scores: Array = explanation.scores[1 : 1 + SENTENCES * WORDS]
+        return scores
+
+    def cause_P(self, number: int) -> Array:
+        return self._cause_SW(number).reshape(-1)
+
+    def values(self, number: int, present_VP: Array) -> Array:
+        ids = self.tensors([number])["input_ids"].repeat(len(present_VP), 1)
+        story = ids[:, 1 : 1 + SENTENCES * WORDS]
+        story[~torch.from_numpy(present_VP)] = ID["[UNK]"]
+        return self.log_probability(number, {"input_ids": ids})
+
+
+class WholeSentences(Stories):
+    """Absent sentences are left out."""
+
+    name = "language model, sentences"
+    options: ClassVar[dict[str, Any]] = {"units": "sentence"}
+
+    def inputs(self, rows: Sequence[int]) -> list[str]:
+        ids = self.tensors(rows)["input_ids"].tolist()
+        return [" ".join(VOCABULARY[i] for i in one[1:]) for one in ids]
+
+    def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
+        scores: Array = explanation.scores[~np.array(explanation.units.special)]
+        assert len(scores) == SENTENCES + 1, explanation.units.labels  # the question is the last
+        return scores[:-1]
+
+    def cause_P(self, number: int) -> Array:
+        cause: Array = self._cause_SW(number).any(1)
+        return cause
+
+    def values(self, number: int, present_VP: Array) -> Array:
+        ids = self.tensors([number])["input_ids"][0]
+        answers = []
+        for present in present_VP:  # one by one: they differ in length
+            there = np.concatenate([[True], present.repeat(WORDS), [True, True]])
+            answers.append(self.log_probability(number, {"input_ids": ids[None, torch.from_numpy(there)]})[0])
+        return np.array(answers)
+
+
+def contenders_of_tokens() -> Contenders:
+    return of_one_pass() | of_many_passes("unk")
+
+
+def contenders_of_sentences() -> Contenders:
+    return of_one_pass() | of_many_passes("delete")
+
+
+def subjects(count: int, seed: int, cache: Path | None) -> tuple[Tokens, WholeSentences]:
+    trained = Trained("facts", count, seed, cache)
+    return Tokens(trained), WholeSentences(trained)

@@ -1,0 +1,63 @@
+"""Rows of the shipped census model: the probability of the predicted class, the typical value for absent columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import whyformer as wf
+from bench.frontier.contenders import Contenders, of_many_passes, of_one_pass
+from bench.frontier.subject import Array, Subject
+from whyformer.demo import load_adult
+from whyformer.demo.census import adult_rows
+
+
+class Rows(Subject):
+    """An absent column has the mean, or the most frequent category, of the table's reference rows."""
+
+    name = "table"
+
+    def __init__(self, explainer: wf.Explainer, rows: Sequence[dict[str, Any]]) -> None:
+        super().__init__(explainer, len(rows))
+        self.model: Any = explainer.model
+        table: Any = explainer.processor
+        self.rows = [{name: row[name] for name in table.columns} for row in rows]
+        self.columns = [*table.numerical, *table.categorical]  # as the model reads them
+        self.numbers, self.codes = (torch.from_numpy(a) for a in table.encode(table.read(self.rows)[0]))
+        numbers, codes = table.encode(table.reference)
+        self.typical_number = torch.from_numpy(numbers.mean(0)).float()
+        self.typical_code = torch.from_numpy(np.array([np.bincount(column).argmax() for column in codes.T]))
+        everything = np.ones((1, len(self.columns)), bool)
+        self.classes = [int(self._probabilities(number, everything)[0].argmax()) for number in range(self.count)]
+        self.made_of = f"{self.count} rows of {len(self.columns)} columns"
+
+    @torch.no_grad()
+    def _probabilities(self, number: int, present_VP: Array) -> Array:
+        numerical = self.numbers.shape[1]
+        there = torch.from_numpy(present_VP)
+        numbers = torch.where(there[:, :numerical], self.numbers[number].float(), self.typical_number)
+        codes = torch.where(there[:, numerical:], self.codes[number], self.typical_code)
+        probabilities: Array = self.model(numbers, codes).softmax(-1).numpy()
+        return probabilities
+
+    def inputs(self, rows: Sequence[int]) -> list[dict[str, Any]]:
+        return [self.rows[i] for i in rows]
+
+    def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
+        by_name = dict(zip(explanation.units.labels, explanation.scores, strict=True))
+        return np.array([by_name[name] for name in self.columns])
+
+    def values(self, number: int, present_VP: Array) -> Array:
+        values: Array = self._probabilities(number, present_VP)[:, self.classes[number]]
+        return values
+
+
+def contenders() -> Contenders:
+    return of_one_pass() | of_many_passes("mean")
+
+
+def subject(count: int) -> Rows:
+    return Rows(wf.Explainer(*load_adult()), adult_rows()[:count])

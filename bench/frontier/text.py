@@ -1,0 +1,109 @@
+"""Sentences of the shipped sentiment model: the probability of the predicted class, [MASK] for absent tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import whyformer as wf
+from bench.frontier.contenders import Contenders, of_many_passes, of_one_pass
+from bench.frontier.subject import Array, Row, Subject
+from whyformer.demo import load_sentiment
+
+GRADIENT_FORM = "two ends by gradient"
+
+
+class Sentences(Subject):
+    """[CLS] and [SEP] are always there."""
+
+    name = "text"
+
+    def __init__(self, explainer: wf.Explainer, texts: Sequence[str]) -> None:
+        super().__init__(explainer, len(texts))
+        self.texts = list(texts)
+        self.model: Any = explainer.model
+        self.tokenizer: Any = explainer.processor
+        self.ids = [torch.tensor(self.tokenizer(text)["input_ids"]) for text in self.texts]
+        special = torch.tensor(self.tokenizer.all_special_ids)
+        self.free = [(~torch.isin(ids, special)).numpy() for ids in self.ids]
+        self.classes = [int(self._logits(ids[None])[0].argmax()) for ids in self.ids]
+        self.made_of = f"{self.count} sentences of {np.mean([f.sum() for f in self.free]):.1f} tokens"
+
+    @torch.no_grad()
+    def _logits(self, ids: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(input_ids=ids).logits
+        return logits
+
+    def inputs(self, rows: Sequence[int]) -> list[str]:
+        return [self.texts[i] for i in rows]
+
+    def scores_P(self, number: int, explanation: wf.Explanation) -> Array:
+        scores: Array = explanation.scores[self.free[number]]
+        return scores
+
+    def values(self, number: int, present_VP: Array) -> Array:
+        free = torch.from_numpy(self.free[number])
+        batch = self.ids[number].repeat(len(present_VP), 1)
+        batch[:, free] = torch.where(torch.from_numpy(present_VP), batch[:, free], self.tokenizer.mask_token_id)
+        probability: Array = self._logits(batch).softmax(-1)[:, self.classes[number]].numpy()
+        return probability
+
+    def of_method(self, name: str, method: str, options: dict[str, Any]) -> Row:
+        return self.by_gradient() if name == GRADIENT_FORM else super().of_method(name, method, options)
+
+    def by_gradient(self) -> Row:
+        """Input x gradient at both ends of the path from all [MASK] to the sentence: two forwards, two backwards."""
+        embedding = self.model.get_input_embeddings()
+        scores = []
+        for ids, free, index in zip(self.ids, self.free, self.classes, strict=True):
+            nothing = torch.where(torch.from_numpy(free), self.tokenizer.mask_token_id, ids)
+            ends = embedding(torch.stack([nothing, ids])).detach().requires_grad_()
+            gradient = torch.autograd.grad(self.model(inputs_embeds=ends).logits[:, index].sum(), ends)[0]
+            scores.append(((ends[1] - ends[0]) * gradient.mean(0)).sum(-1).detach().numpy()[free])
+        return self.row(GRADIENT_FORM, scores, 2, 2)
+
+
+def contenders() -> Contenders:
+    others: Contenders = {
+        "integrated_gradients, [PAD]": ("integrated_gradients", {"baseline": "pad"}),
+        "integrated_gradients, [CLS] stays": ("integrated_gradients", {"baseline": "mask", "keep_special": True}),
+        GRADIENT_FORM: (GRADIENT_FORM, {}),
+    }
+    return of_one_pass() | of_many_passes("mask") | others
+
+
+def subject(count: int, seed: int, data: Path | None = None) -> Sentences:
+    texts = made_sentences(count, seed) if data is None else read_sentences(data, count, seed)
+    return Sentences(wf.Explainer(*load_sentiment()), texts)
+
+
+# Sentences of two or three clauses, of which one may contradict the other.
+
+SUBJECTS = ("the film", "this movie", "the story", "the second half", "the cast", "the director 's latest work")
+VERBS = ("is", "was", "turned out to be", "remains", "is never less than", "is hardly")
+KINDS = {
+    "good": ("wonderful", "moving", "a delight", "smart and funny", "beautifully acted", "an honest pleasure"),
+    "bad": ("boring", "a mess", "dull and predictable", "painfully slow", "a waste of time", "badly written"),
+}
+LINKS = (", and", ", but", "; even so ,", "because")
+ENDS = (".", "in the end .", ", as my friends told me after the show .", "for most of its two hours .")
+
+
+def made_sentences(count: int, seed: int) -> list[str]:
+    generator = np.random.default_rng(seed)
+    words = [word for kind in KINDS.values() for word in kind]
+    clauses = [" ".join(parts) for parts in itertools.product(SUBJECTS, VERBS, words)]
+    drawn = generator.choice(len(clauses), (count, 2))
+    return [
+        f"{clauses[one]} {generator.choice(LINKS)} {clauses[other]} {generator.choice(ENDS)}" for one, other in drawn
+    ]
+
+
+def read_sentences(path: Path, count: int, seed: int) -> list[str]:
+    lines = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [lines[i] for i in np.random.default_rng(seed).permutation(len(lines))[:count]]
