@@ -36,6 +36,13 @@ def test_lines_for_a_log(bert_folder: Path, tmp_path: Path) -> None:
     assert (last["event"], last["rows"], last["errors"]) == ("done", 3, 1) and shown.stdout == ""
 
 
+def test_each_row_says_what_is_explained(bert_folder: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "rows.csv", tmp_path / "out"
+    path.write_text("words,gold\ngood movie,1\nso boring the film was,0\n", encoding="utf-8")
+    run("batch", path, "--model", bert_folder, "--out", out, "-c", "words", "--target-column", "gold", "--quiet")
+    assert [e.target.index for e in wf.load(out)] == [1, 0]
+
+
 def test_what_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     source = rows_file(tmp_path)
     assert "no file at" in run("batch", tmp_path / "none.csv", "--out", tmp_path / "o", code=1).stderr

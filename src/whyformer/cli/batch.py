@@ -37,6 +37,9 @@ def batch(
     key: Annotated[str | None, typer.Option("--key", metavar="NAME", help="Column that names the rows.")] = None,
     target: TargetName = None,
     versus: Versus = None,
+    target_column: Annotated[
+        str | None, typer.Option("--target-column", metavar="NAME", help="Column that says what to explain of a row.")
+    ] = None,
     scalar: Scalar = "logit",
     option: Options = None,
     too_long: Annotated[
@@ -90,7 +93,7 @@ def batch(
         raise typer.BadParameter("--quiet says nothing, and --log writes lines: choose one", param_hint="--quiet")
     sizes = {"part_rows": part_rows, "batch_tokens": batch_tokens, "batch_size": batch_size}
     how |= {"engine": engine, "workers": workers, "address": address}
-    how |= sizes | {"column": column or None, "key": key, "method": method or None}
+    how |= sizes | {"column": column or None, "key": key, "method": method or None, "target_column": target_column}
     from whyformer.jobs import explain_dataset
     from whyformer.jobs.source import rows_of
 
