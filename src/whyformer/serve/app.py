@@ -141,7 +141,7 @@ def _add_models(app: FastAPI, served: Served) -> None:
     ) -> Response:
         chosen = served.models[model]
         until = asyncio.get_running_loop().time() + wait
-        while chosen.troubles is None and asyncio.get_running_loop().time() < until:
+        while chosen.troubles is None and not served.jobs.closed and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.05)
         return answer({"model": model, "methods": chosen.methods()})
 

@@ -228,7 +228,7 @@ class Jobs:
     """All jobs, by their id."""
 
     def __init__(self, most: int = MOST_WAITING) -> None:
-        self.most = most
+        self.most, self.closed = most, False
         self.lines: dict[str, Line] = {}
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
@@ -272,6 +272,7 @@ class Jobs:
     def close(self, seconds: float = PATIENCE) -> None:
         """Stop everything; the store is written by then, or never will be."""
         until = time.monotonic() + seconds
+        self.closed = True
         with self._lock:
             lines = list(self.lines.values())
         for line in lines:
