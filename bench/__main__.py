@@ -20,6 +20,7 @@ BY_NAME = {
     "needle",
     "recommendation",
     "retrained_attention",
+    "serve",
     "soak",
     "smollm2",
     "tabular_study",
