@@ -132,10 +132,8 @@ def main() -> None:
                 print(f"{what:8} {len(times):6} ({rate:.1f}/s)  median {cuts[9]:.2f} s, 95 % within {cuts[18]:.2f} s")
         later = [megabytes for at_time, megabytes in memory if at_time > how.seconds / 5]
         if later:
-            first, last = later[0], later[-1]
-            print(
-                f"memory {first:.0f} MB at {how.seconds / 5:.0f} s, {last:.0f} MB at the end, at most {max(later):.0f} MB"
-            )
+            begin, end, most = later[0], later[-1], max(later)
+            print(f"memory {begin:.0f} MB at {how.seconds / 5:.0f} s, {end:.0f} MB at the end, at most {most:.0f} MB")
         server.send_signal(2)
         print(f"ends with {server.wait(60)} on Ctrl-C")
 
