@@ -22,7 +22,7 @@ const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"
 export function resultOf(told, doors) {
   /** @type {(() => void)[]} */
   const repaints = [];
-  const body = element("div", { class: "sv-body" });
+  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
   const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
   if (told.html) whole.append(stillView(told.html, repaints));
   const failures = Object.entries(told.failures ?? {});

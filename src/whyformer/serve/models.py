@@ -214,7 +214,11 @@ class Models:
     """Those that are served, by name."""
 
     def __init__(self, served: Sequence[ServedModel], loader: Loader | None = None) -> None:
-        self.by_name = {model.name: model for model in served}
+        self.by_name: dict[str, ServedModel] = {}
+        for model in served:
+            count = sum(name.partition(" #")[0] == model.name for name in self.by_name)
+            model.name += f" #{count + 1}" if count else ""  # folders of one name in different places
+            self.by_name[model.name] = model
         self.loader = loader  # None: clients may not load any
         self._started_with, self._lock = len(self.by_name), threading.Lock()
 

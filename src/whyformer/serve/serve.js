@@ -1443,7 +1443,7 @@ const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"
 
 function resultOf(told, doors) {
   const repaints = [];
-  const body = element("div", { class: "sv-body" });
+  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
   const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
   if (told.html) whole.append(stillView(told.html, repaints));
   const failures = Object.entries(told.failures ?? {});
