@@ -78,7 +78,7 @@ async function begin() {
         explain({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] });
       },
       choose: (method) => { methods.choose([method]); explain(); },
-      about: async (kind, id) => working(`/api/${kind}`, { result: id }),
+      about: (kind, id, more) => working(`/api/${kind}`, { result: id, ...more }),
     });
     output.replaceChildren(shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);

@@ -15,7 +15,7 @@ const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"
 
 /**
  * @typedef {{contrast: (label: string) => void, erase: (unit: number) => void, choose: (method: string) => void,
- *   about: (kind: string, id: string) => Promise<any>}} Doors
+ *   about: (kind: string, id: string, more: any) => Promise<any>}} Doors
  * @param {any} told @param {Doors} doors
  * @returns {{node: HTMLElement, repaint: () => void}}
  */
@@ -36,13 +36,14 @@ export function resultOf(told, doors) {
   const opened = new Map([["explanation", first]]);
   const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
   const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
-  async function open(kind) {
+  async function open(kind, more = {}) {
+    if (more.again) opened.delete(kind);
     buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
     if (!opened.has(kind)) {
       body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
       try {
-        const { about } = await doors.about(kind, told.id);
-        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose));
+        const { about } = await doors.about(kind, told.id, more);
+        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
       } catch (error) {
         body.replaceChildren(element("p", { class: "sv-error" }, error.message));
         return;

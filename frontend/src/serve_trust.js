@@ -41,8 +41,8 @@ function curveOf(curves, kind, method) {
     `The probability ${words}: mean ${number(told.area ?? 0)}, random ${number(told.random[1] ?? 0)} (${number(told.random[0] ?? 0)} to ${number(told.random[2] ?? 0)}): ${verdict}.`));
 }
 
-/** @param {any} about @param {(method: string) => void} choose @returns {HTMLElement} */
-export function trustOf(about, choose) {
+/** @param {any} about @param {(method: string) => void} choose @param {() => void} thorough @returns {HTMLElement} */
+export function trustOf(about, choose, thorough) {
   const { curves, recommended, others } = about;
   const advice = element("p", { class: "sv-advice" }, recommended.method
     ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), recommended.why,
@@ -59,5 +59,6 @@ export function trustOf(about, choose) {
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove", about.method), curveOf(curves, "keep", about.method)),
     element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders. Absent parts: ${curves.replacement}. Agreement: rank correlation with ${about.method} over ${curves.parts} parts.`),
-    table, element("h3", {}, "Check-up"), findings);
+    table, element("h3", {}, "Check-up"), findings,
+    about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }

@@ -56,6 +56,7 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra("fastapi and uvicorn", "web", "whyformer serve") from None
+    from whyformer.cli._model import quiet
     from whyformer.serve.app import Served
     from whyformer.serve.jobs import Jobs
     from whyformer.serve.models import Models, shipped_models
@@ -66,7 +67,8 @@ def serve(
     asked = token_for(host, token)
     results = Store(store)
     typer.echo("loading models …", err=True)
-    chosen = [served_model(name) for name in model or []] or shipped_models()
+    with quiet():
+        chosen = [served_model(name) for name in model or []] or shipped_models()
     models = Models(chosen, hub_model if allow_models else None)
     typer.echo(f"{', '.join(models.by_name)}; results in {store}; Ctrl-C ends it.", err=True)
     run(Served(models, results, Jobs(), host, asked), port, typer.echo)

@@ -131,8 +131,10 @@ def _add_models(app: FastAPI, served: Served) -> None:
 
     @app.post("/api/models")
     async def load(asked: Load) -> Response:
+        known = asked.name in served.models.by_name
         model = await run_in_threadpool(served.models.load, asked.name)
-        rehearse(served, model)
+        if not known:
+            rehearse(served, model)
         return answer(model.described())
 
     @app.get("/api/methods")

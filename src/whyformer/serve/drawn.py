@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, NotOffered
 from whyformer.result import Result, from_plain
 from whyformer.serve.store import Entry
 from whyformer.types import Explanation
@@ -24,7 +24,10 @@ _drawing = threading.Lock()  # matplotlib draws for one thread at a time
 
 def results_of(entry: Entry) -> list[Any]:
     """As they were when they were made."""
-    return [from_plain(Result, plain) for plain in entry.results]
+    try:
+        return [from_plain(Result, plain) for plain in entry.results]
+    except Exception as error:  # the file may have been written by another version
+        raise NotOffered(f"this result cannot be read ({error}): explain it again.") from error
 
 
 def picture_of(results: Sequence[Any], title: str = "") -> View | Page:

@@ -105,4 +105,3 @@ class About(Asked):
 
 class Load(Asked):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?$")]
-    wait: Wait = 0.0

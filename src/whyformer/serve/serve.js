@@ -1383,7 +1383,7 @@ function curveOf(curves, kind, method) {
     `The probability ${words}: mean ${number(told.area ?? 0)}, random ${number(told.random[1] ?? 0)} (${number(told.random[0] ?? 0)} to ${number(told.random[2] ?? 0)}): ${verdict}.`));
 }
 
-function trustOf(about, choose) {
+function trustOf(about, choose, thorough) {
   const { curves, recommended, others } = about;
   const advice = element("p", { class: "sv-advice" }, recommended.method
     ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), recommended.why,
@@ -1400,7 +1400,8 @@ function trustOf(about, choose) {
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove", about.method), curveOf(curves, "keep", about.method)),
     element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders. Absent parts: ${curves.replacement}. Agreement: rank correlation with ${about.method} over ${curves.parts} parts.`),
-    table, element("h3", {}, "Check-up"), findings);
+    table, element("h3", {}, "Check-up"), findings,
+    about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
 
 function sortable(table) {
@@ -1456,13 +1457,14 @@ function resultOf(told, doors) {
   const opened = new Map([["explanation", first]]);
   const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
   const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
-  async function open(kind) {
+  async function open(kind, more = {}) {
+    if (more.again) opened.delete(kind);
     buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
     if (!opened.has(kind)) {
       body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
       try {
-        const { about } = await doors.about(kind, told.id);
-        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose));
+        const { about } = await doors.about(kind, told.id, more);
+        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
       } catch (error) {
         body.replaceChildren(element("p", { class: "sv-error" }, error.message));
         return;
@@ -1640,7 +1642,7 @@ async function begin() {
         explain({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] });
       },
       choose: (method) => { methods.choose([method]); explain(); },
-      about: async (kind, id) => working(`/api/${kind}`, { result: id }),
+      about: (kind, id, more) => working(`/api/${kind}`, { result: id, ...more }),
     });
     output.replaceChildren(shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);

@@ -59,7 +59,10 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     )
     say(address(served.host, listening.getsockname()[1], served.token))
     if not is_loopback(served.host):
-        say("Everybody who has this address can ask the models and read all results. The way there is not encrypted.")
+        say(
+            "From another machine, put this one's name there. Everybody who has the address can ask the models and read "
+            "all results; the way is not encrypted."
+        )
     try:
         Server(config).run(sockets=[listening])
     except KeyboardInterrupt:  # raised again by uvicorn, once everything is closed
