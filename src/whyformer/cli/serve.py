@@ -56,10 +56,9 @@ def serve(
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra("fastapi and uvicorn", "web", "whyformer serve") from None
-    from whyformer.cli._model import quiet
     from whyformer.serve.app import Served
     from whyformer.serve.jobs import Jobs
-    from whyformer.serve.models import Models, shipped_models
+    from whyformer.serve.models import Models
     from whyformer.serve.safety import token_for
     from whyformer.serve.server import run
     from whyformer.serve.store import Store
@@ -67,9 +66,7 @@ def serve(
     asked = token_for(host, token)
     results = Store(store)
     typer.echo("loading models …", err=True)
-    with quiet():
-        chosen = [served_model(name) for name in model or []] or shipped_models()
-    models = Models(chosen, hub_model if allow_models else None)
+    models = Models([served_model(name) for name in model or []] or _shipped(), hub_model if allow_models else None)
     typer.echo(f"{', '.join(models.by_name)}; results in {store}; Ctrl-C ends it.", err=True)
     run(Served(models, results, Jobs(), host, asked), port, typer.echo)
 
@@ -101,6 +98,18 @@ def hub_model(name: str) -> ServedModel:
     model, processor, kind = load_any(name, pickles=False)
     explainer = Explainer(model, processor)
     return ServedModel(name, kind_of(explainer, kind), explainer)
+
+
+def _shipped() -> list[ServedModel]:
+    from whyformer.cli._model import quiet
+    from whyformer.serve.models import shipped_models
+
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        raise MissingExtra("transformers", "hf", "the shipped models") from None
+    with quiet():
+        return shipped_models()
 
 
 def _short(name: str) -> str:

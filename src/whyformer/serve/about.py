@@ -133,7 +133,7 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool) -> W
     for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
         findings += _findings(served, raw, name, explanation, how)
         yield
-    about = {"method": explanation.method, "curves": curves, "others": others, "findings": findings}
+    about: dict[str, Any] = {"method": explanation.method, "curves": curves, "others": others, "findings": findings}
     about["thorough"] = thorough
     about["recommended"] = _recommended(served, explanation, curves, ran)
     return stored(store, entry, "trust", about)

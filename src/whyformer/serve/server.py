@@ -60,8 +60,8 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     say(address(served.host, listening.getsockname()[1], served.token))
     if not is_loopback(served.host):
         say(
-            "From another machine, put this one's name there. Everybody who has the address can ask the models and read "
-            "all results; the way is not encrypted."
+            "From another machine, put this one's name there. Everybody who has the address can ask the models and "
+            "read all results; the way is not encrypted."
         )
     try:
         Server(config).run(sockets=[listening])
