@@ -2,11 +2,14 @@
 import { number } from "./data.js";
 import { element } from "./dom.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, LEFT, BOTTOM] = [360, 220, 36, 24];
+const SVG_SPACE = "http://www.w3.org/2000/svg";
+const CURVE_WIDTH = 360;
+const CURVE_HEIGHT = 220;
+const CURVE_LEFT = 36;
+const CURVE_BOTTOM = 24;
 
 function drawnShape(tag, attributes) {
-  const made = document.createElementNS(SVG, tag);
+  const made = document.createElementNS(SVG_SPACE, tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
   return made;
 }
@@ -16,21 +19,21 @@ function curveOf(curves, kind, method) {
   const told = curves[kind];
   const values = [told.curve, told.low, told.high].flat().filter((v) => v !== null);
   const [low, high] = [Math.min(0, ...values), Math.max(...values, 1e-9)];
-  const x = (share) => LEFT + share * (WIDTH - LEFT - 8);
-  const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (HEIGHT - BOTTOM - 8);
+  const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
+  const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
   const line = (points) => points.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
   const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
-  const svg = drawnShape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${method} ${words}` });
+  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${method} ${words}` });
   const band = `${line(told.high)} ${told.low.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).reverse().join(" ")}`;
   svg.append(drawnShape("polygon", { points: band, class: "sv-band" }), drawnShape("polyline", { points: line(told.mean), class: "sv-mean" }),
     drawnShape("polyline", { points: line(told.curve), class: "sv-this" }));
   for (const [at, value] of [[y(high) + 4, high], [y(low), low]]) {
-    const text = drawnShape("text", { x: LEFT - 4, y: at, "text-anchor": "end" });
+    const text = drawnShape("text", { x: CURVE_LEFT - 4, y: at, "text-anchor": "end" });
     text.textContent = number(value);
     svg.append(text);
   }
   for (const share of [0, 0.5, 1]) {
-    const text = drawnShape("text", { x: x(share), y: HEIGHT - 6, "text-anchor": share === 1 ? "end" : "middle" });
+    const text = drawnShape("text", { x: x(share), y: CURVE_HEIGHT - 6, "text-anchor": share === 1 ? "end" : "middle" });
     text.textContent = `${100 * share} %`;
     svg.append(text);
   }
