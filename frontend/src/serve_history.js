@@ -32,5 +32,5 @@ export function historyList(open, compare) {
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 200); });
   say();
-  return { node: element("details", { class: "sv-fold sv-history sv-left", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
+  return { node: element("details", { class: "sv-fold sv-history", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
 }

@@ -180,7 +180,7 @@ function historyList(open, compare) {
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 200); });
   say();
-  return { node: element("details", { class: "sv-fold sv-history sv-left", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
+  return { node: element("details", { class: "sv-fold sv-history", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
 }
 
 function formOf(model, changed, say) {
@@ -1719,7 +1719,7 @@ async function begin() {
 
   const go = element("button", { type: "submit", class: "sv-go" }, "Explain");
   const measure = element("button", { type: "button", onclick: () => run("/api/compare", { model: model.name, inputs: [form.input()], methods: methods.chosen().length > 1 ? methods.chosen() : null }) }, "Compare methods");
-  const left = element("form", { class: "sv-side sv-left", onsubmit: (event) => { event.preventDefault(); explain(); } },
+  const left = element("form", { class: "sv-side sv-left", "aria-label": "question", onsubmit: (event) => { event.preventDefault(); explain(); } },
     element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), place, prediction, question, methods.node,
     element("p", { class: "sv-line" }, go, measure), busy, status);
   left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
@@ -1747,7 +1747,7 @@ async function begin() {
   list();
   chooser.addEventListener("change", async () => { current = null; output.replaceChildren(); await choose(chooser.value); await predict(); });
   const button = theme(() => shown?.repaint());
-  root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, history.node));
+  root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
   const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
   window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else output.replaceChildren(); });
   await choose(model.name);
