@@ -21,6 +21,7 @@ BY_NAME = {
     "recommend_budget",
     "recommendation",
     "retrained_attention",
+    "serve",
     "soak",
     "smollm2",
     "tabular_study",

@@ -1,7 +1,7 @@
-"""The page's script: modules of ``frontend/src`` in one file, which stands in the package. Needs nothing but Python.
+"""The pages' scripts: modules of ``frontend/src`` in one file each, in the package. Needs nothing but Python.
 
-python frontend/build.py            # write it
-python frontend/build.py --check    # is it what the sources give?
+python frontend/build.py            # write them
+python frontend/build.py --check    # are they what the sources give?
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
-BUNDLE = Path(__file__).parents[1] / "src" / "whyformer" / "views" / "html" / "whyformer.js"
+PACKAGE = Path(__file__).parents[1] / "src" / "whyformer"
+BUNDLES = {"main.js": PACKAGE / "views" / "html" / "whyformer.js", "serve.js": PACKAGE / "serve" / "serve.js"}
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 TYPE = re.compile(r"/\*\* @type [^\n]*?\*/ ?")
@@ -27,11 +28,11 @@ def ordered(entry: str, before: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys([*modules, entry]))
 
 
-def bundle() -> str:
-    """All modules in one scope: their names must differ, which is checked."""
+def bundle(entry: str) -> str:
+    """All modules that an entry needs in one scope: their names must differ, which is checked."""
     owners: dict[str, str] = {}
     parts = ["// Made by frontend/build.py from frontend/src: change those.\n"]
-    for module in ordered("main.js"):
+    for module in ordered(entry):
         source = (SOURCES / module).read_text(encoding="utf-8")
         for name in NAMED.findall(source):
             if name in owners:
@@ -46,11 +47,12 @@ def bundle() -> str:
 
 
 def main() -> None:
-    text = bundle()
-    if "--check" not in sys.argv[1:]:
-        BUNDLE.write_text(text, encoding="utf-8")
-    elif not BUNDLE.is_file() or BUNDLE.read_text(encoding="utf-8") != text:
-        raise SystemExit(f"{BUNDLE} is not what frontend/src gives: run python frontend/build.py")
+    for entry, path in BUNDLES.items():
+        text = bundle(entry)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{path} is not what frontend/src gives: run python frontend/build.py")
 
 
 if __name__ == "__main__":

@@ -57,7 +57,12 @@ def alternatives(session: Session) -> list[Way]:
 
 
 def runs(m: Method, session: Session, options: dict[str, Any]) -> bool:
-    """Does it explain the first input? A few passes tell, whatever the method costs in full."""
+    """Does it explain the first input?"""
+    return not trouble_with(m, session, options)
+
+
+def trouble_with(m: Method, session: Session, options: dict[str, Any]) -> str:
+    """Why it does not explain the first input, "" if it does: a few passes tell, whatever it costs in full."""
     try:
         if m.needs & {"attention_gradients", "input_gradients"}:
             refuse_without_gradients(session.model, m.name)
@@ -65,9 +70,11 @@ def runs(m: Method, session: Session, options: dict[str, Any]) -> bool:
         _ask_once(run)
         scores_BN = m.run(run, **m.checked(SHORT.get(m.name, {}) | options)).scores_BN
         counts = [int(keep_N.sum()) for keep_N in run.keep_BN]
-        return bool(torch.isfinite(scores_BN[run.keep_BN]).all()) and counts == [len(units) for units in run.units]
-    except Exception:  # whatever stands in the way, of whoever's making: it is not recommended
-        return False
+        if counts != [len(units) for units in run.units]:
+            return "its scores are not of the units of this input."
+        return "" if torch.isfinite(scores_BN[run.keep_BN]).all() else "its scores are not finite here."
+    except Exception as error:  # whatever stands in the way, of whoever's making: it is not recommended
+        return str(error) or type(error).__name__
 
 
 def _ask_once(run: Run) -> None:

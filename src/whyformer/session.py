@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from fnmatch import fnmatch
 from functools import cached_property, partial
@@ -411,8 +412,14 @@ class Session:
 # A progress bar for long work: on a terminal, after a moment, and never in a pipe
 
 
-def tracker(progress: bool | None) -> Callable[[Sequence[Any], str], Any]:
+Track = Callable[[Sequence[Any], str], Any]
+WATCH: ContextVar[Track | None] = ContextVar("watch", default=None)  # of a thread that is watched: it hears every step
+
+
+def tracker(progress: bool | None) -> Track:
     """``progress=None``: show on a terminal when there is more than one step; True, False: always, never."""
+    if (watch := WATCH.get()) is not None:
+        return watch
     if not (sys.stderr.isatty() if progress is None else progress):
         return lambda steps, label: steps
     return lambda steps, label: steps if len(steps) < 2 else _bar(steps, label)

@@ -22,7 +22,7 @@ from whyformer.cli.main import app
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 HELP = [
     *(("demo",), ("explain",), ("explain", "text"), ("explain", "image"), ("methods",), ("capture",)),
-    *(("heads",), ("tcav",), ("explain", "table"), ("attention",), ("maximize",), ("batch",)),
+    *(("heads",), ("tcav",), ("explain", "table"), ("attention",), ("maximize",), ("batch",), ("serve",)),
 ]
 
 

@@ -1,4 +1,4 @@
-"""A headless Chromium that opens pages from disk, and is asked over its debugging port: standard library only."""
+"""A headless Chromium that opens pages, and is asked over its debugging port: standard library only."""
 
 from __future__ import annotations
 
@@ -105,14 +105,17 @@ class Browser:
         if entry.get("level") == "error" or message.get("params", {}).get("type") == "error":
             self.errors.append(str(message["params"]))
 
-    def open(self, page: Path, width: int = 1300, height: int = 900, dark: bool = False, scripts: bool = True) -> None:
+    def open(
+        self, page: Path | str, width: int = 1300, height: int = 900, dark: bool = False, scripts: bool = True
+    ) -> None:
+        """A file, or an address."""
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.errors.clear()
         self.ask("Emulation.setEmulatedMedia", features=scheme)
         self.ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         how = {"deviceScaleFactor": 1, "mobile": False}
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, **how)
-        self.ask("Page.navigate", url=page.resolve().as_uri())
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.resolve().as_uri())
         for _ in range(200):
             if self.does("document.readyState") == "complete":
                 break

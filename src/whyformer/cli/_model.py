@@ -135,11 +135,14 @@ def load_sound(name: str, trusted: bool = False) -> tuple[Any, Any]:
         return model, _sound_processor(name, trusted)
 
 
-def load_any(name: str, trusted: bool = False) -> tuple[Any, Any, str]:
-    """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound"."""
+def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[Any, Any, str]:
+    """Model, processor, and what it takes: "text", "image", "pair", "regions" or "sound".
+
+    ``pickles=False``: weights are read from safetensors files, and from nothing else.
+    """
     _require_transformers()
     with quiet():
-        model = _model(name, trusted, headless=True)
+        model = _model(name, trusted, headless=True, pickles=pickles)
         kind = kind_of(model)
         if not kind:
             raise BadInput(
@@ -176,7 +179,7 @@ def _require_transformers() -> None:
         raise MissingExtra("transformers", "hf", "loading models") from None
 
 
-def _model(name: str, trusted: bool, headless: bool = False) -> Any:
+def _model(name: str, trusted: bool, headless: bool = False, pickles: bool = True) -> Any:
     """As the class it was saved as. ``trusted``: code that comes with the model may run; transformers is never left to
     ask, for it would take the answer from standard input, where texts are read from."""
     import transformers
@@ -197,7 +200,8 @@ def _model(name: str, trusted: bool, headless: bool = False) -> Any:
             "Use a fine-tuned checkpoint, e.g. one for sequence or image classification."
         )
     with _loading(name, f"the weights of {name!r} could not be loaded"):
-        return kind.from_pretrained(name, config=config, trust_remote_code=trusted).eval()
+        read = {} if pickles else {"use_safetensors": True}
+        return kind.from_pretrained(name, config=config, trust_remote_code=trusted, **read).eval()
 
 
 def _class_of(name: str, config: Any, classes: list[str], trusted: bool) -> Any:

@@ -1,0 +1,137 @@
+// One answer: drawn as saved pages draw it, with what was edited, its heads, its trust, and files to take away.
+import { beeswarmOf } from "./beeswarm.js";
+import { number, percent } from "./data.js";
+import { dialogueOf } from "./dialogue.js";
+import { element } from "./dom.js";
+import { enlarging } from "./enlarge.js";
+import { explanationOf } from "./explanation.js";
+import { patchesOf } from "./picture.js";
+import { headsOf } from "./serve_heads.js";
+import { trustOf } from "./serve_trust.js";
+import { sortable } from "./table.js";
+
+const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
+
+/**
+ * @typedef {{contrast: (label: string) => void, erase: (unit: number) => void, choose: (method: string) => void,
+ *   about: (kind: string, id: string, more: any) => Promise<any>}} Doors
+ * @param {any} told @param {Doors} doors
+ * @returns {{node: HTMLElement, repaint: () => void}}
+ */
+export function resultOf(told, doors) {
+  /** @type {(() => void)[]} */
+  const repaints = [];
+  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
+  const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
+  if (told.html) whole.append(stillView(told.html, repaints));
+  const failures = Object.entries(told.failures ?? {});
+  const parts = [whole];
+  if (told.beside?.difference) parts.unshift(differenceOf(told.beside.difference));
+  if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
+    element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
+  const first = element("div", {}, ...parts);
+
+  /** @type {Map<string, HTMLElement>} */
+  const opened = new Map([["explanation", first]]);
+  const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
+  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
+  async function open(kind, more = {}) {
+    if (more.again) opened.delete(kind);
+    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
+    if (!opened.has(kind)) {
+      body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
+      try {
+        const { about } = await doors.about(kind, told.id, more);
+        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
+      } catch (error) {
+        body.replaceChildren(element("p", { class: "sv-error" }, error.message));
+        return;
+      }
+      if (!buttons.some((button) => button.dataset.tab === kind && button.getAttribute("aria-selected") === "true")) return;
+    }
+    body.replaceChildren(/** @type {HTMLElement} */ (opened.get(kind)));
+  }
+  const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
+    [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
+  element("a", { href: told.link, class: "sv-link" }, "link"));
+  const node = element("section", { class: "wf-view sv-result", "aria-label": "result", "data-id": told.id },
+    element("h2", { dir: "auto" }, told.views[0]?.title ?? told.title), files,
+    tabs.length ? element("div", { class: "sv-tabs", role: "tablist" }, ...buttons) : null, body);
+  if (tabs.length) buttons[0].setAttribute("aria-selected", "true");
+  body.append(first);
+  return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
+}
+
+/** @param {any} view @param {Doors} doors @param {(() => void)[]} repaints */
+function liveView(view, doors, repaints) {
+  const { node, repaint } = KINDS[view.data.kind](view.data);
+  repaints.push(repaint);
+  node.addEventListener("click", (event) => {
+    const line = event.target instanceof Element ? event.target.closest(".wf-class:not(.wf-first)") : null;
+    if (line) doors.contrast(line.querySelector(".wf-label")?.textContent ?? "");
+  });
+  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line) => {
+    line.classList.add("sv-asks");
+    line.setAttribute("title", "why not that? click");
+  });
+  const facts = element("dl", { class: "wf-facts" }, ...view.facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
+  return element("div", {}, facts, view.data.units?.grid ? eraserOf(view.data, node, doors) : null, node, doubts);
+}
+
+/** Of pictures: a switch after which a click on a patch asks again without it. @param {any} data @param {HTMLElement} node @param {Doors} doors */
+function eraserOf(data, node, doors) {
+  const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox", class: "sv-erase" }));
+  node.addEventListener("click", (event) => {
+    const stage = box.checked && event.target instanceof Element ? event.target.closest(".wf-stage") : null;
+    if (!stage) return;
+    const bounds = stage.getBoundingClientRect();
+    const [rows, columns] = data.units.grid;
+    const row = Math.floor(((event.clientY - bounds.top) / bounds.height) * rows);
+    const column = Math.floor(((event.clientX - bounds.left) / bounds.width) * columns);
+    const unit = patchesOf(data.units)[row * columns + column];
+    if (unit !== undefined) doors.erase(unit);
+  }, true);
+  return element("label", { class: "wf-tick" }, box, "erase the patches that I click");
+}
+
+/** Results without live data, as saved pages have them. @param {string} html @param {(() => void)[]} repaints */
+function stillView(html, repaints) {
+  const page = new DOMParser().parseFromString(html, "text/html").querySelector(".wf");
+  const node = element("div", { class: "sv-still" }, ...(page ? [...page.children].map((child) => document.importNode(child, true)) : []));
+  for (const script of node.querySelectorAll("script.wf-data[data-kind]")) {
+    const data = JSON.parse(script.textContent ?? "");
+    const live = KINDS[data.kind]?.(data);
+    if (!live) continue;
+    script.before(live.node);
+    repaints.push(live.repaint);
+    script.closest(".wf-view")?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
+  }
+  for (const dialogue of node.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
+  node.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
+  node.querySelectorAll(".wf-small .wf-panel").forEach((panel) => enlarging(panel));
+  return node;
+}
+
+/** Before and after an edit. @param {any} difference */
+function differenceOf(difference) {
+  const share = (value) => (value === null || value === undefined ? "–" : percent(value));
+  const [was, is] = difference.prediction;
+  const lead = was === is ? `Still ${is}.` : `From ${was} to ${is}.`;
+  const classes = difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
+  const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
+    .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
+  const units = moved.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+    element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),
+    element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
+  const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
+  return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
+    element("div", { class: "sv-curves" }, table("class", classes), table("unit", units)),
+    difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
+}
+
+function signedOf(value, told) {
+  return `${value >= 0 ? "+" : "−"}${told(Math.abs(value))}`;
+}

@@ -1,0 +1,332 @@
+"""The routes: what can be asked over HTTP. Long work becomes a job; whatever goes wrong is said in words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from whyformer.errors import WhyformerError
+from whyformer.registry import get_method
+from whyformer.serve.about import heads, subject_of, trust, trust_units
+from whyformer.serve.drawn import FORMATS, drawn, exported
+from whyformer.serve.explaining import compared, explained, methods_compared, predicted, side_by_side_of
+from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Lane, Work
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.page import index, script, style
+from whyformer.serve.question import About, Compare, Explain, Load, Predict
+from whyformer.serve.safety import Guard, opened_picture
+from whyformer.serve.store import Store
+from whyformer.version import __version__
+
+HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
+PREDICTED_WITHIN = 60.0
+Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+
+
+@dataclass(eq=False)
+class Served:
+    """All that the routes share."""
+
+    models: Models
+    store: Store
+    jobs: Jobs
+    host: str = "127.0.0.1"
+    token: str | None = None
+
+
+def answer(data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """JSON in ASCII: half a character, which some input may hold, has an escape there."""
+    return Response(json.dumps(data, allow_nan=False), status, headers, "application/json")
+
+
+def application(served: Served) -> Any:
+    """The ASGI application behind its guard. It rehearses methods while it is idle, and stops its jobs at the end."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        for model in served.models.by_name.values():
+            rehearse(served, model)
+        yield
+        await run_in_threadpool(served.jobs.close)
+        served.store.close()
+
+    app = FastAPI(
+        title="whyformer",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=life,
+    )
+    _add_words(app)
+    _add_pages(app)
+    _add_models(app, served)
+    _add_questions(app, served)
+    _add_jobs(app, served)
+    _add_results(app, served)
+    return Guard(app, served.host, served.token)
+
+
+def _add_words(app: FastAPI) -> None:
+    """Errors as words, without what was sent: that may be anything."""
+
+    @app.exception_handler(RequestValidationError)
+    async def misfit(_: Request, error: RequestValidationError) -> Response:
+        words = [f"{'.'.join(str(at) for at in each['loc'][1:])}: {each['msg']}" for each in error.errors()[:5]]
+        return answer({"error": "; ".join(words)[:1000]}, 422)
+
+    @app.exception_handler(Busy)
+    async def busy(_: Request, error: Busy) -> Response:
+        return answer({"error": str(error)}, 429, {"retry-after": "2"})
+
+    @app.exception_handler(WhyformerError)
+    async def refused(_: Request, error: WhyformerError) -> Response:
+        return answer({"error": str(error)}, 422)
+
+    @app.exception_handler(AnyHTTPException)
+    async def other(_: Request, error: AnyHTTPException) -> Response:
+        return answer({"error": str(error.detail)}, error.status_code, dict(error.headers or {}))
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/")
+    def page() -> Response:
+        return Response(index(), media_type="text/html; charset=utf-8")
+
+    @app.get("/r/{identity}")
+    def linked(identity: Identity) -> Response:
+        """The page, which opens the result that its address names."""
+        return page()
+
+    @app.get("/static/serve.js")
+    def page_script() -> Response:
+        return Response(script(), media_type="text/javascript; charset=utf-8")
+
+    @app.get("/static/style.css")
+    def page_style() -> Response:
+        return Response(style(), media_type="text/css; charset=utf-8")
+
+
+def rehearse(served: Served, model: ServedModel) -> Job:
+    """Find out, when nothing else is to be done, which methods explain a model; it is warm afterwards."""
+    return served.jobs.add(model.name, "rehearsal", model.rehearsal, len(model.methods()), "idle")
+
+
+def _add_models(app: FastAPI, served: Served) -> None:
+    @app.get("/api/models")
+    def models() -> Response:
+        listed = [model.described() for model in list(served.models.by_name.values())]
+        return answer({"models": listed, "may_load": served.models.loader is not None})
+
+    @app.post("/api/models")
+    async def load(asked: Load) -> Response:
+        known = asked.name in served.models.by_name
+        model = await run_in_threadpool(served.models.load, asked.name)
+        if not known:
+            rehearse(served, model)
+        return answer(model.described())
+
+    @app.get("/api/methods")
+    async def methods(
+        model: Annotated[str, Query(max_length=200)], wait: Annotated[float, Query(ge=0, le=60)] = 0
+    ) -> Response:
+        chosen = served.models[model]
+        until = asyncio.get_running_loop().time() + wait
+        while chosen.troubles is None and not served.jobs.closed and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.05)
+        return answer({"model": model, "methods": chosen.methods()})
+
+    @app.get("/api/samples")
+    def sample(
+        model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
+    ) -> Response:
+        chosen = served.models[model]
+        if chosen.kind != "image" or number >= len(chosen.samples):
+            raise HTTPException(404, "there is no such picture.")
+        return Response(_png(chosen.samples[number]), media_type="image/png")
+
+    @app.post("/api/images")
+    async def upload(request: Request) -> Response:
+        data = await request.body()
+        image = await run_in_threadpool(opened_picture, data)
+        identity = await run_in_threadpool(served.store.add_picture, data)
+        return answer({"image": identity, "width": image.width, "height": image.height})
+
+    @app.get("/api/images/{identity}")
+    def picture(identity: Identity) -> Response:
+        data = served.store.picture(identity)
+        if data is None:
+            raise HTTPException(404, "there is no such picture.")
+        return Response(_png(opened_picture(data)), media_type="image/png")
+
+
+def _png(image: Any) -> bytes:
+    """Written anew: nothing of the file that came is handed out."""
+    from io import BytesIO
+
+    written, small = BytesIO(), image.copy()
+    small.thumbnail((1024, 1024))
+    small.save(written, "PNG")
+    return written.getvalue()
+
+
+async def _queued(
+    served: Served, model: ServedModel, what: str, work: Work, units: int, wait: float, lane: Lane = "ordinary"
+) -> Response:
+    """The answer where it comes in time, else the job."""
+    job = served.jobs.add(model.name, what, work, units, lane)
+    if wait and await job.ended(wait):
+        return await run_in_threadpool(_ended, served, job)
+    return answer(served.jobs.told(job), 202, {"location": f"/api/jobs/{job.id}"})
+
+
+def _ended(served: Served, job: Job) -> Response:
+    if job.state != "done":
+        return answer({"error": job.error, "job": job.id}, 409 if job.state == "cancelled" else 422)
+    entry = served.store.get(job.answer)
+    return answer({"error": "the result was deleted."}, 404) if entry is None else answer(drawn(entry))
+
+
+def _add_questions(app: FastAPI, served: Served) -> None:
+    @app.post("/api/predict")
+    async def predict(asked: Predict) -> Response:
+        model = served.models[asked.model]
+        job = served.jobs.add(model.name, "predict", partial(predicted, model, asked.input, served.store), 1, "quick")
+        if not await job.ended(PREDICTED_WITHIN):
+            served.jobs.cancel(job)
+            raise Busy("the model is busy with long work: ask again in a moment.")
+        if job.state != "done":
+            return answer({"error": job.error}, 409 if job.state == "cancelled" else 422)
+        return answer(job.answer)
+
+    @app.post("/api/explain")
+    async def explain(asked: Explain) -> Response:
+        model = served.models[asked.model]
+        for method in asked.methods:
+            if method is not None:
+                get_method(method)
+        work = partial(explained, model, asked, served.store)
+        return await _queued(served, model, "explain", work, len(asked.methods), asked.wait)
+
+    @app.post("/api/compare")
+    async def compare(asked: Compare) -> Response:
+        if asked.results:
+            identity = await run_in_threadpool(side_by_side_of, asked, served.store)
+            entry = await run_in_threadpool(served.store.get, identity)
+            assert entry is not None
+            return answer(await run_in_threadpool(drawn, entry))
+        model = served.models[asked.model or ""]
+        for method in asked.methods or []:
+            get_method(method)
+        units = len(methods_compared(model, asked)) + 1
+        work = partial(compared, model, asked, served.store)
+        return await _queued(served, model, "compare", work, units, asked.wait)
+
+    @app.post("/api/heads")
+    async def heads_of(asked: About) -> Response:
+        return await about(asked, "heads")
+
+    @app.post("/api/trust")
+    async def trust_in(asked: About) -> Response:
+        return await about(asked, "trust")
+
+    async def about(asked: About, kind: str) -> Response:
+        known = None if asked.again else await run_in_threadpool(served.store.about, asked.result, kind)
+        entry = None if known is None else await run_in_threadpool(served.store.get, known)
+        if entry is not None:
+            return answer(drawn(entry))
+        subject, _, explanation = await run_in_threadpool(subject_of, served.store, asked.result)
+        model = served.models[subject.model]
+        if kind == "heads":
+            return await _queued(served, model, kind, partial(heads, model, subject.id, served.store), 2, asked.wait)
+        work = partial(trust, model, subject.id, served.store, asked.thorough)
+        return await _queued(served, model, kind, work, trust_units(model, explanation, asked.thorough), asked.wait)
+
+
+def _add_jobs(app: FastAPI, served: Served) -> None:
+    def job_of(identity: str) -> Job:
+        job = served.jobs.get(identity)
+        if job is None:
+            raise HTTPException(404, "there is no such job, or it is long over.")
+        return job
+
+    @app.get("/api/jobs")
+    def jobs() -> Response:
+        return answer({"jobs": served.jobs.listed()})
+
+    @app.get("/api/jobs/{identity}")
+    def told(identity: Identity) -> Response:
+        return answer(served.jobs.told(job_of(identity)))
+
+    @app.delete("/api/jobs/{identity}")
+    def cancel(identity: Identity) -> Response:
+        job = job_of(identity)
+        served.jobs.cancel(job)
+        return answer(served.jobs.told(job))
+
+    @app.get("/api/jobs/{identity}/events")
+    def events(identity: Identity) -> Response:
+        return StreamingResponse(_events(served, job_of(identity)), media_type="text/event-stream")
+
+
+async def _events(served: Served, job: Job) -> AsyncIterator[str]:
+    """News of a job until it is over. Whoever leaves is forgotten; the job goes on."""
+    event = job.listen()
+    try:
+        while True:
+            over = job.state in ENDS
+            told = json.dumps(served.jobs.told(job), allow_nan=False)
+            yield f"event: {job.state if over else 'progress'}\ndata: {told}\n\n"
+            if over:
+                return
+            while not event.is_set():
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(event.wait(), HEARTBEAT)
+                if not event.is_set():
+                    yield ": still here\n\n"
+            event.clear()
+    finally:
+        job.leave(event)
+
+
+def _add_results(app: FastAPI, served: Served) -> None:
+    @app.get("/api/results")
+    def results(
+        search: Annotated[str, Query(max_length=300)] = "",
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        before: Annotated[float | None, Query(ge=0, le=1e12, allow_inf_nan=False)] = None,
+    ) -> Response:
+        return answer({"results": served.store.listed(search, limit, before)})
+
+    @app.get("/api/results/{identity}")
+    def result(identity: Identity) -> Response:
+        entry = served.store.get(identity)
+        if entry is None:
+            raise HTTPException(404, "there is no such result.")
+        return answer(drawn(entry))
+
+    @app.delete("/api/results/{identity}")
+    def delete(identity: Identity) -> Response:
+        if not served.store.delete(identity):
+            raise HTTPException(404, "there is no such result.")
+        return answer({"deleted": identity})
+
+    @app.get("/api/results/{identity}/export")
+    def export(identity: Identity, form: Annotated[str, Query(alias="format", max_length=20)] = "html") -> Response:
+        entry = served.store.get(identity)
+        if entry is None:
+            raise HTTPException(404, "there is no such result.")
+        data = exported(entry, form)
+        named = {"content-disposition": f'attachment; filename="whyformer-{identity}.{form}"'}
+        return Response(data, headers=named, media_type=FORMATS[form])

@@ -1,0 +1,107 @@
+"""What a client may ask: every field with its limits, checked before anything is done."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+
+LONGEST_TEXT = 20_000  # characters
+LARGEST_NUMBER = 10_000  # of an option: more steps or samples would keep a model busy for hours
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Identity = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+Number = Annotated[StrictInt, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+Fraction = Annotated[StrictFloat, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False)]
+Word = Annotated[StrictStr, Field(max_length=200)]
+Plain = StrictBool | Number | Fraction | Word | None
+Cell = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Word | None
+Class = Annotated[StrictInt, Field(ge=0, le=10**7)] | Annotated[StrictStr, Field(min_length=1, max_length=300)]
+Words = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Wait = Annotated[float, Field(ge=0, le=60)]
+
+
+class Asked(BaseModel):
+    """Everything that comes from outside: no field more than is known, no value of another kind."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Input(Asked):
+    """One of: a text, a prompt, a row by column names, an uploaded picture, a sample of the model's."""
+
+    text: Words | None = None
+    prompt: Words | None = None
+    row: Annotated[dict[Name, Cell], Field(min_length=1, max_length=2000)] | None = None
+    image: Identity | None = None
+    sample: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    erased: Annotated[list[Annotated[int, Field(ge=0, le=100_000)]], Field(max_length=10_000)] = []  # patches
+    answer: Words | None = None  # of a language model, instead of its own
+    chat: bool = False  # the prompt is a message, put as the tokenizer's template says
+
+    @model_validator(mode="after")
+    def _one(self) -> Input:
+        present = [name for name in ("text", "prompt", "row", "image", "sample") if getattr(self, name) is not None]
+        if len(present) != 1:
+            raise ValueError("give one of text, prompt, row, image and sample")
+        return self
+
+
+class Predict(Asked):
+    model: Name
+    input: Input
+
+
+class Explain(Asked):
+    model: Name
+    input: Input
+    method: Name | Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
+    target: Class | None = None
+    versus: Class | None = None
+    options: Annotated[dict[Name, Plain | Annotated[list[Plain], Field(max_length=100)]], Field(max_length=20)] = {}
+    scalar: Literal["logit", "probability", "log_odds"] = "logit"
+    units: Literal["token", "word", "sentence"] = "token"
+    generate: Annotated[int, Field(ge=1, le=256)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    edited_from: Identity | None = None
+    wait: Wait = 0.0  # seconds for which the answer itself is waited for; then it is a job
+
+    @property
+    def methods(self) -> list[str | None]:
+        return [*self.method] if isinstance(self.method, list) else [self.method]
+
+    @property
+    def aim(self) -> Any:
+        """As ``explain`` takes it."""
+        return self.target if self.versus is None else (self.target, self.versus)
+
+
+class Compare(Asked):
+    """Methods on some inputs, measured; or results that are there already, side by side."""
+
+    model: Name | None = None
+    inputs: Annotated[list[Input], Field(max_length=50)] = []
+    methods: Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
+    results: Annotated[list[Identity], Field(max_length=12)] = []
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    wait: Wait = 0.0
+
+    @model_validator(mode="after")
+    def _some(self) -> Compare:
+        if bool(self.results) == bool(self.inputs):
+            raise ValueError("give inputs to measure methods on, or results to put side by side")
+        if self.inputs and self.model is None:
+            raise ValueError("name the model that the inputs are for")
+        return self
+
+
+class About(Asked):
+    """What is known beside a result: its heads, or how far it can be trusted."""
+
+    result: Identity
+    thorough: bool = False  # all checks, the slow ones too
+    again: bool = False  # even where it is known
+    wait: Wait = 0.0
+
+
+class Load(Asked):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,95})?$")]

@@ -1,0 +1,1763 @@
+// Made by frontend/build.py from frontend/src: change those.
+
+const CHARACTERS = new WeakMap();
+
+function textBetween(units, start, end) {
+  if (!CHARACTERS.has(units)) CHARACTERS.set(units, Array.from(units.text ?? ""));
+  return (CHARACTERS.get(units)).slice(start, end).join("");
+}
+
+function entriesOf(units, by) {
+  const single = (i) => ({
+    label: units.values && units.values[i] ? `${units.labels[i]} = ${units.values[i]}` : units.labels[i],
+    members: [i],
+    special: Boolean(units.special[i]),
+    span: units.spans ? units.spans[i] : null,
+  });
+  if (by !== "word" || !units.word) return units.labels.map((_, i) => single(i));
+  const entries = [];
+  let before = -1;
+  units.word.forEach((word, i) => {
+    if (word >= 0 && word === before) {
+      const last = entries[entries.length - 1];
+      last.members.push(i);
+      if (last.span && units.spans) last.span = [last.span[0], units.spans[i][1]];
+    } else entries.push(single(i));
+    before = word;
+  });
+  for (const entry of entries) {
+    const text = entry.span && units.text !== null ? textBetween(units, ...entry.span).trim() : "";
+    if (text) entry.label = text;
+    else if (entry.members.length > 1) {
+      entry.label = entry.members.map((i) => units.labels[i].replace(/^##/, "").replace(/^[Ġ▁]+/, "")).join("");
+    }
+  }
+  return entries;
+}
+
+function scoreOf(map, entry, shares) {
+  const sum = entry.members.reduce((total, i) => total + map.scores[i], 0);
+  return shares ? sum * map.share : sum;
+}
+
+const ABOUT_95 = 1.96;
+
+function errorOf(map, entry, shares) {
+  if (!map.errors) return 0;
+  return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
+}
+
+function scaleOf(map, entries, shares, fromZero = true) {
+  const ordinary = entries.filter((e) => !e.special && !e.members.some((i) => map.aside.includes(i)));
+  const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
+  const signed = map.signed || scores.some((s) => s < 0);
+  const low = signed || fromZero ? 0 : Math.min(...scores);
+  return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
+}
+
+function numbersOf(grid) {
+  const bytes = Uint8Array.from(atob(grid.data), (c) => c.charCodeAt(0));
+  const steps = new DataView(bytes.buffer);
+  const value = (_, i) => grid.low + (steps.getUint16(2 * i, true) / 65535) * (grid.high - grid.low);
+  return Float32Array.from({ length: bytes.length / 2 }, value);
+}
+
+function number(value) {
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1e5 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
+  return value.toPrecision(3);
+}
+
+function columnOf(values) {
+  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const power = largest ? Math.floor(Math.log10(largest)) : 0;
+  if (power > 5 || power < -5) return number;
+  const digits = Math.max(0, 2 - power);
+  return (value) => {
+    const text = value.toFixed(digits);
+    return Number(text) === 0 ? text.replace("-", "") : text;
+  };
+}
+
+function percent(share) {
+  return share !== 0 && Math.abs(share) < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+}
+
+function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "style") Object.assign(made.style, value);
+    else if (name === "dataset") Object.assign(made.dataset, value);
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+function chooser(name, options, current, choose) {
+  const buttons = options.map(([value, words]) =>
+    element("button", { type: "button", onclick: () => { choose(value); say(); } }, words));
+  function say() {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === current())));
+  }
+  say();
+  return element("span", { class: "wf-chooser", role: "group", "aria-label": name }, ...buttons);
+}
+
+function tick(words, ticked, change) {
+  const box = element("input", { type: "checkbox" });
+  box.checked = ticked;
+  box.addEventListener("change", () => change(box.checked));
+  return element("label", { class: "wf-tick" }, box, words);
+}
+
+class Refused extends Error {}
+
+async function asked(path, how = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, { credentials: "same-origin", ...how });
+  } catch {
+    throw new Refused("the server does not answer: is it still running?");
+  }
+  const told = await answer.json().catch(() => ({ error: `the server answers ${answer.status}` }));
+  if (!answer.ok) throw new Refused(told.error ?? `the server answers ${answer.status}`);
+  return told;
+}
+
+function posted(path, question) {
+  return asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) });
+}
+
+async function worked(path, question, news) {
+  const told = await posted(path, { ...question, wait: 0.4 });
+  if (!told.job) return told;
+  news(told);
+  const ended = await new Promise((resolve, reject) => {
+    const events = new EventSource(`/api/jobs/${told.job}/events`);
+    const close = (then, value) => { events.close(); then(value); };
+    events.addEventListener("progress", (event) => news(JSON.parse(event.data)));
+    events.addEventListener("done", (event) => close(resolve, JSON.parse(event.data)));
+    for (const end of ["failed", "cancelled"]) {
+      events.addEventListener(end, (event) => close(reject, new Refused(JSON.parse(event.data).error)));
+    }
+    events.addEventListener("error", () => {
+      if (events.readyState === EventSource.CLOSED) close(reject, new Refused("the connection was lost."));
+    });
+  });
+  return asked(`/api/results/${ended.answer}`);
+}
+
+function cancelled(job) {
+  return asked(`/api/jobs/${job}`, { method: "DELETE" });
+}
+
+function historyList(open, compare) {
+  const search = (element("input", { type: "search", placeholder: "search", "aria-label": "search results" }));
+  const list = element("ul", { class: "sv-list" });
+  const chosen = new Set();
+  const beside = (element("button", { type: "button", onclick: () => compare([...chosen]) }, "side by side"));
+  const say = () => { beside.disabled = chosen.size < 2; };
+  async function refresh() {
+    const { results } = await asked(`/api/results?search=${encodeURIComponent(search.value)}&limit=100`);
+    list.replaceChildren(...results.map((result) => {
+      const box = (element("input", { type: "checkbox", "aria-label": `choose ${result.title}` }));
+      box.checked = chosen.has(result.id);
+      box.disabled = result.kind !== "explanation";
+      box.addEventListener("change", () => { if (box.checked) chosen.add(result.id); else chosen.delete(result.id); say(); });
+      const link = element("a", { href: result.link, onclick: (event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        open(result.id);
+      } }, element("b", { dir: "auto" }, result.title), element("small", {}, `${result.said} · ${result.method} · ${result.model}`));
+      return element("li", {}, box, link);
+    }));
+    if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "nothing fits." : "nothing yet."));
+  }
+  let waiting = 0;
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 200); });
+  say();
+  return { node: element("details", { class: "sv-fold sv-history", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
+}
+
+function formOf(model, changed, say) {
+  const forms = { text: textForm, language: promptForm, image: imageForm, table: rowForm };
+  return forms[model.kind](model, changed, say);
+}
+
+function areaOf(words, value, changed) {
+  const area = (element("textarea", { class: "sv-area", rows: 3, maxlength: 20000, "aria-label": words, dir: "auto" }));
+  area.value = value;
+  area.addEventListener("input", changed);
+  return area;
+}
+
+function chipsOf(samples, choose) {
+  return element("p", { class: "sv-chips" }, ...samples.map((sample) =>
+    element("button", { type: "button", onclick: () => choose(sample) }, sample)));
+}
+
+function textForm(model, changed) {
+  const area = areaOf("text", model.samples[0], changed);
+  const fill = (input) => { area.value = input.text ?? model.samples[input.sample] ?? ""; };
+  const chips = chipsOf(model.samples, (sample) => { area.value = sample; changed(); });
+  return { node: element("div", {}, area, chips), input: () => ({ text: area.value }), more: () => ({}), fill };
+}
+
+function promptForm(model, changed) {
+  const area = areaOf("prompt", model.samples[0], changed);
+  const length = (element("input", { type: "number", min: 0, max: 256, value: 0, "aria-label": "tokens to write" }));
+  let chat = false;
+  const chatting = model.chat ? tick("as a message", false, (on) => { chat = on; changed(); }) : null;
+  const node = element("div", {}, area, element("p", { class: "sv-line" },
+    element("label", {}, "write ", length, " tokens (0: explain the next one)"), chatting));
+  return {
+    node,
+    input: () => ({ prompt: area.value, ...(chat ? { chat } : {}) }),
+    more: () => (Number(length.value) > 0 ? { generate: Math.round(Number(length.value)) } : {}),
+    fill: (input, more = {}) => {
+      area.value = input.prompt ?? input.text ?? model.samples[input.sample] ?? "";
+      length.value = String(more.generate ?? 0);
+    },
+  };
+}
+
+function imageForm(model, changed, say) {
+  let chosen = { sample: 0 };
+  const shown = (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
+  const address = (input) => (input.image ? `/api/images/${input.image}` : `/api/samples?model=${encodeURIComponent(model.name)}&number=${input.sample}`);
+  const show = (input) => { chosen = input; shown.src = address(input); };
+  const file = (element("input", { type: "file", accept: "image/png,image/jpeg,image/webp", "aria-label": "choose a picture" }));
+  async function upload(data) {
+    if (!data) return;
+    try {
+      const told = await asked("/api/images", { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
+      show({ image: told.image });
+      changed();
+    } catch (error) {
+      say(error.message);
+    }
+  }
+  file.addEventListener("change", () => upload(file.files?.[0]));
+  const zone = element("div", { class: "sv-drop" }, shown, element("p", {}, "Drop a picture here, or ", file));
+  zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("sv-over"); });
+  zone.addEventListener("dragleave", () => zone.classList.remove("sv-over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("sv-over");
+    upload(event.dataTransfer?.files[0]);
+  });
+  const thumbs = element("p", { class: "sv-chips" }, ...Array.from({ length: model.pictures }, (_, number) =>
+    element("button", { type: "button", class: "sv-thumb", onclick: () => { show({ sample: number }); changed(); } },
+      element("img", { src: address({ sample: number }), alt: `sample ${number}` }))));
+  show(chosen);
+  return { node: element("div", {}, zone, thumbs), input: () => ({ ...chosen }), more: () => ({}), fill: ({ erased, ...input }) => show(input) };
+}
+
+function rowForm(model, changed) {
+  const fields = new Map();
+  const cells = model.columns.map(({ name, categories }) => {
+    const field = (categories
+      ? element("select", {}, ...categories.map((category, i) => element("option", { value: i }, String(category))))
+      : element("input", { type: "number", step: "any" }));
+    field.addEventListener("input", changed);
+    fields.set(name, field);
+    return element("label", { class: "sv-cell" }, element("span", {}, name), field);
+  });
+  const fillRow = (row) => {
+    for (const { name, categories } of model.columns) {
+      const field = (fields.get(name));
+      field.value = categories ? String(Math.max(0, categories.indexOf(row[name]))) : String(row[name] ?? "");
+    }
+  };
+  const rows = element("select", { "aria-label": "row to begin with" },
+    ...model.samples.map((_, i) => element("option", { value: i }, `row ${i}`)));
+  rows.addEventListener("input", () => { fillRow(model.samples[Number(rows.value)]); changed(); });
+  fillRow(model.samples[0]);
+  return {
+    node: element("div", {}, element("p", { class: "sv-line" }, element("label", {}, "begin with ", rows)), element("div", { class: "sv-cells" }, ...cells)),
+    input: () => ({ row: Object.fromEntries(model.columns.map(({ name, categories }) => {
+      const { value } = (fields.get(name));
+      return [name, categories ? categories[Number(value)] : value === "" ? null : Number(value)];
+    })) }),
+    more: () => ({}),
+    fill: (input) => fillRow(input.row ?? model.samples[input.sample ?? 0] ?? {}),
+  };
+}
+
+function methodList(changed) {
+  let ticked = new Set();
+  let methods = [];
+  const summary = element("summary", {}, "method");
+  const list = element("div", { class: "sv-methods", role: "group", "aria-label": "methods" });
+  const node = element("details", { class: "sv-fold" }, summary, list);
+
+  function say() {
+    summary.textContent = ticked.size ? `method: ${[...ticked].join(", ")}` : "method: none chosen";
+  }
+  function draw() {
+    list.replaceChildren(...methods.map((method) => {
+      const box = (element("input", { type: "checkbox", value: method.name }));
+      box.checked = ticked.has(method.name);
+      box.disabled = method.applies === false;
+      box.addEventListener("change", () => {
+        if (box.checked) ticked.add(method.name); else ticked.delete(method.name);
+        say();
+        changed();
+      });
+      const mark = method.default ? element("b", { class: "sv-mark" }, "default") : null;
+      const words = method.applies === false ? method.reason : `${method.idea} Cost: ${method.cost}.`;
+      return element("label", { class: method.applies === false ? "sv-method sv-grey" : "sv-method", title: words },
+        box, element("span", {}, method.name), mark, method.applies === false ? element("small", {}, method.reason) : null);
+    }));
+    say();
+  }
+  return {
+    node,
+    show(told, anew) {
+      methods = told;
+      if (anew) ticked.clear();
+      const known = new Set(told.filter((m) => m.applies !== false).map((m) => m.name));
+      ticked = new Set([...ticked].filter((name) => known.has(name)));
+      if (!ticked.size) ticked = new Set(told.filter((m) => m.default).map((m) => m.name));
+      draw();
+    },
+    chosen: () => [...ticked],
+    choose(names) {
+      ticked = new Set(names);
+      draw();
+    },
+  };
+}
+
+const LIGHT = {
+  sequential: ["#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac"],
+  diverging: ["#b35806", "#e08214", "#fdb863", "#fee0b6", "#ffffff", "#d1e5f0", "#92c5de", "#4393c3", "#2166ac"],
+};
+const DARK = {
+  sequential: ["#161b22", "#15324a", "#1c547f", "#3a86c0", "#8ccbf7"],
+  diverging: ["#ffc07a", "#d98525", "#8d5413", "#46301a", "#161b22", "#15324a", "#1c547f", "#3a86c0", "#8ccbf7"],
+};
+const HEAT = ["#000004", "#320a5e", "#781c6d", "#bc3754", "#ed6925", "#fbb61a", "#fcffa4"];
+
+function isDark() {
+  return document.documentElement.classList.contains("wf-dark");
+}
+
+function rgb(hex) {
+  return ([1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16)));
+}
+
+function between(anchors, at) {
+  const place = Math.min(1, Math.max(0, at)) * (anchors.length - 1);
+  const low = Math.min(Math.floor(place), anchors.length - 2);
+  const [a, b] = [rgb(anchors[low]), rgb(anchors[low + 1])];
+  return (a.map((v, i) => Math.round(v + (b[i] - v) * (place - low))));
+}
+
+function colourOf(scale, score, overImage = false) {
+  const ramps = isDark() ? DARK : LIGHT;
+  if (scale.signed) return between(overImage ? LIGHT.diverging : ramps.diverging, scale.reach ? 0.5 + score / scale.reach / 2 : 0.5);
+  const width = scale.reach - scale.low;
+  return between(overImage ? HEAT : ramps.sequential, width > 0 ? (score - scale.low) / width : 0);
+}
+
+function css(colour) {
+  return `rgb(${colour.join(" ")})`;
+}
+
+function inkOn(colour) {
+  const linear = colour.map((v) => (v <= 10 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
+  const luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  return (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) ? "#000" : "#fff";
+}
+
+function barColour(score, special) {
+  return special ? "var(--wf-special)" : score >= 0 ? "var(--wf-raise)" : "var(--wf-lower)";
+}
+
+function gradient(scale, overImage) {
+  const stops = Array.from({ length: 9 }, (_, i) => {
+    const at = i / 8;
+    const score = scale.signed ? (2 * at - 1) * scale.reach : scale.low + at * (scale.reach - scale.low);
+    return css(colourOf(scale, score, overImage));
+  });
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}
+
+const HIGH = 34;  // of one column
+const MOST_COLUMNS = 20;
+const RADIUS = 3.2;
+
+function beeswarmOf(data) {
+  const size = (column) => data.scores.reduce((sum, row) => sum + Math.abs(row[column]), 0);
+  const order = data.labels.map((_, i) => i).sort((a, b) => size(b) - size(a)).slice(0, MOST_COLUMNS);
+  const reach = Math.max(...data.scores.flatMap((row) => order.map((c) => Math.abs(row[c]))), 1e-30);
+  const [left, wide] = [170, 760];
+  const high = HIGH * order.length + 30;
+  const canvas = (element("canvas", {
+    class: "wf-matrix", role: "img", tabindex: "0",
+    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column; ${order.map((c) => data.labels[c]).join(", ")}`,
+    style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
+  }));
+  [canvas.width, canvas.height] = [2 * wide, 2 * high];
+  const pen = (canvas.getContext("2d"));
+  const across = (score) => left + (wide - left - 12) * (0.5 + score / reach / 2);
+  const dots = order.flatMap((column, line) => {
+    const ranks = ranksOf(data.values.map((row) => row[column]));
+    const stacked = new Map();
+    return data.scores.map((row, number_) => {
+      const x = across(row[column]);
+      const bin = Math.round(x / (2 * RADIUS));
+      const count = stacked.get(bin) ?? 0;
+      stacked.set(bin, count + 1);
+      const off = (count % 2 ? -1 : 1) * Math.ceil(count / 2) * RADIUS;
+      const y = HIGH * (line + 0.5) + Math.max(-HIGH / 2 + RADIUS, Math.min(HIGH / 2 - RADIUS, off));
+      return { x, y, column, row: number_, rank: ranks[number_] };
+    });
+  });
+  const paint = (chosen) => {
+    pen.setTransform(2, 0, 0, 2, 0, 0);
+    pen.clearRect(0, 0, wide, high);
+    pen.font = "13px system-ui, sans-serif";
+    const ink = isDark() ? "#c9d1d9" : "#1b1f24";
+    pen.strokeStyle = isDark() ? "#3d444d" : "#d8dde3";
+    pen.beginPath();
+    pen.moveTo(across(0), 0);
+    pen.lineTo(across(0), high - 24);
+    order.forEach((_, line) => { pen.moveTo(left, HIGH * (line + 0.5)); pen.lineTo(wide - 12, HIGH * (line + 0.5)); });
+    pen.stroke();
+    pen.fillStyle = ink;
+    order.forEach((column, line) => {
+      const label = data.labels[column];
+      pen.textAlign = "right";
+      pen.fillText(label.length > 22 ? `${label.slice(0, 21)}…` : label, left - 8, HIGH * (line + 0.5) + 4);
+    });
+    pen.textAlign = "center";
+    for (const score of [-reach, 0, reach]) {
+      pen.textAlign = score < 0 ? "left" : score > 0 ? "right" : "center";
+      pen.fillText(number(score), across(score), high - 8);
+    }
+    for (const dot of dots) {
+      pen.beginPath();
+      pen.arc(dot.x, dot.y, chosen !== null && dot.row === chosen ? RADIUS + 2 : RADIUS, 0, 7);
+      pen.fillStyle = dot.rank === null ? "#8a929b" : mixed(dot.rank);
+      pen.globalAlpha = chosen !== null && dot.row !== chosen ? 0.35 : 0.85;
+      pen.fill();
+    }
+    pen.globalAlpha = 1;
+  };
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column.");
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const [x, y] = [((event.clientX - box.left) / box.width) * wide, ((event.clientY - box.top) / box.height) * high];
+    let best = null;
+    let least = 64;
+    for (const dot of dots) {
+      const far = (dot.x - x) ** 2 + (dot.y - y) ** 2;
+      if (far < least) [best, least] = [dot, far];
+    }
+    paint(best ? best.row : null);
+    if (best) {
+      const value = data.values[best.row][best.column];
+      said.textContent = `${data.names[best.row]} · ${data.labels[best.column]}${value ? ` = ${value}` : ""}: ${number(data.scores[best.row][best.column])}`;
+    }
+  });
+  canvas.addEventListener("pointerleave", () => paint(null));
+  paint(null);
+  const left_out = data.labels.length - order.length;
+  const key = element("p", { class: "wf-note" }, element("span", { class: "wf-values" }), "low to high value of the column · grey: no number",
+    left_out > 0 ? ` · ${left_out} weaker columns are not drawn` : "");
+  return { node: element("div", {}, said, canvas, key), repaint: () => paint(null) };
+}
+
+function ranksOf(values) {
+  const numbers = values.map((value) => (value.trim() === "" ? NaN : Number(value)));
+  const sorted = numbers.filter((n) => !Number.isNaN(n)).sort((a, b) => a - b);
+  return numbers.map((n) => (Number.isNaN(n) ? null : sorted.length > 1 ? sorted.indexOf(n) / (sorted.length - 1) : 0.5));
+}
+
+function mixed(rank) {
+  const [low, high] = [[58, 134, 192], [217, 112, 20]];
+  return `rgb(${low.map((v, i) => Math.round(v + (high[i] - v) * rank)).join(" ")})`;
+}
+
+const MOST_SOURCES = 6;
+
+function dialogueOf(root) {
+  const data = JSON.parse(root.querySelector(".wf-data")?.textContent ?? "");
+  const all = (selector) => ([...root.querySelectorAll(selector)]);
+  const [pieces, tokens] = [all("[data-piece]"), all(".wf-said button")];
+  const [chips, folds] = [all(".wf-chips button"), all(".wf-fold")];
+  const from = (root.querySelector(".wf-from"));
+  let [pinned, drawn] = [chips[0], chips[0]];
+
+  const paint = (element, value, reach) => {
+    const colour = colourOf({ reach, low: 0, signed: data.signed }, reach ? value : 0);
+    element.style.background = css(colour);
+    element.style.color = inkOn(colour);
+  };
+  const range = (button) => [Number(button.dataset.first), Number(button.dataset.end)];
+  const percent = (value) => `${Math.round(100 * value)}\u00a0%`;
+
+  const over = (first, end) => pieces.map((_, p) => {
+    let [sum, there, on] = [0, false, false];
+    for (let t = first; t < end; t++) {
+      const share = data.shares[t][p];
+      if (share === null) continue;
+      there = true;
+      if (!data.aside[t].includes(p)) {
+        on = true;
+        sum += share;
+      }
+    }
+    return { value: sum / (end - first) / data.steps, there, aside: there && !on };
+  });
+
+  const draw = (button) => {
+    drawn = button;
+    const [first, end] = range(button);
+    const shares = over(first, end);
+    const reach = shares.reduce((most, x, p) => (data.ordinary[p] && !x.aside ? Math.max(most, Math.abs(x.value)) : most), 0);
+    shares.forEach((x, p) => {
+      const piece = pieces[p];
+      piece.style.background = piece.style.color = "";
+      piece.classList.toggle("wf-aside", x.aside);
+      piece.style.opacity = x.there ? "" : "0.35";
+      if (x.there && !x.aside && data.ordinary[p]) paint(piece, x.value, reach);
+      piece.title = x.there ? (x.aside ? "not on the scale" : percent(x.value)) : "not yet said";
+    });
+    for (const fold of folds) {
+      let best = 0;
+      for (const piece of (fold.querySelectorAll("[data-piece]"))) {
+        const x = shares[Number(piece.dataset.piece)];
+        if (!x.aside && Math.abs(x.value) > Math.abs(best)) best = x.value;
+      }
+      paint(fold.querySelector("summary"), best, reach);
+    }
+    const order = shares.map((_, p) => p)
+      .filter((p) => data.ordinary[p] && !shares[p].aside && Math.abs(shares[p].value) >= data.least)
+      .sort((a, b) => Math.abs(shares[b].value) - Math.abs(shares[a].value)).slice(0, MOST_SOURCES);
+    const words = order.map((p) => `${(pieces[p].textContent ?? "").trim()} ${percent(shares[p].value)}`);
+    from.textContent = `${button.dataset.name} \u2190 ${words.join(", ") || "no word in particular"}`;
+    const part = end - first < tokens.length;
+    tokens.forEach((token, t) => token.classList.toggle("wf-chosen", part && t >= first && t < end));
+  };
+  const pin = (button) => {
+    pinned = button;
+    for (const each of [...tokens, ...chips]) each.setAttribute("aria-pressed", String(each === button));
+    draw(button);
+  };
+  root.classList.add("wf-live");
+  for (const button of [...tokens, ...chips]) {
+    button.addEventListener("mouseenter", () => draw(button));
+    button.addEventListener("mouseleave", () => draw(pinned));
+    button.addEventListener("focus", () => draw(button));
+    button.addEventListener("blur", () => draw(pinned));
+    button.addEventListener("click", () => pin(pinned === button ? chips[0] : button));
+  }
+  tokens.forEach((token, t) => {
+    token.tabIndex = t ? -1 : 0;
+    token.addEventListener("keydown", (event) => {
+      const to = { ArrowRight: t + 1, ArrowLeft: t - 1, Home: 0, End: tokens.length - 1 }[event.key];
+      if (to === undefined || !tokens[to]) return;
+      event.preventDefault();
+      tokens.forEach((other, i) => { other.tabIndex = i === to ? 0 : -1; });
+      tokens[to].focus();
+    });
+  });
+  root.addEventListener("keydown", (event) => { if (event.key === "Escape") pin(chips[0]); });
+  pin(chips[0]);
+  return () => draw(drawn);
+}
+
+function enlarging(panel) {
+  const map = panel.querySelector("svg");
+  if (!map) return;
+  const name = panel.querySelector("h3")?.textContent ?? "";
+  const open = () => {
+    const copy = (map.cloneNode(true));
+    const dialog = (element("dialog", { class: "wf-large", "aria-label": name },
+      element("form", { method: "dialog" }, element("h3", {}, name), element("button", {}, "close")), copy));
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+    panel.closest(".wf")?.append(dialog);
+    dialog.showModal();
+  };
+  panel.classList.add("wf-opens");
+  panel.tabIndex = 0;
+  panel.setAttribute("role", "button");
+  panel.setAttribute("aria-label", `head ${name}, open in large`);
+  panel.addEventListener("click", open);
+  panel.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    open();
+  });
+}
+
+function link(state, container, items, name) {
+  container.setAttribute("role", "listbox");
+  container.setAttribute("aria-label", name);
+  const byUnit = new Map();
+  items.forEach((item, i) => {
+    item.setAttribute("role", "option");
+    item.setAttribute("aria-selected", "false");
+    item.tabIndex = i ? -1 : 0;
+    for (const unit of unitsOf(item)) byUnit.set(unit, item);
+  });
+  const itemAt = (event) => {
+    const item = event.target instanceof Element ? event.target.closest("[data-units]") : null;
+    return item && container.contains(item) ? (item) : null;
+  };
+  const show = (item, pinned) => state.set({ unit: unitsOf(item)[0], pinned });
+  container.addEventListener("pointerover", (event) => {
+    const item = itemAt(event);
+    if (item && !state.choices.pinned) show(item, false);
+  });
+  container.addEventListener("pointerleave", () => {
+    if (!state.choices.pinned) state.set({ unit: null });
+  });
+  container.addEventListener("click", (event) => {
+    const item = itemAt(event);
+    if (!item) return;
+    const held = state.choices.pinned && unitsOf(item).includes(state.choices.unit ?? -1);
+    state.set(held ? { pinned: false } : { unit: unitsOf(item)[0], pinned: true });
+  });
+  container.addEventListener("keydown", (event) => {
+    const item = itemAt(event);
+    if (!item) return;
+    const at = items.indexOf(item);
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    const ends = { Home: 0, End: items.length - 1 };
+    const to = event.key in ends ? ends[event.key] : event.key in steps ? at + steps[event.key] : -1;
+    if (event.key === "Escape") state.set({ unit: null, pinned: false });
+    else if (event.key === "Enter" || event.key === " ") show(item, true);
+    else if (items[to]) {
+      items.forEach((other) => { other.tabIndex = other === items[to] ? 0 : -1; });
+      items[to].focus();
+      show(items[to], state.choices.pinned);
+    } else return;
+    event.preventDefault();
+  });
+  let marked = null;
+  const mark = () => {
+    const unit = state.choices.unit;
+    const item = unit === null ? null : byUnit.get(unit) ?? null;
+    if (item === marked) return;
+    for (const [other, here] of ([[marked, false], [item, true]])) {
+      other?.classList.toggle("wf-here", here);
+      other?.setAttribute("aria-selected", String(here));
+    }
+    marked = item;
+  };
+  mark();
+  return mark;
+}
+
+function unitsOf(item) {
+  return (item.dataset.units ?? "").split(",").map(Number);
+}
+
+const ORDERS = [["ranked", "highest"], ["size", "strongest"], ["reading", "in order"], ["name", "A–Z"]];
+
+function barsOf(data, map, context) {
+  const { state, scale } = context;
+  const { order, filter, specials, shown } = state.choices;
+  const wanted = filter.trim().toLowerCase();
+  const rows = context.entries
+    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares) }))
+    .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
+  const compare = {
+    ranked: (a, b) => b.score - a.score,
+    size: (a, b) => Math.abs(b.score) - Math.abs(a.score),
+    reading: (a, b) => a.place - b.place,
+    name: (a, b) => a.entry.label.localeCompare(b.entry.label),
+  };
+  rows.sort(compare[order]);
+  const drawn = rows.slice(0, shown);
+  const number = columnOf([scale.reach]);
+  const items = drawn.map(({ entry, score }) => {
+    const aside = entry.members.some((i) => map.aside.includes(i));
+    const error = errorOf(map, entry, context.shares);
+    const say = context.shares ? percent : number;
+    const told = say(score);
+    const limits = error ? `${told} ± ${say(error)}` : told;
+    return element("div", {
+      class: `wf-line${entry.special ? " wf-special" : ""}`,
+      dataset: { units: entry.members.join() },
+      "aria-label": `${entry.label}, ${limits}`,
+    },
+    element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
+    element("span", { class: "wf-number", title: error ? limits : null }, told),
+    track(score, scale, entry.special || aside, error));
+  });
+  const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
+  context.marks.push(link(state, list, items, `bars, ${map.name}`));
+  const parts = element("div", {}, list);
+  if (rows.length > drawn.length) {
+    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: shown * 4 }) },
+      `… ${rows.length - drawn.length} more`));
+  }
+  if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
+  return parts;
+}
+
+function track(score, scale, quiet, error = 0) {
+  const length = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) : 0;
+  const size = length * (scale.signed ? 50 : 100);
+  const left = scale.signed ? (score < 0 ? 50 - size : 50) : 0;
+  const beyond = scale.reach > 0 && Math.abs(score) > scale.reach * 1.0001;
+  return element("span", { class: "wf-track" },
+    element("i", {
+      class: beyond ? "wf-bar wf-beyond" : "wf-bar",
+      title: beyond ? "longer than the scale of the other units" : null,
+      style: { left: `${left}%`, width: `${size}%`, backgroundColor: barColour(score, quiet) },
+    }),
+    scale.signed ? element("i", { class: "wf-axis" }) : null,
+    error ? whisker(score, scale, error) : null);
+}
+
+function whisker(score, scale, error) {
+  const at = (value) => {
+    const share = Math.max(scale.signed ? -1 : 0, Math.min(1, value / scale.reach));
+    return scale.signed ? 50 + 50 * share : 100 * share;
+  };
+  const left = at(score - error);
+  return element("i", { class: "wf-whisker", style: { left: `${left}%`, width: `${at(score + error) - left}%` } });
+}
+
+const SPACE = 16;
+
+async function imageOf(node) {
+  const { width, height } = node.getBoundingClientRect();
+  const copy = (node.cloneNode(true));
+  const canvases = node.querySelectorAll("canvas");
+  copy.querySelectorAll("canvas").forEach((canvas, i) => {
+    const image = document.createElement("img");
+    image.src = canvases[i].toDataURL();
+    image.className = canvas.className;
+    image.setAttribute("style", canvas.getAttribute("style") ?? "");
+    canvas.replaceWith(image);
+  });
+  copy.querySelectorAll(".wf-tools").forEach((tools) => tools.remove());
+  const rules = [...document.querySelectorAll("style")].map((style) => style.textContent).join("\n");
+  const dark = document.documentElement.classList.contains("wf-dark");
+  const sheet = document.createElement("div");
+  sheet.className = "wf";
+  sheet.style.cssText = `padding:${SPACE}px;width:${width + 2 * SPACE}px;max-width:none`;
+  const style = document.createElement("style");
+  style.textContent = rules;
+  sheet.append(style, copy);
+  const outer = document.createElement("div");
+  outer.className = dark ? "wf-dark" : "";
+  outer.append(sheet);
+  const body = new XMLSerializer().serializeToString(outer);
+  const [wide, high] = [Math.ceil(width + 2 * SPACE), Math.ceil(height + 2 * SPACE)];
+  const names = ["ht", "tp://www.w3.org/2000/svg"].join("");
+  const drawing = `<svg xmlns="${names}" width="${wide}" height="${high}"><foreignObject width="100%" height="100%">${body}</foreignObject></svg>`;
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(drawing)}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [2 * wide, 2 * high];
+  const pen = (canvas.getContext("2d"));
+  pen.scale(2, 2);
+  pen.fillStyle = dark ? "#0d1117" : "#fff";
+  pen.fillRect(0, 0, wide, high);
+  pen.drawImage(image, 0, 0);
+  return new Promise((done, failed) => canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("no picture"))), "image/png"));
+}
+
+async function copyImage(node) {
+  const blob = await imageOf(node);
+  try {
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+    return "copied";
+  } catch {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = "whyformer.png";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    return "saved";
+  }
+}
+
+const MOST_LABELS = 40;
+const LONGEST_LABEL = 14;
+const MOST_IN_ROW = 12;
+
+function short(label) {
+  return label.length <= LONGEST_LABEL ? label : `${label.slice(0, LONGEST_LABEL - 1)}…`;
+}
+
+function matrixOf(data, map, context) {
+  const { state } = context;
+  const layer = state.choices.layer;
+  const grid = (layer >= 0 && map.layers ? map.layers[layer] : map.matrix ?? map.layers?.[0]);
+  const values = numbersOf(grid);
+  const units = data.units.labels.length;
+  const perColumn = units / grid.columns;  // more than one: neighbours stand together
+  const perRow = grid.rows > 1 ? units / grid.rows : units;
+  const labelled = grid.columns <= MOST_LABELS && perColumn === 1;
+  const scale = scaleOfGrid(data, grid, values, map.signed);
+  const cell = labelled ? 20 : Math.max(1, Math.floor(480 / Math.max(grid.columns, grid.rows)));
+  const rowNames = labelled && grid.rows === units ? data.units.labels.map(short) : [];
+  const left = rowNames.length ? 8 * Math.max(...rowNames.map((l) => l.length)) + 8 : 2;
+  const top = labelled ? 8 * Math.max(...data.units.labels.map((l) => short(l).length)) * 0.8 + 12 : 2;
+  const [wide, high] = [left + cell * grid.columns + (labelled ? 40 : 2), top + cell * grid.rows + 2];
+  const canvas = (element("canvas", {
+    class: "wf-matrix", tabindex: "0", role: "img",
+    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}; the row of a chosen unit is listed beside it`,
+    style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
+  }));
+  const cells = document.createElement("canvas");
+  [cells.width, cells.height] = [grid.columns, grid.rows];
+  const small = (cells.getContext("2d"));
+  const pixels = small.createImageData(grid.columns, grid.rows);
+  values.forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+  small.putImageData(pixels, 0, 0);
+  const density = 2;
+  [canvas.width, canvas.height] = [wide * density, high * density];
+  const pen = (canvas.getContext("2d"));
+  const paint = (row) => {
+    pen.setTransform(density, 0, 0, density, 0, 0);
+    pen.clearRect(0, 0, wide, high);
+    pen.imageSmoothingEnabled = false;
+    pen.drawImage(cells, left, top, cell * grid.columns, cell * grid.rows);
+    pen.strokeStyle = isDark() ? "#3d444d" : "#d8dde3";
+    pen.strokeRect(left, top, cell * grid.columns, cell * grid.rows);
+    pen.font = "12px system-ui, sans-serif";
+    rowNames.forEach((label, i) => {
+      pen.fillStyle = i === row ? css(isDark() ? [140, 203, 247] : [33, 102, 172]) : isDark() ? "#c9d1d9" : "#1b1f24";
+      pen.textAlign = "right";
+      pen.fillText(label, left - 5, top + (i + 0.7) * cell);
+    });
+    if (labelled) {
+      data.units.labels.forEach((label, i) => {
+        pen.save();
+        pen.translate(left + (i + 0.65) * cell, top - 5);
+        pen.rotate(-0.95);
+        pen.textAlign = "left";
+        pen.fillStyle = isDark() ? "#c9d1d9" : "#1b1f24";
+        pen.fillText(short(label), 0, 0);
+        pen.restore();
+      });
+    }
+    if (row !== null && grid.rows > 1) {
+      pen.strokeStyle = isDark() ? "#fff" : "#000";
+      pen.lineWidth = 1.5;
+      pen.strokeRect(left, top + row * cell, cell * grid.columns, Math.max(cell, 2));
+      pen.lineWidth = 1;
+    }
+  };
+  const said = element("div", { class: "wf-row-of" });
+  const names = (from, per) => {
+    const [first, last] = [Math.floor(from * per), Math.min(units, Math.ceil((from + 1) * per)) - 1];
+    return last > first ? `${data.units.labels[first]} … ${data.units.labels[last]}` : data.units.labels[first];
+  };
+  const list = (row) => {
+    const from = grid.rows === 1 ? "what is read" : names(row, perRow);
+    const all = Array.from({ length: grid.columns }, (_, column) => ({ column, value: values[row * grid.columns + column] }));
+    all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+    const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
+    const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
+    const told = columnOf([reach]);
+    said.replaceChildren(element("h4", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+      ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
+        element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
+        element("span", { class: "wf-number" }, told(value)),
+        track(value, { ...scale, low: 0, reach }, !others.some((other) => other.column === column))))));
+  };
+  const rowOf = (unit) => Math.min(grid.rows - 1, Math.floor(unit / perRow));
+  const under = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * wide - left;
+    const y = ((event.clientY - box.top) / box.height) * high - top;
+    const [row, column] = [Math.floor(y / cell), Math.floor(x / cell)];
+    return row >= 0 && row < grid.rows && column >= 0 && column < grid.columns ? [row, column] : null;
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const at = under(event);
+    canvas.title = at ? `${grid.rows === 1 ? "read" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
+  });
+  canvas.addEventListener("click", (event) => {
+    const at = under(event);
+    if (at && grid.rows > 1) state.set({ unit: Math.floor(at[0] * perRow), pinned: true });
+  });
+  context.marks.push(() => {
+    const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);
+    paint(row);
+    list(row);
+  });
+  const note = perColumn > 1 ? element("p", { class: "wf-note" }, `Of ${units} units, ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
+  return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, note), said);
+}
+
+function scaleOfGrid(data, grid, values, signed) {
+  const square = grid.rows === grid.columns;
+  const exact = grid.columns === data.units.labels.length;
+  let reach = 0;
+  let least = Infinity;
+  values.forEach((value, i) => {
+    const [row, column] = [Math.floor(i / grid.columns), i % grid.columns];
+    if ((square && row === column) || (exact && data.units.special[column])) return;
+    reach = Math.max(reach, Math.abs(value));
+    least = Math.min(least, value);
+  });
+  return { reach: reach || 1, low: 0, signed: signed || least < 0 };
+}
+
+function patchesOf(units) {
+  const several = new Set(units.stream).size > 1;
+  return units.labels.map((_, i) => i).filter((i) => !units.special[i] && (units.stream[i] === "image" || !several));
+}
+
+function pictureOf(data, map, context) {
+  const { state, scale } = context;
+  const [rows, columns] = (data.units.grid);
+  const patches = patchesOf(data.units);
+  const [height, width] = data.size ?? [rows, columns];
+  const heat = (element("canvas", { class: "wf-heat", width: columns, height: rows, "aria-hidden": "true" }));
+  const pen = (heat.getContext("2d"));
+  const pixels = pen.createImageData(columns, rows);
+  const unitAt = (row, column) => patches[(data.units.upwards ? rows - 1 - row : row) * columns + column];
+  for (let row = 0; row < rows; row++) {
+    for (let column = 0; column < columns; column++) {
+      const score = scoreOf(map, { label: "", members: [unitAt(row, column)], special: false, span: null }, context.shares);
+      pixels.data.set([...colourOf(scale, score, true), 255], 4 * (row * columns + column));
+    }
+  }
+  pen.putImageData(pixels, 0, 0);
+  const frame = element("i", { class: "wf-patch" });
+  const stage = element("div", {
+    class: "wf-stage", tabindex: "0", role: "application",
+    "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys walk through them`,
+    style: { aspectRatio: `${width} / ${height}` },
+  },
+  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, frame,
+  ...data.frames.map(({ box, label }) => element("span", {
+    class: "wf-frame",
+    style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
+  }, element("b", {}, label))));
+  const placeOf = (unit) => {
+    const at = patches.indexOf(unit);
+    const row = Math.floor(at / columns);
+    return at < 0 ? null : [data.units.upwards ? rows - 1 - row : row, at % columns];
+  };
+  const under = (event) => {
+    const box = stage.getBoundingClientRect();
+    const row = Math.floor(((event.clientY - box.top) / box.height) * rows);
+    const column = Math.floor(((event.clientX - box.left) / box.width) * columns);
+    return row >= 0 && row < rows && column >= 0 && column < columns ? unitAt(row, column) : null;
+  };
+  stage.addEventListener("pointermove", (event) => { if (!state.choices.pinned) state.set({ unit: under(event) }); });
+  stage.addEventListener("pointerleave", () => { if (!state.choices.pinned) state.set({ unit: null }); });
+  stage.addEventListener("click", (event) => {
+    const unit = under(event);
+    state.set(state.choices.pinned && unit === state.choices.unit ? { pinned: false } : { unit, pinned: true });
+  });
+  stage.addEventListener("keydown", (event) => {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (event.key === "Escape") state.set({ unit: null, pinned: false });
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    const [row, column] = placeOf(state.choices.unit ?? patches[0]) ?? [0, 0];
+    const [down, right] = moves[event.key];
+    const clamp = (value, most) => Math.max(0, Math.min(most - 1, value));
+    state.set({ unit: unitAt(clamp(row + down, rows), clamp(column + right, columns)), pinned: true });
+  });
+  context.marks.push(() => {
+    const place = state.choices.unit === null ? null : placeOf(state.choices.unit);
+    frame.style.display = place ? "block" : "none";
+    if (place) {
+      Object.assign(frame.style, {
+        top: `${(100 * place[0]) / rows}%`, left: `${(100 * place[1]) / columns}%`,
+        width: `${100 / columns}%`, height: `${100 / rows}%`,
+      });
+    }
+    heat.style.opacity = data.picture ? String(state.choices.opacity) : "1";
+    heat.style.imageRendering = state.choices.smooth ? "auto" : "pixelated";
+    stage.style.width = `${100 * state.choices.zoom}%`;
+  });
+  return element("div", { class: "wf-window" }, stage);
+}
+
+function stateOf(start) {
+  const choices = {
+    unit: null, pinned: false, by: "token", specials: true, order: "ranked", filter: "", shared: true,
+    hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 40, smooth: false, ...start,
+  };
+  const listeners = [];
+  return {
+    choices,
+    listen(listener) { listeners.push(listener); },
+    set(changes) {
+      const changed = new Set(Object.keys(changes).filter((key) => choices[key] !== changes[key] || key === "hidden"));
+      Object.assign(choices, changes);
+      if (changed.size) for (const listener of listeners) listener(changed);
+    },
+  };
+}
+
+function isSound(units) {
+  return units.grid === null && units.stream.every((stream) => stream === "audio");
+}
+
+function stripOf(map, context) {
+  const { entries, scale } = context;
+  const frames = entries.map((entry) => {
+    const score = scoreOf(map, entry, context.shares);
+    const high = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) * (scale.signed ? 50 : 100) : 0;
+    const top = scale.signed ? (score < 0 ? 50 : 50 - high) : 100 - high;
+    return element("span", {
+      class: "wf-moment", dataset: { units: entry.members.join() },
+      "aria-label": `${entry.label}, ${context.shares ? percent(score) : number(score)}`,
+    }, element("i", { style: { top: `${top}%`, height: `${high}%`, backgroundColor: barColour(score, entry.special) } }));
+  });
+  const strip = element("div", { class: "wf-strip" }, ...frames);
+  context.marks.push(link(context.state, strip, frames, `${frames.length} frames in time, ${map.name}`));
+  return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
+    element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+}
+
+const TEXTS = ["text", "source", "target", "a", "b"];
+
+function textStreams(units) {
+  if (units.grid && new Set(units.stream).size === 1) return [];
+  return [...new Set(units.stream)].filter((stream) => TEXTS.includes(stream));
+}
+
+function textOf(data, map, context, stream) {
+  const { units } = data;
+  const entries = context.entries.filter((e) => units.stream[e.members[0]] === stream);
+  const run = element("p", { class: "wf-run", dir: "auto" });
+  const items = [];
+  const piece = (words, members, special) => {
+    const score = scoreOf(map, { label: "", members, special, span: null }, context.shares);
+    const aside = members.some((i) => map.aside.includes(i));
+    const colour = colourOf(context.scale, score);
+    const told = context.shares ? percent(score) : number(score);
+    const item = element("span", {
+      class: `wf-token${special ? " wf-special" : ""}${aside ? " wf-aside" : ""}`,
+      style: aside || special ? {} : { background: css(colour), color: inkOn(colour) },
+      dataset: { units: members.join() },
+      "aria-label": `${words.trim()}, ${told}`,
+    }, words);
+    items.push(item);
+    return item;
+  };
+  const placed = places(entries);
+  if (units.text !== null && placed.length) {
+    let at = 0;
+    const specials = context.state.choices.specials ? entries.filter((e) => e.special && !width(e)) : [];
+    const first = entries.findIndex((e) => width(e));
+    for (const entry of specials.filter((e) => entries.indexOf(e) < first)) {
+      run.append(piece(entry.label, entry.members, true), " ");
+    }
+    for (const { span, members, special } of placed) {
+      const words = textBetween(units, ...span);
+      const blank = words.length - words.trimStart().length;  // a space that a tokenizer counts to its word
+      const start = span[0] + blank;
+      if (start > at) run.append(textBetween(units, at, start));
+      if (span[1] > start) run.append(piece(textBetween(units, start, span[1]), members, special));
+      at = Math.max(at, span[1]);
+    }
+    const rest = textBetween(units, at);
+    if (rest.trim() && units.cut !== null) {
+      run.append(element("span", { class: "wf-unread", title: "not read: beyond the longest text of the model" }, rest));
+    } else run.append(rest);
+    for (const entry of specials.filter((e) => entries.indexOf(e) >= first)) run.append(" ", piece(entry.label, entry.members, true));
+  } else {
+    const marked = entries.some((e) => /^[Ġ▁]/.test(e.label));
+    entries.forEach((entry, i) => {
+      const glued = marked ? !/^[Ġ▁]/.test(entry.label) && !entry.special : entry.label.startsWith("##");
+      if (i && !glued) run.append(" ");
+      run.append(piece(entry.label.replace(/^##/, "").replace(/^[Ġ▁]+/, "") || " ", entry.members, entry.special));
+    });
+  }
+  context.marks.push(link(context.state, run, items, `${stream}, ${map.name}: scores of ${items.length} units`));
+  return run;
+}
+
+function width(entry) {
+  return entry.span ? entry.span[1] - entry.span[0] : 0;
+}
+
+function places(entries) {
+  const placed = [];
+  for (const entry of entries.filter(width).sort((a, b) => a.span[0] - b.span[0])) {
+    const before = placed[placed.length - 1];
+    if (before && entry.span[0] < before.span[1]) {
+      before.members = [...before.members, ...entry.members];
+      before.span = [before.span[0], Math.max(before.span[1], entry.span[1])];
+      before.special = before.special && entry.special;
+    } else placed.push({ span: entry.span, members: entry.members, special: entry.special });
+  }
+  return placed;
+}
+
+const MOST = 12;
+
+function waterfallOf(map, context) {
+  const base = (map.base);
+  const all = context.entries.map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
+  all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
+  const steps = all.slice(0, MOST).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
+  const rest = all.slice(MOST);
+  if (rest.length) steps.push({ name: `${rest.length} others`, units: [], score: rest.reduce((sum, r) => sum + r.score, 0), quiet: false });
+  const reached = base + steps.reduce((sum, step) => sum + step.score, 0);
+  const off = map.value - reached;
+  if (Math.abs(off) > 0.005 * Math.abs(map.value - base)) steps.push({ name: "not accounted for", units: [], score: off, quiet: true });
+  const number = columnOf([base, map.value, ...steps.map((step) => step.score)]);
+  let at = base;
+  const ends = [base, ...steps.map((step) => (at += step.score))];
+  const [low, high] = [Math.min(...ends), Math.max(...ends)];
+  const place = (value) => (high > low ? (100 * (value - low)) / (high - low) : 0);
+  const line = (name, told, from, to, colour, units) => element("div", {
+    class: "wf-line", dataset: units?.length ? { units: units.join() } : {}, "aria-label": `${name}, ${told}`,
+  },
+  element("span", { class: "wf-label", dir: "auto", title: name }, name), element("span", { class: "wf-number" }, told),
+  element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: {
+    left: `${Math.min(place(from), place(to))}%`, width: `max(2px, ${Math.abs(place(to) - place(from))}%)`, backgroundColor: colour,
+  } })));
+  at = base;
+  const lines = steps.map((step) => {
+    const from = at;
+    at += step.score;
+    return line(step.name, `${step.score >= 0 ? "+" : ""}${number(step.score)}`, from, at, barColour(step.score, step.quiet), step.units);
+  });
+  const list = element("div", { class: "wf-lines wf-waterfall" },
+    line("background", number(base), base, base, "var(--wf-ink)", null), ...lines,
+    line("explained value", number(map.value), map.value, map.value, "var(--wf-ink)", null));
+  context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from background to value, ${map.name}`));
+  return list;
+}
+
+function explanationOf(data) {
+  const { units, maps } = data;
+  const several = maps.length > 1;
+  const mixed = new Set(maps.map((map) => map.method)).size > 1;
+  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
+  let marks = [];
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
+  const body = element("div", { class: "wf-maps" });
+  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body);
+
+  function draw() {
+    marks = [];
+    const { by, shared, hidden, layer } = state.choices;
+    const shares = several && mixed && shared;
+    const entries = entriesOf(units, by);
+    const patches = units.grid ? patchesOf(units).map((i) => ({ label: units.labels[i], members: [i], special: false, span: null })) : null;
+    const shown = maps.filter((map) => !hidden.has(map.name));
+    const scales = maps.map((map) => scaleOf(map, patches ?? entries, shares, !patches));
+    if (several && shared) {
+      const reach = Math.max(...scales.map((scale) => scale.reach));
+      scales.forEach((scale) => { scale.reach = reach; });
+    }
+    body.replaceChildren(...shown.map((map) => {
+      const scale = scales[maps.indexOf(map)];
+      const context = { state, entries, shares, scale, marks };
+      const [parts, folds] = [[], []];
+      if (several) parts.push(element("h3", {}, map.name));
+      if (patches) parts.push(pictureOf(data, map, context));
+      for (const stream of textStreams(units)) {
+        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        parts.push(textOf(data, map, context, stream));
+      }
+      if (isSound(units)) parts.push(stripOf(map, context));
+      parts.push(legendOf(scale, Boolean(patches), shares));
+      folds.push(fold(`bars`, barsOf(data, map, context), true));
+      if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
+      if (map.matrix || map.layers) {
+        const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
+        folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
+      }
+      parts.push(element("div", { class: "wf-parts" }, ...folds));
+      if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
+      if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
+        element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
+      return element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+    }));
+    body.classList.toggle("wf-single", !several);
+    mark();
+  }
+
+  function mark() {
+    for (const each of marks) each();
+    said.textContent = sentence();
+    node.classList.toggle("wf-pinned", state.choices.pinned);
+  }
+
+  function sentence() {
+    const unit = state.choices.unit;
+    if (unit === null) {
+      return units.grid && !textStreams(units).length
+        ? "Point at a patch for its score; a click holds it, arrow keys move on."
+        : "Point at a unit for its score under every method; a click holds it, arrow keys move on, Escape lets go.";
+    }
+    const entries = entriesOf(units, state.choices.by);
+    const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
+    const told = maps.map((map) => {
+      const score = scoreOf(map, entry, false);
+      const rank = 1 + entries.filter((e) => scoreOf(map, e, false) > score).length;
+      const share = several && mixed ? `, ${percent(score * map.share)} of its total` : "";
+      return `${several ? `${map.name} ` : ""}${number(score)} (${rank}. of ${entries.length}${share})`;
+    });
+    return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
+  }
+
+  const opened = new Map();
+  function fold(title, inner, open) {
+    const key = title.split(/[ :]/)[0];
+    const details = element("details", { class: "wf-part" }, element("summary", {}, title), inner);
+    details.open = opened.get(key) ?? open;
+    details.addEventListener("toggle", () => opened.set(key, details.open));
+    return details;
+  }
+
+  function toolsOf() {
+    const tools = element("div", { class: "wf-tools", role: "toolbar", "aria-label": "how it is drawn" });
+    if (units.word && units.word.some((word, i) => i && word >= 0 && word === units.word[i - 1])) {
+      tools.append(chooser("scores of", [["token", "tokens"], ["word", "words"]], () => state.choices.by, (by) => state.set({ by, unit: null, pinned: false })));
+    }
+    tools.append(chooser("order of bars", ORDERS, () => state.choices.order, (order) => state.set({ order })));
+    const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
+    filter.addEventListener("input", () => state.set({ filter: filter.value }));
+    tools.append(filter);
+    if (units.special.some(Boolean)) tools.append(tick("special tokens", true, (specials) => state.set({ specials })));
+    if (several) {
+      tools.append(chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]],
+        () => (state.choices.shared ? "shared" : "own"), (value) => state.set({ shared: value === "shared" })));
+      for (const map of maps) {
+        tools.append(tick(map.name, true, (on) => {
+          const hidden = new Set(state.choices.hidden);
+          if (on) hidden.delete(map.name); else hidden.add(map.name);
+          state.set({ hidden });
+        }));
+      }
+    }
+    if (units.grid) {
+      if (data.picture) tools.append(slider("overlay", 0, 100, 60, (value) => state.set({ opacity: value / 100 })));
+      tools.append(slider("zoom", 1, 6, 1, (value) => state.set({ zoom: value })), tick("smooth", false, (smooth) => state.set({ smooth })));
+    }
+    const deepest = Math.max(...maps.map((map) => map.layers?.length ?? 0));
+    if (deepest) {
+      const words = element("output", {}, "all layers");
+      tools.append(slider("layer", -1, deepest - 1, -1, (value) => {
+        words.textContent = value < 0 ? "all layers" : `layer ${value}`;
+        state.set({ layer: value });
+      }), words);
+    }
+    const copy = element("button", { type: "button", onclick: async () => {
+      copy.textContent = await copyImage(node).catch(() => "not possible here");
+      setTimeout(() => { copy.textContent = "copy as image"; }, 1500);
+    } }, "copy as image");
+    tools.append(copy);
+    return tools;
+  }
+
+  state.listen((changed) => {
+    const quick = new Set(["unit", "pinned", "opacity", "zoom", "smooth"]);
+    if ([...changed].every((key) => quick.has(key))) mark(); else draw();
+  });
+  draw();
+  return { node, repaint: draw };
+}
+
+function classesOf(data) {
+  const { label, probability, next } = data.prediction;
+  if (probability === null) return null;
+  const line = (name, share, first) => element("li", { class: first ? "wf-class wf-first" : "wf-class" },
+    element("span", { class: "wf-label", dir: "auto" }, name), element("span", { class: "wf-number" }, percent(share)),
+    element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
+  return element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
+    line(label, probability, true), ...next.map(([name, share]) => line(name, share, false)));
+}
+
+function legendOf(scale, overImage, shares) {
+  const told = (value) => (shares ? percent(value) : number(value));
+  const words = scale.signed ? "lowers … raises the explained value" : shares ? "share of the method's total" : "score";
+  return element("div", { class: "wf-legend" },
+    element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
+    element("span", {}, `${told(scale.signed ? -scale.reach : scale.low)} … ${told(scale.reach)}`), element("span", {}, words));
+}
+
+function slider(name, low, high, value, change) {
+  const input = element("input", { type: "range", min: low, max: high, step: high - low > 20 ? 5 : name === "zoom" ? 0.5 : 1, value, "aria-label": name });
+  input.addEventListener("input", () => change(Number(input.value)));
+  return element("label", { class: "wf-slide" }, name, input);
+}
+
+function cellsOf(layer, head) {
+  const size = layer.rows * layer.columns;
+  const bytes = Uint8Array.from(atob(layer.data).slice(head * size, (head + 1) * size), (c) => c.charCodeAt(0));
+  return bytes;
+}
+
+function headCanvas(layer, head, side) {
+  const canvas = (element("canvas", { class: "sv-head", width: layer.columns, height: layer.rows, style: { width: `${side}px`, height: `${(side * layer.rows) / layer.columns}px` } }));
+  const pen = (canvas.getContext("2d"));
+  const pixels = pen.createImageData(layer.columns, layer.rows);
+  cellsOf(layer, head).forEach((value, i) => {
+    pixels.data.set([...colourOf({ reach: 255, low: 0, signed: false }, value), 255], 4 * i);
+  });
+  pen.putImageData(pixels, 0, 0);
+  return canvas;
+}
+
+function headsOf(about) {
+  const large = element("div", { class: "sv-large", "aria-live": "polite" });
+  const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
+
+  function enlarge(layer, l, head) {
+    const whole = layer.columns === about.labels.length && layer.rows === about.labels.length;
+    const canvas = headCanvas(layer, head, 360);
+    const words = element("p", { class: "wf-note" }, whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
+    const cells = cellsOf(layer, head);
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect();
+      const row = Math.min(layer.rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * layer.rows)));
+      const column = Math.min(layer.columns - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * layer.columns)));
+      const weight = (cells[row * layer.columns + column] / 255) * layer.highest[head];
+      const name = (at) => (whole ? about.labels[at] : `cell ${at}`);
+      words.textContent = `${name(row)} attends to ${name(column)}: ${number(weight)}`;
+    });
+    const share = about.importance ? `, importance ${number(about.importance[l][head] ?? 0)}` : "";
+    large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}`),
+      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), canvas, words);
+  }
+
+  const rows = about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}`),
+    ...Array.from({ length: layer.heads }, (_, head) => {
+      const weight = about.importance ? Math.abs(about.importance[l][head] ?? 0) / most : 0;
+      return element("button", { type: "button", class: "sv-head-button", "aria-label": `layer ${l}, head ${head}`, onclick: () => enlarge(layer, l, head) },
+        headCanvas(layer, head, 56), element("i", { class: "sv-weight", style: { width: `${100 * weight}%` } }));
+    })));
+  const words = about.importance
+    ? "Rows attend to columns. The bar under a head is how far the explained score depends on it (gradient), next to the strongest."
+    : "Rows attend to columns.";
+  return element("div", { class: "sv-heads" }, element("div", { class: "sv-heads-grid" }, ...rows), large, element("p", { class: "wf-note" }, words));
+}
+
+const SVG_SPACE = "http://www.w3.org/2000/svg";
+const CURVE_WIDTH = 360;
+const CURVE_HEIGHT = 220;
+const CURVE_LEFT = 36;
+const CURVE_BOTTOM = 24;
+
+function drawnShape(tag, attributes) {
+  const made = document.createElementNS(SVG_SPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, String(value));
+  return made;
+}
+
+function curveOf(curves, kind, method) {
+  const told = curves[kind];
+  const values = [told.curve, told.low, told.high].flat().filter((v) => v !== null);
+  const [low, high] = [Math.min(0, ...values), Math.max(...values, 1e-9)];
+  const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
+  const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
+  const line = (points) => points.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
+  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${method} ${words}` });
+  const band = `${line(told.high)} ${told.low.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).reverse().join(" ")}`;
+  svg.append(drawnShape("polygon", { points: band, class: "sv-band" }), drawnShape("polyline", { points: line(told.mean), class: "sv-mean" }),
+    drawnShape("polyline", { points: line(told.curve), class: "sv-this" }));
+  for (const [at, value] of [[y(high) + 4, high], [y(low), low]]) {
+    const text = drawnShape("text", { x: CURVE_LEFT - 4, y: at, "text-anchor": "end" });
+    text.textContent = number(value);
+    svg.append(text);
+  }
+  for (const share of [0, 0.5, 1]) {
+    const text = drawnShape("text", { x: x(share), y: CURVE_HEIGHT - 6, "text-anchor": share === 1 ? "end" : "middle" });
+    text.textContent = `${100 * share} %`;
+    svg.append(text);
+  }
+  const better = kind === "remove" ? told.area < told.random[0] : told.area > told.random[2];
+  const verdict = better ? "beats every random order" : (kind === "remove" ? told.area < told.random[1] : told.area > told.random[1])
+    ? "better than random on average, inside its band" : "no better than random";
+  return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
+    `The probability ${words}: mean ${number(told.area ?? 0)}, random ${number(told.random[1] ?? 0)} (${number(told.random[0] ?? 0)} to ${number(told.random[2] ?? 0)}): ${verdict}.`));
+}
+
+function trustOf(about, choose, thorough) {
+  const { curves, recommended, others } = about;
+  const advice = element("p", { class: "sv-advice" }, recommended.method
+    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), recommended.why,
+  recommended.method && recommended.method !== about.method ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
+  const ran = others.filter((other) => other.area !== undefined).concat([{ method: about.method, area: curves.remove.area, agreement: 1 }])
+    .sort((a, b) => (a.area ?? 9) - (b.area ?? 9));
+  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
+    element("tbody", {}, ...ran.map((other) => element("tr", { class: other.method === about.method ? "sv-this-row" : "" },
+      element("th", { scope: "row" }, other.method, other.method === recommended.method ? element("b", { class: "sv-mark" }, "recommended") : null,
+        other.method === recommended.unasked ? element("b", { class: "sv-mark" }, "default") : null),
+      element("td", {}, other.area === null ? "–" : number(other.area)), element("td", {}, other.agreement === null || other.agreement === undefined ? "–" : number(other.agreement))))));
+  const findings = element("ul", { class: "sv-findings" }, ...about.findings.map((finding) =>
+    element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
+  return element("div", { class: "sv-trust" }, advice,
+    element("div", { class: "sv-curves" }, curveOf(curves, "remove", about.method), curveOf(curves, "keep", about.method)),
+    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders. Absent parts: ${curves.replacement}. Agreement: rank correlation with ${about.method} over ${curves.parts} parts.`),
+    table, element("h3", {}, "Check-up"), findings,
+    about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
+}
+
+function sortable(table) {
+  const [head, ...rows] = [...table.rows];
+  if (rows.length < 2) return;
+  let [sorted, falling] = [-1, false];
+  [...head.cells].forEach((cell, column) => {
+    const sort = () => {
+      falling = sorted === column ? !falling : column > 0;
+      sorted = column;
+      const value = (row) => {
+        const text = (row.cells[column]?.textContent ?? "").trim();
+        const number = parseFloat(text.replaceAll(",", "").replace("−", "-"));
+        return { text, number };
+      };
+      const compare = (a, b) => {
+        const [x, y] = [value(a), value(b)];
+        const [first, second] = [Number.isNaN(x.number), Number.isNaN(y.number)];
+        if (first !== second) return first ? 1 : -1;  // what has no number stays at the end
+        return (falling ? -1 : 1) * (first ? x.text.localeCompare(y.text) : x.number - y.number);
+      };
+      head.after(...rows.slice().sort(compare));
+      [...head.cells].forEach((other, i) => other.setAttribute("aria-sort", i === column ? (falling ? "descending" : "ascending") : "none"));
+    };
+    cell.setAttribute("aria-sort", "none");
+    cell.classList.add("wf-sort");
+    cell.tabIndex = 0;
+    cell.title = "sort by this column";
+    cell.addEventListener("click", sort);
+    cell.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sort();
+    });
+  });
+}
+
+const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
+
+function resultOf(told, doors) {
+  const repaints = [];
+  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
+  const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
+  if (told.html) whole.append(stillView(told.html, repaints));
+  const failures = Object.entries(told.failures ?? {});
+  const parts = [whole];
+  if (told.beside?.difference) parts.unshift(differenceOf(told.beside.difference));
+  if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
+    element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
+  const first = element("div", {}, ...parts);
+
+  const opened = new Map([["explanation", first]]);
+  const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
+  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
+  async function open(kind, more = {}) {
+    if (more.again) opened.delete(kind);
+    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
+    if (!opened.has(kind)) {
+      body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
+      try {
+        const { about } = await doors.about(kind, told.id, more);
+        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
+      } catch (error) {
+        body.replaceChildren(element("p", { class: "sv-error" }, error.message));
+        return;
+      }
+      if (!buttons.some((button) => button.dataset.tab === kind && button.getAttribute("aria-selected") === "true")) return;
+    }
+    body.replaceChildren((opened.get(kind)));
+  }
+  const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
+    [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
+  element("a", { href: told.link, class: "sv-link" }, "link"));
+  const node = element("section", { class: "wf-view sv-result", "aria-label": "result", "data-id": told.id },
+    element("h2", { dir: "auto" }, told.views[0]?.title ?? told.title), files,
+    tabs.length ? element("div", { class: "sv-tabs", role: "tablist" }, ...buttons) : null, body);
+  if (tabs.length) buttons[0].setAttribute("aria-selected", "true");
+  body.append(first);
+  return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
+}
+
+function liveView(view, doors, repaints) {
+  const { node, repaint } = KINDS[view.data.kind](view.data);
+  repaints.push(repaint);
+  node.addEventListener("click", (event) => {
+    const line = event.target instanceof Element ? event.target.closest(".wf-class:not(.wf-first)") : null;
+    if (line) doors.contrast(line.querySelector(".wf-label")?.textContent ?? "");
+  });
+  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line) => {
+    line.classList.add("sv-asks");
+    line.setAttribute("title", "why not that? click");
+  });
+  const facts = element("dl", { class: "wf-facts" }, ...view.facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
+  return element("div", {}, facts, view.data.units?.grid ? eraserOf(view.data, node, doors) : null, node, doubts);
+}
+
+function eraserOf(data, node, doors) {
+  const box = (element("input", { type: "checkbox", class: "sv-erase" }));
+  node.addEventListener("click", (event) => {
+    const stage = box.checked && event.target instanceof Element ? event.target.closest(".wf-stage") : null;
+    if (!stage) return;
+    const bounds = stage.getBoundingClientRect();
+    const [rows, columns] = data.units.grid;
+    const row = Math.floor(((event.clientY - bounds.top) / bounds.height) * rows);
+    const column = Math.floor(((event.clientX - bounds.left) / bounds.width) * columns);
+    const unit = patchesOf(data.units)[row * columns + column];
+    if (unit !== undefined) doors.erase(unit);
+  }, true);
+  return element("label", { class: "wf-tick" }, box, "erase the patches that I click");
+}
+
+function stillView(html, repaints) {
+  const page = new DOMParser().parseFromString(html, "text/html").querySelector(".wf");
+  const node = element("div", { class: "sv-still" }, ...(page ? [...page.children].map((child) => document.importNode(child, true)) : []));
+  for (const script of node.querySelectorAll("script.wf-data[data-kind]")) {
+    const data = JSON.parse(script.textContent ?? "");
+    const live = KINDS[data.kind]?.(data);
+    if (!live) continue;
+    script.before(live.node);
+    repaints.push(live.repaint);
+    script.closest(".wf-view")?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
+  }
+  for (const dialogue of node.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
+  node.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
+  node.querySelectorAll(".wf-small .wf-panel").forEach((panel) => enlarging(panel));
+  return node;
+}
+
+function differenceOf(difference) {
+  const share = (value) => (value === null || value === undefined ? "–" : percent(value));
+  const [was, is] = difference.prediction;
+  const lead = was === is ? `Still ${is}.` : `From ${was} to ${is}.`;
+  const classes = difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+    element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
+  const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
+    .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
+  const units = moved.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+    element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),
+    element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
+  const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
+  return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
+    element("div", { class: "sv-curves" }, table("class", classes), table("unit", units)),
+    difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
+}
+
+function signedOf(value, told) {
+  return `${value >= 0 ? "+" : "−"}${told(Math.abs(value))}`;
+}
+
+function wanted() {
+  try {
+    const host = window.parent !== window ? window.parent.document.body : null;
+    if (host?.dataset.jpThemeLight) return host.dataset.jpThemeLight === "false";
+    if (host && /vscode-(dark|light)/.test(host.className)) return host.className.includes("vscode-dark");
+  } catch { /* a frame of another origin: its own preference counts */ }
+  return window.matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function theme(changed) {
+  const root = document.documentElement;
+  const set = (dark) => {
+    root.classList.toggle("wf-dark", dark);
+    root.style.colorScheme = dark ? "only dark" : "only light";
+    button.textContent = dark ? "light" : "dark";
+    button.setAttribute("aria-label", dark ? "switch to a light page" : "switch to a dark page");
+    changed(dark);
+  };
+  const button = element("button", { type: "button", class: "wf-theme", onclick: () => set(!root.classList.contains("wf-dark")) });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => set(wanted()));
+  set(wanted());
+  return button;
+}
+
+const QUIET = 250;  // milliseconds without a change, after which the model is asked
+
+async function begin() {
+  const root = (document.getElementById("serve"));
+  const { models, may_load: mayLoad } = await asked("/api/models");
+  let model = models[0];
+  let form = null;
+  let shown = null;
+  let current = null;
+  let versus = "";
+  let turn = 0;  // of predictions: a late answer to an old question is dropped
+  let waiting = 0;
+
+  const status = element("p", { class: "sv-status", role: "status" });
+  const progress = (element("progress", { "aria-label": "progress" }));
+  const cancel = element("button", { type: "button", class: "sv-cancel" }, "cancel");
+  const busy = element("p", { class: "sv-busy", hidden: true }, progress, cancel);
+  const chooser = (element("select", { id: "sv-model", "aria-label": "model" }));
+  const place = element("div", { class: "sv-form" });
+  const prediction = element("div", { class: "sv-prediction", "aria-live": "polite" });
+  const question = element("p", { class: "sv-question" });
+  const output = element("main", { class: "sv-main" });
+  const methods = methodList(() => {});
+  const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }));
+
+  function say(words, wrong = false) {
+    status.textContent = words;
+    status.classList.toggle("sv-error", wrong);
+  }
+
+  async function working(path, asking) {
+    let job = "";
+    cancel.onclick = () => job && cancelled(job).catch((error) => say(error.message, true));
+    try {
+      return await worked(path, asking, (news) => {
+        job = news.job;
+        busy.hidden = false;
+        progress.max = Math.max(1, news.of);
+        progress.value = Math.min(news.of, news.done + (news.steps > 1 ? news.step / news.steps : 0));
+        say(news.state === "waiting" ? `waiting: ${news.ahead} before this` : `${news.what}: ${news.done} of ${news.of}${news.label ? `, ${news.label}` : ""}`);
+      });
+    } finally {
+      busy.hidden = true;
+      say("");
+    }
+  }
+
+  async function run(path, asking) {
+    try {
+      show(await working(path, asking), true);
+      await history.refresh();
+    } catch (error) {
+      say(error.message, true);
+    }
+  }
+
+  function show(told, link) {
+    current = told;
+    shown = resultOf(told, {
+      contrast: (label) => { versus = label; sayQuestion(); explain(); },
+      erase: (unit) => {
+        const before = told.question.input.erased ?? [];
+        explain({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] });
+      },
+      choose: (method) => { methods.choose([method]); explain(); },
+      about: (kind, id, more) => working(`/api/${kind}`, { result: id, ...more }),
+    });
+    output.replaceChildren(shown.node);
+    if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
+    document.title = `${told.title} · whyformer`;
+  }
+
+  function explain(input = form.input()) {
+    const names = methods.chosen();
+    const asking = { model: model.name, input, ...form.more(), method: names.length === 1 ? names[0] : names.length ? names : null };
+    if (versus) asking.versus = versus;
+    const before = current && current.kind === "explanation" && current.model === model.name && current.views.length ? current : null;
+    if (before && JSON.stringify(before.question.input) !== JSON.stringify(input)) asking.edited_from = before.id;
+    return run("/api/explain", asking);
+  }
+
+  function sayQuestion() {
+    question.replaceChildren(...(versus ? [`Why the prediction rather than ${versus}? `, element("button", { type: "button", onclick: () => { versus = ""; sayQuestion(); } }, "no contrast")] : []));
+  }
+
+  async function predict() {
+    const mine = ++turn;
+    try {
+      const { prediction: said } = await posted("/api/predict", { model: model.name, input: form.input() });
+      if (mine !== turn) return;
+      const line = (label, probability, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
+        element("button", { type: "button", disabled: first, title: first ? "" : "why not that?", onclick: () => { versus = label; sayQuestion(); explain(); } }, label),
+        element("span", {}, probability === null ? "" : percent(probability)), element("i", { style: { width: `${100 * (probability ?? 0)}%` } }));
+      prediction.replaceChildren(element("ul", {}, line(said.label, said.probability, true), ...said.next.map((each) => line(each.label, each.probability, false))));
+    } catch (error) {
+      if (mine === turn) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
+    }
+  }
+
+  function changed() {
+    clearTimeout(waiting);
+    waiting = setTimeout(predict, QUIET);
+  }
+
+  async function choose(name) {
+    model = models.find((each) => each.name === name) ?? models[0];
+    chooser.value = model.name;
+    versus = "";
+    sayQuestion();
+    form = formOf(model, changed, (words) => say(words, true));
+    place.replaceChildren(form.node);
+    const mine = model;
+    const offer = async (wait) => {
+      const told = await asked(`/api/methods?model=${encodeURIComponent(mine.name)}&wait=${wait}`);
+      if (mine === model) methods.show(told.methods, !wait);
+    };
+    await offer(0);
+    offer(50).catch(() => {});  // which of them apply is known a little later
+  }
+
+  async function open(id, link = true) {
+    try {
+      const told = await asked(`/api/results/${id}`);
+      const { input, versus: other, method, ...more } = told.question;
+      if (input && models.some((each) => each.name === told.model)) {
+        if (told.model !== model.name) await choose(told.model);
+        form.fill(input, more);
+        versus = typeof other === "string" ? other : "";
+        sayQuestion();
+        predict();
+      }
+      show(told, link);
+    } catch (error) {
+      say(error.message, true);
+    }
+  }
+
+  const go = element("button", { type: "submit", class: "sv-go" }, "Explain");
+  const measure = element("button", { type: "button", onclick: () => run("/api/compare", { model: model.name, inputs: [form.input()], methods: methods.chosen().length > 1 ? methods.chosen() : null }) }, "Compare methods");
+  const left = element("form", { class: "sv-side sv-left", "aria-label": "question", onsubmit: (event) => { event.preventDefault(); explain(); } },
+    element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), place, prediction, question, methods.node,
+    element("p", { class: "sv-line" }, go, measure), busy, status);
+  left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
+  if (mayLoad) left.prepend(loaderOf());
+  function loaderOf() {
+    const name = (element("input", { type: "text", placeholder: "name on the hub", "aria-label": "load a model by its name" }));
+    const load = async () => {
+      say(`loading ${name.value} …`);
+      try {
+        const told = await posted("/api/models", { name: name.value });
+        if (!models.some((each) => each.name === told.name)) models.push(told);
+        list();
+        await choose(told.name);
+        await predict();
+        say("");
+      } catch (error) {
+        say(error.message, true);
+      }
+    };
+    return element("p", { class: "sv-line" }, name, element("button", { type: "button", onclick: load }, "load"));
+  }
+  function list() {
+    chooser.replaceChildren(...models.map((each) => element("option", { value: each.name }, `${each.name} (${each.kind})`)));
+  }
+  list();
+  chooser.addEventListener("change", async () => { current = null; output.replaceChildren(); await choose(chooser.value); await predict(); });
+  const button = theme(() => shown?.repaint());
+  root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
+  const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
+  window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else output.replaceChildren(); });
+  await choose(model.name);
+  const id = linked();
+  if (id) await open(id, false); else await predict();
+  await history.refresh();
+  document.documentElement.classList.add("wf-started");
+}
+
+begin().catch((error) => {
+  const root = document.getElementById("serve");
+  root?.replaceChildren(element("p", { class: "sv-error" }, `The page could not begin: ${error.message}`));
+});

@@ -1,0 +1,181 @@
+"""What was explained, in one SQLite file: listed, searched, opened again; and the pictures that were uploaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import sqlite3
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from whyformer.errors import BadInput, NotOffered
+from whyformer.files.paths import writable_file
+
+APPLICATION = 0x77666D72  # stands in the file's header, so that no other database is written into
+VERSION = 1
+MOST_PICTURES = 512 * 2**20  # bytes
+SCHEMA = """
+CREATE TABLE results (
+    id TEXT PRIMARY KEY, made REAL NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, method TEXT NOT NULL,
+    title TEXT NOT NULL, said TEXT NOT NULL, parent TEXT, picture TEXT, body BLOB NOT NULL
+);
+CREATE INDEX by_time ON results (made);
+CREATE INDEX by_parent ON results (parent, kind);
+CREATE TABLE pictures (id TEXT PRIMARY KEY, made REAL NOT NULL, data BLOB NOT NULL);
+"""
+
+
+def new_id() -> str:
+    return secrets.token_urlsafe(9)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One answer: the question, and what came out as plain data (``Result.to_dict``), one per method."""
+
+    model: str
+    kind: str  # "explanation", "comparison", "trust", "heads"
+    method: str
+    title: str  # the input in one line
+    said: str  # the prediction
+    question: dict[str, Any]
+    results: list[dict[str, Any]]
+    failures: dict[str, str] = field(default_factory=dict)  # method -> why it could not
+    beside: dict[str, Any] = field(default_factory=dict)  # the difference from another one, and the like
+    parent: str | None = None  # of trust and heads: the result that they are about
+    picture: str | None = None
+    id: str = field(default_factory=new_id)
+    made: float = field(default_factory=time.time)
+
+    def listed(self) -> dict[str, Any]:
+        names = ("id", "made", "model", "kind", "method", "title", "said")
+        return {name: getattr(self, name) for name in names} | {"link": f"/r/{self.id}"}
+
+
+COLUMNS = ("id", "made", "model", "kind", "method", "title", "said", "parent", "picture")
+BODY = ("question", "results", "failures", "beside")
+
+
+class Store:
+    """One file; ``None`` keeps everything in memory, and forgets it."""
+
+    def __init__(self, path: str | Path | None) -> None:
+        self.path = None if path is None else writable_file(path, name="--store")
+        if self.path is not None and not self.path.exists():
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # what people type is theirs
+        self._lock = threading.Lock()
+        where = ":memory:" if self.path is None else str(self.path)
+        self._connection = sqlite3.connect(where, timeout=10, check_same_thread=False)
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise BadInput(f"--store: {where!r} cannot be used ({error}): name another file.") from error
+        except BadInput:
+            self._connection.close()
+            raise
+
+    def _open(self) -> None:
+        read = self._connection.execute
+        owner, version = read("PRAGMA application_id").fetchone()[0], read("PRAGMA user_version").fetchone()[0]
+        tables = read("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not owner and not tables:
+            self._connection.executescript(
+                f"BEGIN;{SCHEMA}PRAGMA application_id={APPLICATION};PRAGMA user_version={VERSION};COMMIT;"
+            )
+        elif owner != APPLICATION or version != VERSION:
+            raise BadInput(
+                f"--store: {str(self.path)!r} holds something else, or was written by another version of whyformer: "
+                "name another file."
+            )
+
+    @contextmanager
+    def _using(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                with self._connection:
+                    yield self._connection
+            except sqlite3.Error as error:
+                raise NotOffered(f"the store cannot be used at the moment ({error}).") from error
+
+    def add(self, entry: Entry) -> str:
+        body = {name: getattr(entry, name) for name in BODY}
+        packed = zlib.compress(json.dumps(body, ensure_ascii=True).encode(), 6)
+        values = [getattr(entry, name) for name in COLUMNS]
+        with self._using() as connection:
+            places = ", ".join("?" * (len(COLUMNS) + 1))
+            connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
+        return entry.id
+
+    def get(self, identity: str) -> Entry | None:
+        with self._using() as connection:
+            names = ", ".join(COLUMNS)
+            row = connection.execute(f"SELECT {names}, body FROM results WHERE id = ?", [identity]).fetchone()
+        if row is None:
+            return None
+        return Entry(**dict(zip(COLUMNS, row[:-1], strict=True)), **json.loads(zlib.decompress(row[-1])))
+
+    def about(self, parent: str, kind: str) -> str | None:
+        """The last of a kind that is about a result."""
+        with self._using() as connection:
+            asked = "SELECT id FROM results WHERE parent = ? AND kind = ? ORDER BY made DESC LIMIT 1"
+            row = connection.execute(asked, [parent, kind]).fetchone()
+        return None if row is None else str(row[0])
+
+    def listed(self, search: str = "", limit: int = 50, before: float | None = None) -> list[dict[str, Any]]:
+        """The newest first; every word of the search has to stand somewhere."""
+        where, values = ["parent IS NULL", "made < ?"], [1e12 if before is None else before]
+        asked: list[Any] = [*values]
+        for word in search.split():
+            pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+            where.append("(title || ' ' || model || ' ' || method || ' ' || said || ' ' || kind) LIKE ? ESCAPE '\\'")
+            asked.append(pattern)
+        shown = ("id", "made", "model", "kind", "method", "title", "said")
+        query = f"SELECT {', '.join(shown)} FROM results WHERE {' AND '.join(where)} ORDER BY made DESC LIMIT ?"
+        with self._using() as connection:
+            rows = connection.execute(query, [*asked, limit]).fetchall()
+        return [dict(zip(shown, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
+
+    def delete(self, identity: str) -> bool:
+        """A result and what is about it; its picture where no other has it."""
+        with self._using() as connection:
+            row = connection.execute("SELECT picture FROM results WHERE id = ?", [identity]).fetchone()
+            connection.execute("DELETE FROM results WHERE id = ? OR parent = ?", [identity, identity])
+            unused = "NOT EXISTS (SELECT 1 FROM results WHERE picture = pictures.id)"
+            connection.execute(f"DELETE FROM pictures WHERE id = ? AND {unused}", [row and row[0]])
+        return row is not None
+
+    def add_picture(self, data: bytes) -> str:
+        """By its contents: the same one is there once. Those that no result is of make room for new ones."""
+        identity = hashlib.blake2b(data, digest_size=12).hexdigest()
+        with self._using() as connection:
+            connection.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?)", [identity, time.time(), data])
+            total = connection.execute("SELECT total(length(data)) FROM pictures").fetchone()[0]
+            unused = "id NOT IN (SELECT picture FROM results WHERE picture IS NOT NULL) AND id != ?"
+            oldest = f"SELECT id, length(data) FROM pictures WHERE {unused} ORDER BY made"
+            for other, size in connection.execute(oldest, [identity]).fetchall() if total > MOST_PICTURES else ():
+                connection.execute("DELETE FROM pictures WHERE id = ?", [other])
+                total -= size
+                if total <= MOST_PICTURES:
+                    break
+            if total > MOST_PICTURES:
+                connection.rollback()
+                raise NotOffered("the store is full of pictures: delete results that you no longer need.")
+        return identity
+
+    def picture(self, identity: str) -> bytes | None:
+        with self._using() as connection:
+            row = connection.execute("SELECT data FROM pictures WHERE id = ?", [identity]).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()

@@ -1,0 +1,71 @@
+"""Tiny models behind the application, and a client that asks it."""
+
+from __future__ import annotations
+
+from functools import cache
+from io import BytesIO
+from typing import Any
+
+import torch
+from starlette.testclient import TestClient
+
+from tests.models.case import seeded
+from tests.support import language
+from tests.support.processors import SIDE, pair_tokenizer, picture
+from whyformer.explainer import Explainer
+from whyformer.serve.app import Served, application
+from whyformer.serve.jobs import Jobs
+from whyformer.serve.models import Models, ServedModel
+from whyformer.serve.store import Store
+
+TEXT = "anna lives in paris and bob works in rome"
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+NAMES = {"id2label": {0: "no", 1: "yes", 2: "<b>maybe</b>"}, "label2id": {"no": 0, "yes": 1, "<b>maybe</b>": 2}}
+
+
+@cache
+def explainer(kind: str) -> Explainer:
+    import transformers as t
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    if kind == "text":
+        config = t.BertConfig(**SMALL, **NAMES, vocab_size=32)
+        return Explainer(seeded(lambda: t.BertForSequenceClassification(config)), pair_tokenizer())
+    if kind == "language":
+        return Explainer(language.model("gpt2"), language.tokenizer())
+    if kind == "image":
+        vit = t.ViTConfig(**SMALL, **NAMES, image_size=32, patch_size=8)
+        return Explainer(seeded(lambda: t.ViTForImageClassification(vit)), ViTImageProcessorPil(size=SIDE))
+    from whyformer.demo import load_adult
+
+    return Explainer(*load_adult())
+
+
+def model_of(kind: str) -> ServedModel:
+    samples: dict[str, Any] = {"text": [TEXT, "who is anna"], "language": ["the capital of france is"]}
+    samples["image"] = [picture()]
+    return ServedModel(kind, kind, explainer(kind), samples.get(kind, ()))
+
+
+def served(*kinds: str, store: Store | None = None, most: int = 64, **how: Any) -> Served:
+    torch.manual_seed(0)
+    loader = how.pop("loader", None)
+    return Served(
+        Models([model_of(kind) for kind in kinds or ("text",)], loader), store or Store(None), Jobs(most), **how
+    )
+
+
+def client(what: Served, **how: Any) -> TestClient:
+    """Without the rehearsal that begins a server."""
+    return TestClient(application(what), base_url="http://localhost", **how)
+
+
+def asked(kind: str = "text", **more: Any) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"text": {"text": TEXT}, "language": {"prompt": "the cat sat on"}}
+    return {"model": kind, "input": inputs.get(kind, {"sample": 0}), "wait": 60, **more}
+
+
+def png(width: int = 60, height: int = 40, form: str = "PNG") -> bytes:
+    written = BytesIO()
+    picture(height, width).save(written, form)
+    return written.getvalue()

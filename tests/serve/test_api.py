@@ -1,0 +1,220 @@
+"""What is asked over HTTP is what Python gives; what cannot be answered is said in words."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from tests.serve.served import TEXT, asked, client, explainer, png, served
+from tests.support.processors import picture
+from whyformer.errors import BadInput
+from whyformer.registry import list_methods
+from whyformer.result import Result, from_plain
+from whyformer.serve.store import Store
+from whyformer.views.html.live import live_html
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[TestClient]:
+    whole = served("text", "language", "image", "table")
+    yield client(whole)
+    whole.jobs.close()
+
+
+def test_models_say_what_they_take(ask: TestClient) -> None:
+    listed = {model["name"]: model for model in ask.get("/api/models").json()["models"]}
+    assert [listed[kind]["takes"] for kind in listed] == [["text"], ["prompt", "text"], ["image"], ["row"]]
+    assert listed["text"]["labels"] == ["no", "yes", "<b>maybe</b>"] and listed["image"]["pictures"] == 1
+    assert [c["name"] for c in listed["table"]["columns"]][:2] == ["age", "workclass"] and listed["language"]["chat"]
+
+
+@pytest.mark.parametrize("kind", ["text", "language", "image", "table"])
+def test_an_explanation_is_that_of_python_and_is_opened_by_its_link(ask: TestClient, kind: str) -> None:
+    told = ask.post("/api/explain", json=asked(kind, method="input_x_gradient")).json()
+    raw = {"text": TEXT, "language": "the cat sat on"}.get(kind)
+    if raw is None:
+        models = {m["name"]: m for m in ask.get("/api/models").json()["models"]}
+        raw = models["table"]["samples"][0] if kind == "table" else picture()
+    twin = explainer(kind).explain(raw, method="input_x_gradient")
+    (view,) = told["views"]
+    assert np.allclose(view["data"]["maps"][0]["scores"], twin.scores, rtol=1e-4, atol=1e-7)
+    assert json.dumps(view["data"], ensure_ascii=False) in _as_plain(live_html(twin.view()))
+    assert ask.get(f"/api/results/{told['id']}").json() == told and ask.get(told["link"]).status_code == 200
+    said = ask.post("/api/predict", json={k: v for k, v in asked(kind).items() if k != "wait"}).json()["prediction"]
+    assert (said["label"], said["probability"]) == (str(twin.prediction), pytest.approx(twin.prediction.probability))
+
+
+def _as_plain(element: str) -> str:
+    return json.dumps(json.loads(element[element.index(">") + 1 : element.rindex("</script>")]), ensure_ascii=False)
+
+
+def test_contrast_target_and_options_reach_the_method(ask: TestClient) -> None:
+    how = {"method": "integrated_gradients", "options": {"steps": 3}, "target": "yes", "versus": "no"}
+    told = ask.post("/api/explain", json=asked(**how)).json()
+    plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
+    assert plain["target"]["label"] == "yes" and plain["target"]["versus_label"] == "no"
+    assert plain["options"]["steps"] == 3
+
+
+def test_a_method_that_fails_is_an_entry_beside_those_that_do_not(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked(method=["grad_cam", "attn_lrp", "saliency"])).json()
+    assert list(told["failures"]) == ["grad_cam"] and "no image" in told["failures"]["grad_cam"]
+    assert [m["method"] for m in told["views"][0]["data"]["maps"]] == ["attn_lrp", "saliency"]
+    alone = ask.post("/api/explain", json=asked(method="grad_cam"))
+    assert alone.status_code == 422 and "no image" in alone.json()["error"]
+
+
+def test_methods_that_do_not_apply_are_told_with_the_reason(ask: TestClient) -> None:
+    whole = served("text")
+    with client(whole) as begun:  # with the rehearsal of a server that starts
+        listed = {m["name"]: m for m in begun.get("/api/methods?model=text&wait=60").json()["methods"]}
+    assert listed.keys() == list_methods().keys() and listed["generic_attention"]["default"]
+    refusing = {name for name, m in listed.items() if m["applies"] is False}
+    assert refusing == {"grad_cam", "vit_cx"} and "no image" in listed["grad_cam"]["reason"]
+    assert listed["shap"]["applies"] is None  # not tried: its package takes long to import
+    assert {m["applies"] for m in ask.get("/api/methods?model=text").json()["methods"]} == {None}
+
+
+def test_an_edited_word_is_told_as_a_difference(ask: TestClient) -> None:
+    before = ask.post("/api/explain", json=asked()).json()
+    edit = {"text": TEXT.replace("paris", "rome").replace("bob works", "ben lives")}
+    after = ask.post("/api/explain", json=asked(input=edit, edited_from=before["id"])).json()
+    told = after["beside"]["difference"]
+    one, two = (
+        from_plain(Result, ask.get(f"/api/results/{r['id']}/export?format=json").json()) for r in (before, after)
+    )
+    assert told["value"] == [pytest.approx(one.value), pytest.approx(two.value)]
+    labels = [(u["label"], u["before"] is None, u["after"] is None) for u in told["units"]]
+    assert ("paris", False, True) in labels and ("ben", True, False) in labels and ("anna", False, False) in labels
+    anna = next(u for u in told["units"] if u["label"] == "anna")
+    assert anna["before"] == pytest.approx(one.scores[1], abs=1e-5)
+    assert anna["after"] == pytest.approx(two.scores[1], abs=1e-5)
+    assert sum(c["after"] for c in told["classes"]) == pytest.approx(1)
+
+
+def test_an_uploaded_picture_is_explained_and_a_patch_erased(ask: TestClient) -> None:
+    up = ask.post("/api/images", content=png()).json()
+    assert (up["width"], up["height"]) == (60, 40)
+    before = ask.post("/api/explain", json=asked("image", input={"image": up["image"]})).json()
+    assert before["views"][0]["data"]["picture"].startswith("data:image/jpeg")
+    erased = asked("image", input={"image": up["image"], "erased": [6]}, edited_from=before["id"])
+    after = ask.post("/api/explain", json=erased).json()["beside"]["difference"]
+    assert after["value"][0] != after["value"][1] and len(after["units"]) == 17
+    none = ask.post("/api/explain", json=asked("image", input={"image": up["image"], "erased": [0]})).json()
+    assert "no patch" in none["error"]  # unit 0 is [CLS]
+
+
+def test_a_language_model_is_asked_and_answers(ask: TestClient) -> None:
+    question = {"prompt": "what is the capital of france ?", "chat": True}
+    told = ask.post("/api/explain", json=asked("language", input=question, generate=3)).json()
+    assert told["html"] and "wf-dialogue" in told["html"] and told["said"]
+    plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
+    assert plain["what"] == "generation" and len(plain["tokens"]) <= 3
+
+
+def test_heads_are_the_attention_of_the_model(ask: TestClient) -> None:
+    result = ask.post("/api/explain", json=asked()).json()["id"]
+    told = ask.post("/api/heads", json={"result": result, "wait": 60}).json()["about"]
+    record = explainer("text").record([TEXT])
+    assert len(told["layers"]) == 2 and [layer["heads"] for layer in told["layers"]] == [4, 4]
+    first = np.frombuffer(b64decode(told["layers"][0]["data"]), np.uint8).reshape(4, 11, 11)
+    attention_HQK = record.sites[0].attention_BHQK[0].numpy()
+    scaled = first[2] / 255 * told["layers"][0]["highest"][2]
+    assert np.abs(scaled - attention_HQK[2]).max() < 0.5 / 255 * attention_HQK[2].max() + 1e-5
+    assert np.shape(told["importance"]) == (2, 4)
+
+
+def test_trust_is_measured_on_this_input(ask: TestClient) -> None:
+    result = ask.post("/api/explain", json=asked(method="attn_lrp")).json()["id"]
+    told = ask.post("/api/trust", json={"result": result, "wait": 60}).json()["about"]
+    remove, keep = told["curves"]["remove"], told["curves"]["keep"]
+    assert remove["curve"][0] == keep["curve"][-1] == pytest.approx(remove["mean"][0])  # nothing gone, all there
+    assert remove["curve"][-1] == keep["curve"][0]
+    assert all(
+        low <= mean <= high for low, mean, high in zip(remove["low"], remove["mean"], remove["high"], strict=True)
+    )
+    measured = {other["method"]: other for other in told["others"] if "area" in other}
+    assert "saliency" in measured and -1 <= measured["saliency"]["agreement"] <= 1
+    assert {f["check"] for f in told["findings"]} >= {"capture_audit", "sinks", "class_dependence"}
+    best = told["recommended"]["method"]
+    areas = {**{name: m["area"] for name, m in measured.items()}, "attn_lrp": remove["area"]}
+    assert best is None or areas[best] == min(areas.values()) < remove["random"][0]
+    assert ask.post("/api/trust", json={"result": result}).json()["about"] == told  # remembered
+
+
+def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient) -> None:
+    how = {
+        "model": "text",
+        "inputs": [{"text": TEXT}, {"sample": 1}],
+        "methods": ["saliency", "raw_attention"],
+        "wait": 60,
+    }
+    told = ask.post("/api/compare", json=how).json()
+    plain = ask.get(f"/api/results/{told['id']}/export?format=json").json()
+    twin = explainer("text").compare([TEXT, "who is anna"], methods=["saliency", "raw_attention"])
+    for metric, by_method in json.loads(json.dumps(twin.to_dict()))["values"].items():
+        for name, values in by_method.items():
+            assert plain["values"][metric][name] == pytest.approx(values, abs=1e-6)
+    assert "<table" in told["html"]
+    results = [ask.post("/api/explain", json=asked(method=m)).json()["id"] for m in ("saliency", "attn_lrp")]
+    beside = ask.post("/api/compare", json={"results": results}).json()
+    assert [m["name"] for m in beside["views"][0]["data"]["maps"]] == ["saliency", "attn_lrp"]
+    other = ask.post("/api/explain", json=asked(input={"text": "who is anna"})).json()["id"]
+    assert ask.post("/api/compare", json={"results": [results[0], other]}).status_code == 422
+
+
+def test_results_are_listed_searched_exported_and_deleted(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked(input={"text": "where 100%_ is anna"}, method="saliency")).json()
+    search = lambda words: [r["id"] for r in ask.get("/api/results", params={"search": words}).json()["results"]]  # noqa: E731
+    assert search("anna 100%_ saliency") == [told["id"]] and search("anna 100%%") == []
+    link = f"/api/results/{told['id']}"
+    page = ask.get(f"{link}/export?format=html")
+    assert page.text.startswith("<!doctype html>") and "attachment" in page.headers["content-disposition"]
+    assert ask.get(f"{link}/export?format=csv").text.splitlines()[0] == "unit,score,special,stream,word"
+    assert ask.get(f"{link}/export?format=png").content.startswith(b"\x89PNG")
+    assert ask.get(f"{link}/export?format=exe").status_code == 422
+    assert ask.delete(link).status_code == 200 and ask.get(link).status_code == 404 and search("anna 100%_") == []
+
+
+def test_history_is_there_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "results.sqlite"
+    first = served("image", store=Store(file))
+    asking = client(first)
+    up = asking.post("/api/images", content=png()).json()["image"]
+    told = asking.post("/api/explain", json=asked("image", input={"image": up})).json()
+    first.jobs.close()
+    first.store.close()
+    assert file.stat().st_mode & 0o077 == 0  # nobody else's to read
+    second = served("image", store=Store(file))
+    again = client(second)
+    assert again.get(f"/api/results/{told['id']}").json() == told
+    assert again.post("/api/predict", json={"model": "image", "input": {"image": up}}).status_code == 200
+    second.jobs.close()
+    second.store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be one" * 9, None])
+def test_a_file_that_is_no_store_is_refused_untouched(tmp_path: Path, content: bytes | None) -> None:
+    import sqlite3
+
+    file = tmp_path / "other.sqlite"
+    if content is None:
+        other = sqlite3.connect(file)
+        other.execute("CREATE TABLE people (name TEXT)")
+        other.commit()
+        other.close()
+    else:
+        file.write_bytes(content)
+    if not content and content is not None:  # an empty file is one to begin with
+        Store(file).close()
+        return
+    before = file.read_bytes()
+    with pytest.raises(BadInput, match="name another file"):
+        Store(file)
+    assert file.read_bytes() == before

@@ -1,0 +1,301 @@
+"""The page of ``whyformer serve`` in a real browser, before a real server. Skipped loudly without a browser."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from tests.serve.served import TEXT, png, served
+from tests.support.browser import ABSENT, Browser, browser_path
+from whyformer.serve.app import Served, application
+from whyformer.serve.server import bound
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if browser_path() is None:
+        pytest.skip(ABSENT)
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def whole() -> Served:
+    return served("text", "language", "image", "table")
+
+
+@pytest.fixture(scope="module")
+def at(whole: Served, browser: Browser) -> Iterator[str]:
+    """The address of a server that is up."""
+    listening = bound("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(application(whole), log_level="error", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://localhost:{listening.getsockname()[1]}"
+    browser.open("about:blank")  # lets go of what it listens to
+    whole.jobs.close()
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+def until(browser: Browser, expression: str, seconds: float = 60) -> Any:
+    """The value of an expression, once it is one."""
+    end = time.monotonic() + seconds
+    while not (value := browser.does(expression)):
+        assert time.monotonic() < end, (expression, browser.does("document.body.innerText"), browser.errors)
+        time.sleep(0.05)
+    return value
+
+
+def visit(browser: Browser, address: str, **how: Any) -> Browser:
+    browser.open(address, **how)
+    until(browser, "document.documentElement.classList.contains('wf-started')")
+    return browser
+
+
+def press(browser: Browser, words: str, inside: str = "body") -> None:
+    wanted = f"[...document.querySelector({json.dumps(inside)}).querySelectorAll('button')]"
+    browser.does(f"{wanted}.find(b => b.textContent === {json.dumps(words)}).click()")
+
+
+def choose(browser: Browser, model: str) -> None:
+    browser.does(
+        f"(s => {{ s.value = '{model}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('#sv-model'))"
+    )
+    until(browser, "!!document.querySelector('.sv-methods input:checked')")
+
+
+def write(browser: Browser, words: str) -> None:
+    browser.does(
+        f"(a => {{ a.value = {json.dumps(words)}; a.dispatchEvent(new Event('input')); }})"
+        "(document.querySelector('.sv-area'))"
+    )
+
+
+def result(browser: Browser, other_than: str = "") -> str:
+    """The id of what is shown."""
+    return str(
+        until(
+            browser,
+            f"(r => r && r.dataset.id !== '{other_than}' && r.dataset.id)(document.querySelector('.sv-result'))",
+        )
+    )
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    return list(browser.does(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"))
+
+
+def test_the_first_visit_predicts_at_once_and_explains_on_a_click(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    assert browser.does("document.querySelector('.sv-area').value") == TEXT
+    assert len(texts(browser, ".sv-class")) == 3 and len(texts(browser, ".sv-said")) == 1
+    assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button")) and browser.does(
+        "!document.querySelector('.sv-class b')"
+    )
+    press(browser, "Explain")
+    identity = result(browser)
+    assert browser.does("location.pathname") == f"/r/{identity}"
+    assert "anna" in texts(browser, ".sv-result .wf-token") and len(texts(browser, ".sv-result .wf-line")) > 5
+    browser.point(".sv-result .wf-token[data-units='4']")
+    assert texts(browser, ".wf-said-unit")[0].startswith("paris")
+    until(browser, f"document.querySelector('.sv-list b')?.textContent === {json.dumps(TEXT)}")
+    assert browser.errors == []
+
+
+def test_a_link_opens_the_result_and_an_edit_shows_the_difference(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    write(browser, "anna lives in rome")
+    press(browser, "Explain")
+    first = result(browser)
+    visit(browser, f"{at}/r/{first}")
+    assert browser.does("document.querySelector('.sv-area').value") == "anna lives in rome"
+    assert result(browser) == first and "rome" in texts(browser, ".sv-result .wf-token")
+    write(browser, "anna lives in paris")
+    press(browser, "Explain")
+    second = result(browser, other_than=first)
+    told = texts(browser, ".sv-difference")[0]
+    assert "What the edit changed" in told and "paris" in told and "rome" in told
+    browser.does("history.back()")
+    assert result(browser, other_than=second) == first
+    assert browser.errors == []
+
+
+def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    press(browser, "Explain")
+    first = result(browser)
+    other = texts(browser, ".sv-result .wf-class:not(.wf-first) .wf-label")[0]
+    browser.point(".sv-result .wf-class:not(.wf-first) .wf-label", click=True)
+    second = result(browser, other_than=first)
+    assert f"rather than {json.dumps(other)[1:-1]}" in texts(browser, ".sv-result h2")[0].replace("'", "")
+    assert f"rather than {other}?" in texts(browser, ".sv-question")[0]
+    until(browser, "document.querySelectorAll('.sv-grey').length === 2")  # the rehearsal is over
+    assert "no image" in texts(browser, ".sv-grey small")[0] and browser.does(
+        "document.querySelector('.sv-grey input').disabled"
+    )
+    for name in ("saliency", "attn_lrp"):
+        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    press(browser, "Explain")
+    result(browser, other_than=second)
+    assert texts(browser, ".wf-map h3") == ["generic_attention", "saliency", "attn_lrp"]
+    assert browser.errors == []
+
+
+def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    choose(browser, "image")
+    until(browser, "document.querySelector('.sv-shown').naturalWidth === 60")
+    bytes_of = json.dumps(list(png(48, 48)))
+    browser.does(
+        f"(() => {{ const data = new DataTransfer(); data.items.add(new File([new Uint8Array({bytes_of})], 'x.png'));"
+        "const drop = new DragEvent('drop', {dataTransfer: data, bubbles: true});"
+        "document.querySelector('.sv-drop').dispatchEvent(drop); })()"
+    )
+    until(browser, "document.querySelector('.sv-shown').naturalWidth === 48")
+    press(browser, "Explain")
+    first = result(browser)
+    assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
+    browser.does("document.querySelector('.sv-erase').click()")
+    browser.point(".sv-result .wf-stage", click=True)
+    result(browser, other_than=first)
+    assert "What the edit changed" in texts(browser, ".sv-difference")[0]
+    assert browser.errors == []
+
+
+def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    choose(browser, "table")
+    before = until(browser, "document.querySelector('.sv-said span')?.textContent")
+    browser.does(
+        "(i => { i.value = 90; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"
+    )
+    until(browser, f"document.querySelector('.sv-said span').textContent !== {json.dumps(before)}")
+    for name in ("saliency", "integrated_gradients"):  # the dear one away
+        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    press(browser, "Explain")
+    result(browser)
+    assert any(label.startswith("age = 90") for label in texts(browser, ".sv-result .wf-label"))
+    assert browser.errors == []
+
+
+def test_a_language_model_is_asked_and_its_answer_clicked(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    choose(browser, "language")
+    browser.does("(i => { i.value = 3; })(document.querySelector('.sv-form input[type=number]'))")
+    press(browser, "Explain")
+    result(browser)
+    browser.does("document.querySelector('.wf-said button').click()")
+    assert "←" in texts(browser, ".wf-from")[0]
+    assert browser.errors == []
+
+
+def test_heads_and_trust_are_tabs_of_a_result(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    write(browser, "anna lives in rome")
+    press(browser, "Explain")
+    result(browser)
+    press(browser, "layers × heads", ".sv-result")
+    assert until(browser, "document.querySelectorAll('.sv-head-button').length") == 8
+    browser.does("document.querySelectorAll('.sv-head-button')[5].click()")
+    assert texts(browser, ".sv-large h3") == ["layer 1, head 1"]
+    browser.point(".sv-large canvas")
+    assert "attends to" in texts(browser, ".sv-large p:last-child")[0]
+    press(browser, "trust", ".sv-result")
+    until(browser, "document.querySelectorAll('.sv-curve').length === 2", 120)
+    assert texts(browser, ".sv-advice b")[0].startswith(("Recommended", "No recommendation"))
+    assert texts(browser, ".sv-this-row th")[0].startswith("generic_attention")
+    quick = len(texts(browser, ".sv-findings li"))
+    press(browser, "run the slow checks, too", ".sv-result")
+    until(browser, f"document.querySelectorAll('.sv-findings li').length > {max(quick, 4)}", 120)
+    press(browser, "explanation", ".sv-result")
+    assert texts(browser, ".sv-result .wf-token")
+    assert browser.errors == []
+
+
+def test_long_work_shows_its_progress_and_is_cancelled(browser: Browser, at: str, whole: Served) -> None:
+    visit(browser, at)
+    gate = threading.Event()
+
+    def waits() -> None:
+        gate.wait(60)
+
+    whole.jobs.add("text", "waits", waits)
+    press(browser, "Explain")
+    assert until(browser, "!document.querySelector('.sv-busy').hidden")
+    assert "waiting: 1 before this" in texts(browser, ".sv-status")[0]
+    press(browser, "cancel")
+    until(browser, "document.querySelector('.sv-busy').hidden")
+    assert texts(browser, ".sv-status.sv-error") == ["cancelled."]
+    gate.set()
+    press(browser, "Explain")
+    result(browser)
+    assert browser.errors == []
+
+
+def test_words_of_errors_are_shown_and_markup_stays_text(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    nasty = "<img src=x onerror=document.title='hit'> anna"
+    write(browser, nasty)
+    press(browser, "Explain")
+    result(browser)
+    until(browser, f"document.querySelector('.sv-list b').textContent.startsWith({json.dumps(nasty[:20])})")
+    assert "hit" not in browser.does("document.title")[:3]
+    assert browser.does("document.querySelectorAll('img[src=x]').length") == 0
+    assert browser.errors == []
+    write(browser, "   ")
+    until(browser, "!!document.querySelector('.sv-prediction .sv-error')")
+    assert "nothing to explain" in texts(browser, ".sv-prediction")[0]
+    browser.errors.clear()  # the browser reports the 422 itself
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_shows_all_of_it(browser: Browser, at: str, dark: bool) -> None:
+    visit(browser, at, width=390, height=800, dark=dark)
+    press(browser, "Explain")
+    result(browser)
+    assert browser.does("document.documentElement.scrollWidth") <= 390
+    assert browser.does("getComputedStyle(document.body).backgroundColor") == (
+        "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
+    )
+    named = (
+        "[...document.querySelectorAll('input, select, textarea, button')].filter(e => !(e.textContent || "
+        "e.labels?.length || e.getAttribute('aria-label') || e.querySelector('img[alt]'))).map(e => e.outerHTML)"
+    )
+    assert browser.does(named) == []  # everything that can be used has a name
+    assert browser.errors == []
+
+
+def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser, at: str) -> None:
+    visit(browser, at)
+    write(browser, "who is anna")
+    press(browser, "Explain")
+    first = result(browser)
+    for name in ("saliency", "generic_attention"):
+        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    press(browser, "Explain")
+    second = result(browser, other_than=first)
+    until(browser, f"document.querySelector('.sv-list a').href.endsWith('{second}')")
+    browser.does("[...document.querySelectorAll('.sv-list input')].slice(0, 2).forEach(i => i.click())")
+    press(browser, "side by side")
+    third = result(browser, other_than=second)
+    assert sorted(texts(browser, ".wf-map h3")) == ["generic_attention", "saliency"]
+    browser.does("document.querySelector('.sv-methods input[value=raw_attention]').click()")
+    press(browser, "Compare methods")
+    result(browser, other_than=third)
+    assert (
+        "saliency" in texts(browser, ".sv-still table")[0] and "raw_attention" in texts(browser, ".sv-still table")[0]
+    )
+    search = "(s => { s.value = 'who comparison'; s.dispatchEvent(new Event('input')); })"
+    browser.does(f"{search}(document.querySelector('.sv-history input[type=search]'))")
+    until(browser, "document.querySelectorAll('.sv-list li').length === 1")
+    assert browser.errors == []

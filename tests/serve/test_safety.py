@@ -1,0 +1,319 @@
+"""Hostile questions: other pages, other names, wrong tokens, bombs, paths, markup, nonsense. None is a 500."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from tests.serve.served import TEXT, asked, client, png, served
+from whyformer.cli.serve import hub_model
+from whyformer.errors import BadInput
+from whyformer.serve import safety
+from whyformer.serve.safety import Guard, is_loopback, opened_picture, token_for
+
+NASTY = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[TestClient]:
+    whole = served("text", "image", "table")
+    yield client(whole, raise_server_exceptions=True)
+    whole.jobs.close()
+
+
+# Who asks
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "http://localhost.evil.example"},
+        {"origin": "http://localhost:1"},  # another server on this machine
+        {"origin": "null"},  # a frame or a file
+        {"origin": "http://[localhost"},
+        {"host": "evil.example"},  # a name that was made to point here
+        {"host": "127.0.0.1.evil.example"},
+        {"host": ""},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+def test_other_pages_get_403_and_nothing_is_done(ask: TestClient, headers: dict[str, str]) -> None:
+    refused = ask.post("/api/explain", json=asked(), headers=headers)
+    assert refused.status_code == 403 and "access-control-allow-origin" not in refused.headers
+    assert ask.get("/api/models", headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8765", "127.0.0.1:9000", "[::1]:80"])
+def test_this_machine_may_ask_under_its_names(ask: TestClient, host: str) -> None:
+    for origin in ({}, {"origin": f"http://{host}"}):
+        assert ask.get("/api/models", headers={"host": host, **origin}).status_code == 200
+
+
+def test_a_form_of_another_page_cannot_ask(ask: TestClient) -> None:
+    """Forms send text/plain without asking first; they have an origin, and their body is no JSON to us."""
+    body = '{"model": "text", "input": {"text": "x"}}'
+    assert ask.post("/api/explain", content=body, headers={"content-type": "text/plain"}).status_code == 422
+    headers = {"content-type": "text/plain", "origin": "http://evil.example"}
+    assert ask.post("/api/explain", content=body, headers=headers).status_code == 403
+
+
+def test_every_answer_has_the_policy(ask: TestClient) -> None:
+    for path in ("/", "/r/abc", "/static/serve.js", "/static/style.css", "/api/models", "/nothing", "/api/results/x"):
+        headers = ask.get(path).headers
+        assert "script-src 'self';" in headers["content-security-policy"]
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY"
+    page = ask.get("/").text
+    assert "<script>" not in page and " on" + "click" not in page and "//" not in page.replace("<!doctype", "")
+
+
+def test_a_token_is_needed_where_others_can_reach_it() -> None:
+    assert (
+        token_for("127.0.0.1", None) is None and token_for("::1", None) is None and token_for("localhost", None) is None
+    )
+    made = token_for("0.0.0.0", None)
+    assert made is not None and len(made) >= 32 and made != token_for("0.0.0.0", None)
+    assert not is_loopback("0.0.0.0") and not is_loopback("192.168.1.4") and not is_loopback("localhost.evil.example")
+    for word in ("short", "with a space in the middle", "ends;with;semicolons;"):
+        with pytest.raises(BadInput, match="--token"):
+            token_for("127.0.0.1", word)
+    whole = served("text", host="0.0.0.0", token=made)
+    asking = client(whole, follow_redirects=False)
+    for path in ("/", "/static/serve.js", "/api/models", "/r/abc", "/?token=wrong", "/?token="):
+        assert asking.get(path).status_code == 401
+    for headers in ({"authorization": "Bearer wrong"}, {"cookie": "whyformer=wrong"}, {"cookie": "\x01;;="}):
+        assert asking.get("/api/models", headers=headers).status_code == 401
+    assert asking.get("/api/models", headers={"authorization": f"Bearer {made}"}).status_code == 200
+    opened = asking.get(f"/?token={made}")
+    assert opened.status_code == 303 and opened.headers["location"] == "/"
+    assert "HttpOnly; SameSite=Strict" in opened.headers["set-cookie"]
+    assert asking.get("/api/models").status_code == 200  # the cookie came along
+    assert asking.get("/api/models", headers={"origin": "http://evil.example"}).status_code == 403
+
+
+# How much
+
+
+def bomb(width: int, height: int) -> bytes:
+    """A PNG that says it has so many pixels, and holds a few bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(1_000_000), 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [(60_000, 60_000), (5001, 5001), (2**31 - 1, 1), (0, 5)])
+def test_picture_bombs_are_refused_before_they_are_decoded(
+    ask: TestClient, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from PIL import ImageFile
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("it was decoded"))
+    refused = ask.post("/api/images", content=bomb(*size))
+    assert refused.status_code == 422 and ("pixels" in refused.json()["error"] or "picture" in refused.json()["error"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"GIF89a" + bytes(50), b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.4", png()[:60], NASTY.encode()],
+)
+def test_what_is_no_picture_of_a_known_kind_is_refused(ask: TestClient, content: bytes) -> None:
+    refused = ask.post("/api/images", content=content, headers={"content-type": "image/png"})
+    assert refused.status_code == 422 and "JPEG, PNG, WEBP" in refused.json()["error"]
+    with pytest.raises(BadInput):
+        opened_picture(png(form="TIFF"))
+
+
+def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(safety, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(safety, "LARGEST_UPLOAD", 2000)
+    assert ask.post("/api/explain", content=b"x" * 1001).status_code == 413
+    assert ask.post("/api/images", content=b"x" * 2001).status_code == 413
+    assert ask.post("/api/images", content=iter([b"x" * 900] * 3)).status_code == 413  # nothing was announced
+    assert ask.post("/api/explain", content=b"", headers={"content-length": "many"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"input": {"text": "x" * 20_001}}, "20000"),
+        ({"options": {"steps": 10**6}, "method": "integrated_gradients"}, "10000"),
+        ({"options": {"batch_size": 3}}, "no option"),
+        ({"options": {"nothing": 3}}, "nothing"),
+        ({"input": {"text": "a", "prompt": "b"}}, "one of"),
+        ({"input": {}}, "one of"),
+        ({"input": {"text": "  "}}, "empty"),
+        ({"method": "__import__"}, "unknown method"),
+        ({"method": ["saliency"] * 41}, "40"),
+        ({"target": "none such"}, "none such"),
+        ({"target": 10**30}, "target"),
+        ({"model": "none such"}, "unknown model"),
+        ({"edited_from": "../../etc/passwd"}, "edited_from"),
+        ({"edited_from": "nothing"}, "no result"),
+        ({"trust_remote_code": True}, "not permitted"),
+        ({"input": {"row": {"age": 3}}}, "model of text"),
+        ({"input": {"image": "abc"}}, "model of text"),
+        ({"model": "image", "input": {"text": "/etc/passwd"}}, "model of image"),
+        ({"model": "image", "input": {"image": "0" * 24}}, "not known"),
+        ({"model": "image", "input": {"sample": 99}}, "no 99"),
+        ({"model": "table", "input": {"row": {NASTY: NASTY}}}, "missing"),
+        ({"model": "table", "input": {"row": {"age": 10**400}}}, "missing"),
+    ],
+)
+def test_a_wrong_question_is_told_what_is_wrong(ask: TestClient, change: dict[str, Any], words: str) -> None:
+    refused = ask.post("/api/explain", json=asked() | change)
+    assert refused.status_code == 422 and words in refused.json()["error"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/r/../../etc/passwd",
+        "/r/%2e%2e%2fpasswd",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/api/images/..%2f..%2fx",
+    ],
+)
+def test_paths_lead_nowhere(ask: TestClient, path: str) -> None:
+    assert ask.get(path).status_code in (404, 422)
+
+
+def test_models_are_not_loaded_by_name_unless_that_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = served("text")
+    refused = client(closed).post("/api/models", json={"name": "org/model"})
+    assert refused.status_code == 422 and "--allow-models" in refused.json()["error"]
+    loaded: list[str] = []
+    opened = served("text", loader=lambda name: loaded.append(name) or served("image").models["image"])  # type: ignore[func-returns-value]
+    asking = client(opened)
+    for name in ("/etc", "../up", "a/b/c", "~/model", ".hidden", "a\\b", "a/../b", "https://x/y", "x" * 300, ""):
+        assert asking.post("/api/models", json={"name": name}).status_code == 422
+    assert loaded == [] and asking.post("/api/models", json={"name": "org/model"}).status_code == 200
+    assert loaded == ["org/model"]
+    opened.jobs.close()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="cannot be loaded from here"):  # transformers would take the folder
+        hub_model("here")
+
+
+def test_markup_stays_text(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked(input={"text": f"{NASTY} anna"}, target="<b>maybe</b>")).json()
+    assert NASTY[:20] in told["title"] and told["views"][0]["data"]["prediction"]["label"] in (
+        "no",
+        "yes",
+        "<b>maybe</b>",
+    )
+    page = ask.get(f"/api/results/{told['id']}/export?format=html").text
+    assert "<img src=x" not in page and "<b>maybe</b>" not in page
+    compared = {"model": "text", "inputs": [{"text": f"{NASTY} anna"}], "methods": ["saliency"], "wait": 60}
+    assert "<img src=x" not in ask.post("/api/compare", json=compared).json()["html"]
+
+
+def test_words_of_a_table_are_no_formulas(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked("table")).json()
+    from whyformer.serve.drawn import _harmless
+
+    assert [_harmless(v) for v in ("=1+1", "@x", "-2", "word", 3.5)] == ["'=1+1", "'@x", "'-2", "word", 3.5]
+    assert ask.get(f"/api/results/{told['id']}/export?format=csv").text.startswith("unit,score")
+
+
+# Nonsense
+
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from(["\ud800", NASTY, TEXT])
+)
+ANY = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = [
+    "model",
+    "input",
+    "method",
+    "target",
+    "versus",
+    "options",
+    "units",
+    "seed",
+    "wait",
+    "result",
+    "results",
+    "inputs",
+    "name",
+    "methods",
+]
+POSTS = ["/api/explain", "/api/predict", "/api/compare", "/api/heads", "/api/trust", "/api/models", "/api/images"]
+GETS = [
+    "/api/results",
+    "/api/methods",
+    "/api/samples",
+    "/api/jobs/{}",
+    "/api/results/{}",
+    "/api/results/{}/export",
+    "/r/{}",
+    "/api/images/{}",
+]
+
+VALUES = st.text(max_size=8) | st.sampled_from(["text", "0", "nan", "1e400"])
+QUERY = st.dictionaries(st.sampled_from(["search", "limit", "before", "model", "number", "format"]), VALUES, max_size=3)
+
+
+def dumped(value: Any) -> bytes:
+    import json
+
+    return json.dumps(value).encode()  # NaN and halves of characters as browsers would not send them
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(POSTS), st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4), st.booleans(), st.booleans())
+def test_no_body_is_a_500(ask: TestClient, path: str, changes: dict[str, Any], valid: bool, text: bool) -> None:
+    body: Any = {"model": "text", "input": {"text": TEXT}} if valid else {}
+    if valid and path == "/api/compare":
+        body = {"model": "text", "inputs": [{"text": "anna"}], "methods": ["saliency"]}
+    sent = dumped(body | changes | ({"input": {"text": changes.get("input")}} if text else {}))
+    answered = ask.post(path, content=sent, headers={"content-type": "application/json"})
+    assert answered.status_code < 500 and answered.json() is not None
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(GETS), st.text(max_size=12), QUERY, st.sampled_from(["GET", "DELETE", "PUT", "OPTIONS"]))
+def test_no_address_is_a_500(ask: TestClient, path: str, name: str, query: dict[str, str], verb: str) -> None:
+    from urllib.parse import quote
+
+    answered = ask.request(verb, path.format(quote(name, safe="")), params=query)
+    assert answered.status_code < 500
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=64), st.sampled_from(POSTS))
+def test_no_bytes_are_a_500(ask: TestClient, body: bytes, path: str) -> None:
+    for content in (body, b"[" * 5000 + body, b'{"model": ' + b"9" * 5000 + b"}"):
+        assert ask.post(path, content=content, headers={"content-type": "application/json"}).status_code < 500
+
+
+def test_only_http_is_served() -> None:
+    import asyncio
+
+    guard = Guard(lambda *_: pytest.fail("it came through"), "127.0.0.1", None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="only http"):
+        asyncio.run(guard({"type": "websocket"}, None, None))  # type: ignore[arg-type]
