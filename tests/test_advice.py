@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import platform
 import re
 from collections.abc import Callable
 from functools import cache
@@ -33,6 +34,9 @@ def model_and_inputs(name: str) -> tuple[nn.Module, Any]:
     if name.startswith("quantised "):
         case = CASES[name.removeprefix("quantised ")]
         whole = case.build("sdpa")
+        # Which kernels there are goes by the processor; torch's default is that of another one.
+        if platform.machine() in {"aarch64", "arm64"}:
+            torch.backends.quantized.engine = "qnnpack"
         return torch.ao.quantization.quantize_dynamic(whole, {nn.Linear}, dtype=torch.qint8), case.inputs()
     case = KINDS[name.removeprefix("bare ")].case
     model = case.build(case.implementations[0])
