@@ -15,7 +15,7 @@ BUNDLE = Path(__file__).parents[1] / "src" / "whyformer" / "views" / "html" / "w
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 TYPE = re.compile(r"/\*\* @type [^\n]*?\*/ ?")
-NAMED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+NAMED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+|[\[{])", re.MULTILINE)
 
 
 def ordered(entry: str, before: tuple[str, ...] = ()) -> list[str]:
@@ -34,6 +34,8 @@ def bundle() -> str:
     for module in ordered("main.js"):
         source = (SOURCES / module).read_text(encoding="utf-8")
         for name in NAMED.findall(source):
+            if name in "[{":
+                raise SystemExit(f"frontend/src: {module} takes names apart at its top: give each a line of its own.")
             if name in owners:
                 raise SystemExit(f"frontend/src: {name} stands in {owners[name]} and in {module}: rename one.")
             owners[name] = module

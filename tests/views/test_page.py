@@ -6,7 +6,6 @@ import gzip
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.browser import ABSENT, Browser, browser_path
+from tests.support.browser import Browser
 from tests.views import samples
+from tests.views.conftest import opened
 from tests.views.results import ALL
 from whyformer.types import Choice, Explanation, Target, Units
 from whyformer.views import heads_grid, side_by_side
@@ -25,20 +25,6 @@ from whyformer.views.view import Panel, Table, View
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
 NASTY = "<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
-def opened(browser: Browser, shown: Any, folder: Path, **how: Any) -> Browser:
-    options = {name: how.pop(name) for name in ("image",) if name in how}
-    browser.open(shown.save(folder / "x.html", **options), **how)
-    return browser
 
 
 def explanation(**changes: Any) -> Explanation:
@@ -310,7 +296,7 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation"])
+@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation", "TCAVResult"])
 def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
     result = next(make() for kind, make in ALL.items() if kind.__name__ == name)
     opened(browser, result, tmp_path, dark=True, width=420)

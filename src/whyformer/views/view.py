@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.evidence import Deletion, Standing
 from whyformer.symbols import as_symbols
 from whyformer.types import Explanation, Units
 
@@ -383,6 +384,15 @@ class _Drawn(ABC):
         """This as a page."""
 
 
+@dataclass(frozen=True)
+class Trust:
+    """What the badge on one map says, and the evidence behind it."""
+
+    standing: Standing
+    name: str  # of its method in ``deletion``
+    deletion: Deletion | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Explained:
     """What a view was drawn from, for pages that can be asked: one input under one method or several."""
@@ -390,6 +400,7 @@ class Explained:
     explanations: list[Explanation]
     image: Array | None = None
     by: str = "token"
+    trust: tuple[Trust, ...] = ()  # one per explanation, where it was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,11 +435,12 @@ class View(_Drawn):
 
 @dataclass(frozen=True)
 class Terms:
-    """Names and what they stand for; ``code``: the names are to be typed."""
+    """Names and what they stand for; ``code``: the names are to be typed; ``level``: findings of a check-up."""
 
     facts: tuple[Fact, ...]
     title: str = ""
     code: bool = False
+    level: str = ""  # "warning", "note" or "ok"
 
 
 @dataclass(frozen=True)

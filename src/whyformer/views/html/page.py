@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -16,6 +17,7 @@ from whyformer.views.view import (
     Bar,
     Bars,
     Dialogue,
+    Explained,
     Fact,
     HeadColours,
     Heat,
@@ -36,6 +38,8 @@ from whyformer.views.view import (
     captions,
     rows_of,
 )
+
+SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 
 
 def document(page: Page) -> str:
@@ -84,12 +88,30 @@ def _words(blocks: Sequence[str | Terms]) -> list[str]:
         if isinstance(block, str):
             parts.append(f'<p class="wf-words">{escape(block)}</p>')
             continue
+        if block.level:
+            parts.append(_findings(block))
+            continue
         if block.title:
             parts.append(f"<h2>{escape(block.title)}</h2>")
         tag = "code" if block.code else "b"
         rows = "".join(f"<dt><{tag}>{escape(f.name)}</{tag}></dt><dd>{escape(f.value)}</dd>" for f in block.facts)
         parts.append(f'<dl class="wf-terms">{rows}</dl>')
     return parts
+
+
+def _findings(block: Terms) -> str:
+    """Findings of a check-up as cards: the first sentence of each is seen, the rest unfolds."""
+    cards = []
+    for fact in block.facts:
+        first, *rest = SENTENCE.split(fact.value, maxsplit=1)
+        head = f"<b>{escape(fact.name)}</b> {escape(first)}"
+        more = f"<details><summary>{head}</summary><p>{escape(rest[0])}</p></details>" if rest else f"<p>{head}</p>"
+        cards.append(f"<li>{more}</li>")
+    inner = f'<ul class="wf-findings wf-{block.level}">{"".join(cards)}</ul>'
+    title = f"{escape(block.title)} ({len(block.facts)})"
+    if block.level != "ok":
+        return f"<h2>{title}</h2>{inner}"
+    return f"<details><summary><h2>{title}</h2></summary>{inner}</details>"
 
 
 def _view(view: View, caption: str) -> str:
@@ -116,6 +138,8 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
         return False
     marks = [mark for panel in row for mark in panel.marks]
     kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
+    if isinstance(view.explained, Explained) and view.explained.trust:  # a curve behind each badge
+        kinds = (*kinds, Lines)
     if view.explained.explanations[0].units.grid is not None:  # boxes on a picture are drawn here only
         kinds = (*kinds, Picture)
     return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
