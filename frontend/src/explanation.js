@@ -43,13 +43,13 @@ export function explanationOf(data) {
     }
     body.replaceChildren(...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
-      const context = { state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
+      const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       if (patches) parts.push(pictureOf(data, map, context));
       for (const stream of textStreams(units)) {
-        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
       if (isSound(units)) parts.push(stripOf(map, context));

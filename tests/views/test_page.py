@@ -54,7 +54,7 @@ def test_a_unit_is_linked_in_text_bars_and_map(browser: Browser, tmp_path: Path)
     browser.point(".wf-token[data-units='3']")
     assert chosen(browser)[0] == "not" and len(chosen(browser)) == 2
     assert browser.does("document.querySelector('.wf-said-unit').textContent") == "not · 0.300 (2. of 12)"
-    assert browser.does("document.querySelector('.wf-row-of h4').textContent") == "row of not"
+    assert browser.does("document.querySelector('.wf-row-of h3').textContent") == "row of not"
     browser.point(".wf-line[data-units='4']", click=True)
     browser.point("h2")  # held, although the mouse is elsewhere
     assert chosen(browser)[0] == "like"

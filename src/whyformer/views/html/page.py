@@ -66,15 +66,15 @@ def framed(page: Page) -> str:
 
 def fragment(page: Page) -> str:
     """The body of a page, with its style."""
-    parts = [f"<style>{STYLE}</style>", '<div class="wf">']
-    if page.title:
-        parts.append(f"<h1>{escape(page.title)}</h1>")
+    parts = [f"<style>{STYLE}</style>", '<main class="wf">']
+    # A single view has its title below; screen readers look for one of the first rank.
+    parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')
     parts += _words(page.lead)
     if _has_specials(page):
         parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
     parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
     parts += _words(page.outro)
-    return "\n".join([*parts, "</div>"])
+    return "\n".join([*parts, "</main>"])
 
 
 def _has_specials(page: Page) -> bool:

@@ -19,6 +19,7 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 .wf h1{font-size:1.6em;margin:.3em 0 .6em;line-height:1.2;overflow-wrap:anywhere}
 .wf h2{font-size:1.15em;margin:0 0 .6em;line-height:1.3;overflow-wrap:anywhere}
 .wf h3{font-size:1em;margin:0 0 .3em;overflow-wrap:anywhere}
+.wf-heard{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 .wf p{margin:.4em 0}
 .wf-words{max-width:44em}
 .wf-view{border:1px solid var(--wf-line);border-radius:8px;padding:16px;margin:16px 0}
@@ -42,7 +43,7 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 color:var(--wf-grey)}
 .wf-voice{margin:.7em 0 0;font-size:.8em;color:var(--wf-grey);text-transform:uppercase;letter-spacing:.05em}
 .wf-reading .wf-run{margin:0 0 .3em}
-.wf-quiet{color:var(--wf-grey);font:.8em ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;opacity:.8;
+.wf-quiet{color:var(--wf-grey);font:.8em ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;
 overflow-wrap:anywhere}
 .wf-fold{display:inline}
 .wf-fold summary{display:inline-block;cursor:pointer;color:var(--wf-grey);font-size:.85em;
@@ -177,13 +178,13 @@ white-space:nowrap}
 .wf-canvas{min-width:0;max-width:100%}
 .wf-matrix{display:block;cursor:pointer}
 .wf-row-of{flex:1 1 260px;min-width:240px;max-width:420px}
-.wf-row-of h4,.wf-map h4{margin:.2em 0;font-size:.93em;overflow-wrap:anywhere}
+.wf-row-of :is(h3,h4),.wf-map h4,.wf-single h3{margin:.2em 0;font-size:.93em;overflow-wrap:anywhere}
 .wf-values{display:inline-block;width:90px;height:10px;border-radius:2px;margin-right:.6em;
 background:linear-gradient(to right,#3a86c0,#d97014)}
-.wf-dark svg.wf-wide,.wf-dark svg.wf-map-small,.wf-dark .wf-shaded{filter:invert(1) hue-rotate(180deg)}
-.wf-dark .wf-shaded{color:#1b1f24}
-.wf-dark .wf-row .wf-run,.wf-dark .wf-reading .wf-run{filter:invert(1) hue-rotate(180deg);color:#1b1f24}
-.wf-dark .wf-live .wf-reading .wf-run{filter:none;color:inherit}
+.wf-dark svg.wf-wide,.wf-dark svg.wf-map-small,
+.wf-dark .wf-shaded td[style*=background]{filter:invert(1) hue-rotate(180deg)}
+.wf-dark .wf-row .wf-token[style*=background]{filter:invert(1) hue-rotate(180deg)}
+.wf-dark .wf-live .wf-token[style*=background]{filter:none}
 .wf-badge{display:inline-flex;gap:.5em;align-items:baseline;border:1px solid var(--wf-line);border-radius:12px;
 padding:.15em .8em;margin:.1em 0 .5em;background:var(--wf-card);color:var(--wf-ink);text-align:left;font-size:.88em}
 button.wf-badge{cursor:pointer}

@@ -774,7 +774,7 @@ function matrixOf(data, map, context) {
     const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
     const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
     const told = columnOf([reach]);
-    said.replaceChildren(element("h4", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+    said.replaceChildren(element(context.several ? "h4" : "h3", {}, `row of ${from}`), element("div", { class: "wf-lines" },
       ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
         element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
         element("span", { class: "wf-number" }, told(value)),
@@ -1080,13 +1080,13 @@ function explanationOf(data) {
     }
     body.replaceChildren(...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
-      const context = { state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
+      const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       if (patches) parts.push(pictureOf(data, map, context));
       for (const stream of textStreams(units)) {
-        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
       if (isSound(units)) parts.push(stripOf(map, context));
