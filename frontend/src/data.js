@@ -7,10 +7,10 @@
  *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null}} ScoreMap
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
- *   values: string[] | null, cut: number | null, seconds: number | null}} Units
+ *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
  *   next: [string, number][]}, picture: string | null, size: [number, number] | null,
- *   frames: {box: number[], label: string}[], by: string, wave: number[] | null}} Data
+ *   frames: {box: number[], label: string}[], by: string}} Data
  * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
  */
 

@@ -52,7 +52,7 @@ export function explanationOf(data) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
-      if (isSound(units)) parts.push(stripOf(map, context));
+      if (isSound(units)) parts.push(stripOf(units, map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));

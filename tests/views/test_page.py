@@ -236,8 +236,11 @@ def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp
 def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
     opened(browser, explanation(), tmp_path)
     click(browser, "copy as image")
-    button = "[...document.querySelectorAll('.wf-tools button')].pop().textContent"
-    assert browser.does(f"new Promise(r => setTimeout(() => r({button}), 600))") in ("copied", "saved")
+    said = (
+        "new Promise(r => { const b = [...document.querySelectorAll('.wf-tools button')].pop(); "
+        "new MutationObserver(() => r(b.textContent)).observe(b, {childList: true}); })"
+    )
+    assert browser.does(said) in ("copied", "saved")
     assert browser.errors == []
 
 
@@ -327,4 +330,11 @@ def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
     assert np.all(np.diff([left for left, _ in frames]) > 0)  # in time, not by rank
     browser.point(".wf-moment[data-units='12']")
     assert browser.does("document.querySelector('.wf-said-unit').textContent").startswith("frame 12 · 5.00")
+    timed = replace(units, seconds=3.1, wave=(0.0, 1.0, 0.5))
+    opened(browser, samples.text(scores=scores).replace(units=timed, readout=""), tmp_path)
+    ticks = browser.does("[...document.querySelectorAll('.wf-ticks span')].map(s => [s.textContent, s.style.left])")
+    assert ticks[:3] == [["0.0 s", "0%"], ["0.5 s", "16.129%"], ["1.0 s", "32.2581%"]]
+    ink = "document.querySelector('.wf-wave').getContext('2d').getImageData(%d, 4, 1, 1).data[3]"
+    assert [browser.does(ink % x) for x in (0, 2, 4)] == [0, 255, 0]  # loud in the middle
+    assert browser.does("document.querySelector('.wf-still').hidden")
     assert browser.errors == []

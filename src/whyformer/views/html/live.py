@@ -89,6 +89,8 @@ def _units(units: Units) -> dict[str, Any]:
         "upwards": of_sound(units),
         "values": None if units.values is None else list(units.values),
         "cut": cut,
+        "seconds": units.seconds,
+        "wave": None if units.wave is None else list(units.wave),
     }
 
 

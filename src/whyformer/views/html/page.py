@@ -138,9 +138,10 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
         return False
     marks = [mark for panel in row for mark in panel.marks]
     kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
-    if isinstance(view.explained, Explained) and view.explained.trust:  # a curve behind each badge
-        kinds = (*kinds, Lines)
-    if view.explained.explanations[0].units.grid is not None:  # boxes on a picture are drawn here only
+    units = view.explained.explanations[0].units
+    if units.seconds is not None or (isinstance(view.explained, Explained) and view.explained.trust):
+        kinds = (*kinds, Lines)  # scores over time; a curve behind each badge
+    if units.grid is not None:  # boxes on a picture are drawn here only
         kinds = (*kinds, Picture)
     return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
 

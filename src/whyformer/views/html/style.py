@@ -126,6 +126,12 @@ outline:2px solid var(--wf-raise);outline-offset:2px}
 .wf-moment{flex:1 0 3px;position:relative;cursor:pointer}
 .wf-moment i{position:absolute;left:0;right:0;margin:0 8%}
 .wf-moment.wf-here{background:var(--wf-card);box-shadow:inset 0 0 0 2px var(--wf-ink)}
+.wf-sound .wf-strip{overflow:visible}.wf-sound .wf-moment{flex:1 1 0}
+.wf-wave{display:block;width:100%;height:44px}
+.wf-ticks{position:relative;height:1.6em;border-top:1px solid var(--wf-special);font-size:.8em;color:var(--wf-grey);
+}
+.wf-ticks span{position:absolute;border-left:1px solid var(--wf-special);padding-left:3px;white-space:nowrap}
+.wf-ticks .wf-last{right:0;border:0;border-right:1px solid var(--wf-special);padding:0 3px 0 0}
 .wf-time{display:flex;justify-content:space-between}
 .wf-opens{cursor:zoom-in}
 .wf-large{border:1px solid var(--wf-line);border-radius:8px;padding:16px;

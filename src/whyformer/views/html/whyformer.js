@@ -638,6 +638,7 @@ function howToTrust() {
 }
 
 const SPACE = 16;
+const PATIENCE = 1000;  // milliseconds: some browsers ask, or never answer
 
 async function imageOf(node) {
   const { width, height } = node.getBoundingClientRect();
@@ -682,7 +683,8 @@ async function imageOf(node) {
 async function copyImage(node) {
   const blob = await imageOf(node);
   try {
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+    const unanswered = new Promise((_, failed) => setTimeout(() => failed(new Error("not allowed yet")), PATIENCE));
+    await Promise.race([navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]), unanswered]);
     return "copied";
   } catch {
     const link = document.createElement("a");
@@ -920,12 +922,16 @@ function stateOf(start) {
   };
 }
 
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600];  // seconds between ticks
+const MOST_TICKS = 9;
+
 function isSound(units) {
   return units.grid === null && units.stream.every((stream) => stream === "audio");
 }
 
-function stripOf(map, context) {
-  const { entries, scale } = context;
+function stripOf(units, map, context) {
+  const { scale } = context;
+  const entries = context.entries.filter((entry) => !entry.special);  // a token of the model has no time
   const frames = entries.map((entry) => {
     const score = scoreOf(map, entry, context.shares);
     const high = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) * (scale.signed ? 50 : 100) : 0;
@@ -937,8 +943,28 @@ function stripOf(map, context) {
   });
   const strip = element("div", { class: "wf-strip" }, ...frames);
   context.marks.push(link(context.state, strip, frames, `${frames.length} frames in time, ${map.name}`));
-  return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
-    element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+  if (units.seconds === null) {
+    return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
+      element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+  }
+  const parts = units.wave ? [strip, waveOf(units.wave)] : [strip];
+  return element("div", { class: "wf-sound" }, ...parts, ticksOf(units.seconds));
+}
+
+function waveOf(wave) {
+  const canvas = (element("canvas", { class: "wf-wave", width: wave.length * 2, height: 80, role: "img", "aria-label": "waveform" }));
+  const pen = (canvas.getContext("2d"));
+  pen.fillStyle = isDark() ? "#9aa5b1" : "#57606a";
+  wave.forEach((loud, i) => pen.fillRect(2 * i, 40 - 38 * loud, 2, Math.max(1, 76 * loud)));
+  return canvas;
+}
+
+function ticksOf(seconds) {
+  const step = STEPS.find((each) => seconds / each <= MOST_TICKS) ?? seconds;
+  const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
+  const digits = step < 0.1 ? 2 : step < 1 ? 1 : 0;
+  return element("div", { class: "wf-ticks" }, ...ticks.map((at) =>
+    element("span", at < 0.95 * seconds ? { style: { left: `${(100 * at) / seconds}%` } } : { class: "wf-last" }, `${at.toFixed(digits)} s`)));
 }
 
 const TEXTS = ["text", "source", "target", "a", "b"];
@@ -1089,7 +1115,7 @@ function explanationOf(data) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
-      if (isSound(units)) parts.push(stripOf(map, context));
+      if (isSound(units)) parts.push(stripOf(units, map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
