@@ -281,7 +281,8 @@ def _title(explanation: Explanation) -> str:
     if units.grid is not None and of_sound(units):
         return f"sound, {units.grid[0]} bands × {units.grid[1]} steps"
     if units.grid is not None and units.text is None:
-        return f"image, {units.grid[0]} × {units.grid[1]} patches"
+        image, frames = f"image, {units.grid[0]} × {units.grid[1]} patches", frames_of(explanation)
+        return f"{frames[0].label}, query {explanation.target.position}: {image}" if frames else image
     if units.text is not None:
         return " ".join(units.text.split())
     if units.seconds is not None:

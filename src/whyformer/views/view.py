@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -481,19 +481,20 @@ def _cut_off(view: View) -> str:
     return f"{STRIPED[1]} of {told} go on beyond the scale of the others: read their numbers."
 
 
-def in_symbols(part: Any) -> Any:
+def in_symbols(part: Any, words: Callable[[str], str] = as_symbols) -> Any:
     """A page (or a part of one) with symbols for characters that would steer a terminal and that no font can draw.
 
-    It is put into them before it is laid out, so that symbols have the room they need.
+    It is put into them before it is laid out, so that symbols have the room they need. ``words``: what becomes of each
+    string.
     """
     if isinstance(part, str):
-        return as_symbols(part)
+        return words(part)
     if isinstance(part, tuple):
-        return tuple(map(in_symbols, part))
-    if not dataclasses.is_dataclass(part):
+        return tuple(in_symbols(inner, words) for inner in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, Explained):
         return part
     kind: Any = type(part)
-    return kind(**{f.name: in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
+    return kind(**{f.name: in_symbols(getattr(part, f.name), words) for f in dataclasses.fields(part)})
 
 
 def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:
