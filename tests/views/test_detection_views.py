@@ -162,6 +162,7 @@ def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn(
     frames = first.panels[0].marks[0].frames
     assert [f.box for f in frames] == [frames_of(e)[0].box for e in every[0]]
     assert [f.label for f in frames] == [f"{e.target} {e.target.position}" for e in every[0]]
+    assert [row[0] for row in first.panels[1].marks[0].rows] == [str(e.target.position) for e in every[0]]
     assert page.views[1].title.startswith(f"{every[0][0].target}, query {every[0][0].target.position}: image")
     alone: Any = wf.explain(model(), pictures[0], processor=processors.detr(), target=0.01)
     assert alone.view().views[0].title == f"{counts[0]} detections"

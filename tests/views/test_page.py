@@ -6,6 +6,7 @@ import gzip
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ import pytest
 from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
-from tests.views.results import ALL
-from whyformer.types import Choice, Explanation, Target, Units
+from tests.views.results import ALL, report
+from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
 from whyformer.views import heads_grid, side_by_side
 from whyformer.views.html.live import script
 from whyformer.views.view import Panel, Table, View
@@ -250,15 +251,27 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path)
         assert browser.does("document.documentElement.scrollWidth") <= 420
 
 
-def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_path: Path) -> None:
+SHOWN: dict[str, Callable[[], Any]] = {
+    "one": explanation,
+    "list": lambda: Explanations([explanation(), explanation()]),
+    "dict": lambda: ByMethod({"a": explanation(), "occlusion": samples.text("occlusion", signed=True)}),
+    "report": report,
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_path: Path, name: str) -> None:
     host = tmp_path / "host.html"
     bad = "<style>table,td,th{border:3px solid red!important;padding:20px!important} *{font-size:40px}</style>"
-    host.write_text(f"<!doctype html>{bad}<body>{explanation()._repr_html_()}</body>", encoding="utf-8")
+    cell = '<div class="jp-RenderedHTMLCommon" style="width:900px">%s</div>'
+    host.write_text(f"<!doctype html>{bad}<body>{cell % SHOWN[name]()._repr_html_()}</body>", encoding="utf-8")
     browser.open(host)
     inner = "document.querySelector('iframe').contentDocument"
     high = browser.does("new Promise(r => setTimeout(() => r(document.querySelector('iframe').clientHeight), 300))")
     assert high == pytest.approx(browser.does(f"{inner}.body.scrollHeight"), abs=2) and high > 400
     assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
+    browser.does(f"{inner}.querySelector('.wf-line[data-units]').click()")  # it can be asked there, too
+    assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0 and browser.errors == []
 
 
 def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:

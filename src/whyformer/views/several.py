@@ -11,10 +11,10 @@ import numpy as np
 from whyformer.files.image_file import pixels_of_uri
 from whyformer.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.views.explained import page, side_by_side
-from whyformer.views.facts import facts_about_input, facts_about_method
-from whyformer.views.image import frames_of
+from whyformer.views.facts import explained, facts_about_input, facts_about_method
+from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.table import global_bars
-from whyformer.views.view import Fact, Page, Panel, Picture, Rows, View, view_of
+from whyformer.views.view import Fact, Page, Panel, Picture, Rows, Table, View, view_of
 
 MOST = 20  # inputs that are drawn; more are said to be there
 FEWEST_ROWS = 2
@@ -65,8 +65,15 @@ def _detections(explanations: Sequence[Any]) -> list[View]:
     if pixels is None:
         return []
     frames = tuple(replace(f, label=f"{f.label} {e.target.position}") for e in explanations for f in frames_of(e))
+    rows = tuple(
+        (str(e.target.position), str(e.target), explained(e), gradient_space(f))
+        for e in explanations
+        for f in frames_of(e)
+    )
+    table = Table(("query", "object", "explained", "place"), rows)  # boxes that coincide are told apart here
+    panels = (Panel((Picture(pixels, frames),)), Panel((table,)))
     facts = (Fact("model", first.model), Fact("numbers", "the query that found the object"))
-    return [View(f"{len(explanations)} detections", (Panel((Picture(pixels, frames),), wide=True),), facts)]
+    return [View(f"{len(explanations)} detections", panels, facts, columns=2)]
 
 
 def _count(item: Any) -> int:

@@ -44,7 +44,7 @@ def spelled(words: str, drawn: Callable[[str], bool]) -> str:
     """Signs without a picture in any font by their names, :party popper:, in place of empty boxes."""
     if words.isascii():
         return words
-    parts = []
+    parts: list[str] = []
     for char in words:
         if char in JOINERS or (ord(char) in SKIN_TONES and parts and parts[-1].endswith(":")):
             continue
