@@ -42,3 +42,6 @@ def test_a_single_method_with_options_stands_among_the_usual_ones(tmp_path: Path
     _explaining.deliver_report(Explainer(), ["a"], tmp_path / "x.html", ["integrated_gradients"], ["steps=4"], how)
     assert asked["methods"][0] == {"method": "integrated_gradients", "steps": 4} and asked["seed"] == 3
     assert "integrated_gradients" not in asked["methods"][1:] and len(asked["methods"]) == 5
+    several = ["integrated_gradients", "grad_sam"]
+    _explaining.deliver_report(Explainer(), ["a"], tmp_path / "x.html", several, ["steps=4"], how)
+    assert asked["methods"] == [{"method": "integrated_gradients", "steps": 4}, "grad_sam"]

@@ -126,13 +126,17 @@ def deliver_report(
     if report is None:
         return
     from whyformer.cli._output import say_written
+    from whyformer.registry import get_method
     from whyformer.reports.report import usual_methods
 
     settings = options_from(option or [])
     usual = usual_methods(explainer.source(raw).modality.kind)
     if settings and not method:
         method = usual[:1]
-    named: list[Any] = [{"method": name, **settings} if settings else name for name in method or []]
+    named: list[Any] = []
+    for name in method or []:  # with several methods, an option goes to those that have it
+        of_method = {key: value for key, value in settings.items() if key in get_method(name).options}
+        named.append({"method": name, **of_method} if of_method else name)
     named += [name for name in usual if name not in (method or [])] if len(named) < 2 else []
     result = explainer.report(raw, methods=named, **{name: how[name] for name in REPORTED})
     say_written([result.save(report)])
