@@ -16,7 +16,7 @@ BUNDLES = {"main.js": PACKAGE / "views" / "html" / "whyformer.js", "serve.js": P
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 TYPE = re.compile(r"/\*\* @type [^\n]*?\*/ ?")
-NAMED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+)", re.MULTILINE)
+NAMED = re.compile(r"^(?:export )?(?:async )?(?:function|const|let|class) (\w+|[\[{])", re.MULTILINE)
 
 
 def ordered(entry: str, before: tuple[str, ...] = ()) -> list[str]:
@@ -35,6 +35,8 @@ def bundle(entry: str) -> str:
     for module in ordered(entry):
         source = (SOURCES / module).read_text(encoding="utf-8")
         for name in NAMED.findall(source):
+            if name in "[{":
+                raise SystemExit(f"frontend/src: {module} takes names apart at its top: give each a line of its own.")
             if name in owners:
                 raise SystemExit(f"frontend/src: {name} stands in {owners[name]} and in {module}: rename one.")
             owners[name] = module

@@ -4,13 +4,13 @@
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
  * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
  *   explained: string, share: number, aside: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
- *   small: string, doubts: string[]}} ScoreMap
+ *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null}} ScoreMap
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
- *   values: string[] | null, cut: number | null, seconds: number | null}} Units
+ *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
  *   next: [string, number][]}, picture: string | null, size: [number, number] | null,
- *   frames: {box: number[], label: string}[], by: string, wave: number[] | null}} Data
+ *   frames: {box: number[], label: string}[], by: string}} Data
  * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
  */
 

@@ -3,6 +3,7 @@ import { gradient } from "./color.js";
 import { ORDERS, barsOf } from "./bars.js";
 import { entriesOf, number, percent, scaleOf, scoreOf } from "./data.js";
 import { chooser, element, tick } from "./dom.js";
+import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
 import { copyImage } from "./image.js";
 import { matrixOf } from "./matrix.js";
 import { patchesOf, pictureOf } from "./picture.js";
@@ -24,7 +25,9 @@ export function explanationOf(data) {
   let marks = [];
   const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
   const body = element("div", { class: "wf-maps" });
-  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body);
+  const evidence = evidenceState();
+  const measured = maps.some((map) => map.trust);
+  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -40,15 +43,16 @@ export function explanationOf(data) {
     }
     body.replaceChildren(...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
-      const context = { state, entries, shares, scale, marks };
+      const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
       if (several) parts.push(element("h3", {}, map.name));
+      if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       if (patches) parts.push(pictureOf(data, map, context));
       for (const stream of textStreams(units)) {
-        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
-      if (isSound(units)) parts.push(stripOf(map, context));
+      if (isSound(units)) parts.push(stripOf(units, map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
@@ -60,9 +64,12 @@ export function explanationOf(data) {
       if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
       if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
         element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
-      return element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+      const card = element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+      if (map.trust?.deletion) marks.push(blanking(card, map, evidence));
+      return card;
     }));
     body.classList.toggle("wf-single", !several);
+    body.classList.toggle("wf-four", shown.length === 4);
     mark();
   }
 

@@ -1,6 +1,7 @@
 // A view as a picture: its elements in an SVG, that on a canvas, and from there to the clipboard or into a file.
 
 const SPACE = 16;
+const PATIENCE = 1000;  // milliseconds: some browsers ask, or never answer
 
 /** @param {HTMLElement} node @returns {Promise<Blob>} */
 export async function imageOf(node) {
@@ -47,7 +48,8 @@ export async function imageOf(node) {
 export async function copyImage(node) {
   const blob = await imageOf(node);
   try {
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+    const unanswered = new Promise((_, failed) => setTimeout(() => failed(new Error("not allowed yet")), PATIENCE));
+    await Promise.race([navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]), unanswered]);
     return "copied";
   } catch {
     const link = document.createElement("a");

@@ -15,7 +15,7 @@ function short(label) {
 
 /**
  * @param {import("./data.js").Data} data @param {import("./data.js").ScoreMap} map
- * @param {{state: any, marks: (() => void)[]}} context
+ * @param {{state: any, several: boolean, marks: (() => void)[]}} context
  */
 export function matrixOf(data, map, context) {
   const { state } = context;
@@ -89,7 +89,7 @@ export function matrixOf(data, map, context) {
     const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
     const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
     const told = columnOf([reach]);
-    said.replaceChildren(element("h4", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+    said.replaceChildren(element(context.several ? "h4" : "h3", {}, `row of ${from}`), element("div", { class: "wf-lines" },
       ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
         element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
         element("span", { class: "wf-number" }, told(value)),

@@ -11,7 +11,7 @@ export function patchesOf(units) {
 
 /**
  * @param {import("./data.js").Data} data @param {import("./data.js").ScoreMap} map
- * @param {{state: any, shares: boolean, scale: any, marks: (() => void)[]}} context
+ * @param {{state: any, shares: boolean, scale: any, marks: (() => void)[], away: () => Set<number>}} context
  */
 export function pictureOf(data, map, context) {
   const { state, scale } = context;
@@ -29,13 +29,15 @@ export function pictureOf(data, map, context) {
     }
   }
   pen.putImageData(pixels, 0, 0);
+  const gone = /** @type {HTMLCanvasElement} */ (element("canvas", { class: "wf-heat wf-gone", width: columns, height: rows, "aria-hidden": "true" }));
+  const blank = /** @type {CanvasRenderingContext2D} */ (gone.getContext("2d"));
   const frame = element("i", { class: "wf-patch" });
   const stage = element("div", {
     class: "wf-stage", tabindex: "0", role: "application",
     "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys walk through them`,
     style: { aspectRatio: `${width} / ${height}` },
   },
-  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, frame,
+  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, gone, frame,
   ...data.frames.map(({ box, label }) => element("span", {
     class: "wf-frame",
     style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
@@ -75,6 +77,13 @@ export function pictureOf(data, map, context) {
         top: `${(100 * place[0]) / rows}%`, left: `${(100 * place[1]) / columns}%`,
         width: `${100 / columns}%`, height: `${100 / rows}%`,
       });
+    }
+    const away = context.away();
+    blank.clearRect(0, 0, columns, rows);
+    blank.fillStyle = "#8a929b";
+    for (const unit of away) {
+      const at = placeOf(unit);
+      if (at) blank.fillRect(at[1], at[0], 1, 1);
     }
     heat.style.opacity = data.picture ? String(state.choices.opacity) : "1";
     heat.style.imageRendering = state.choices.smooth ? "auto" : "pixelated";

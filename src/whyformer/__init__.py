@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from whyformer import jobs as jobs
     from whyformer import language as language
     from whyformer import methods as methods
+    from whyformer import reports as reports
     from whyformer import tables as tables
     from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
     from whyformer.language.citations import cite as cite
+    from whyformer.reports.report import Report as Report
+    from whyformer.reports.report import report as report
     from whyformer.result import load as load
     from whyformer.result import to_shap as to_shap
     from whyformer.tables.global_explanation import explain_global as explain_global
@@ -66,6 +69,7 @@ _HOMES = {
     "Generation": "whyformer.types",
     "Recommendation": "whyformer.evaluate.recommendation",
     "Record": "whyformer.types",
+    "Report": "whyformer.reports.report",
     "Standardize": "whyformer.inputs.table_schema",
     "Table": "whyformer.inputs.table_schema",
     "Target": "whyformer.types",
@@ -83,6 +87,7 @@ _HOMES = {
     "mark_attention": "whyformer.capture.intercept",
     "masked_surrogate": "whyformer.checks.surrogate",
     "recommend": "whyformer.evaluate.recommend",
+    "report": "whyformer.reports.report",
     "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
     "to_shap": "whyformer.result",
@@ -99,6 +104,7 @@ _ROOMS = (
     "jobs",
     "language",
     "methods",
+    "reports",
     "tables",
     "views",
 )
@@ -114,6 +120,7 @@ __all__ = [
     "Generation",
     "Recommendation",
     "Record",
+    "Report",
     "Standardize",
     "Table",
     "Target",
@@ -144,6 +151,8 @@ __all__ = [
     "masked_surrogate",
     "methods",
     "recommend",
+    "report",
+    "reports",
     "retrained_attention",
     "tables",
     "tcav",

@@ -256,6 +256,12 @@ class Explainer(LoadedModel):
 
         return check_with(self, inputs, **how)
 
+    def report(self, inputs: Any, **how: Any) -> Any:
+        """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""
+        from whyformer.reports.report import report
+
+        return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
+
     def recommend(self, inputs: Any, **how: Any) -> Any:
         """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
         from whyformer.evaluate.recommend import recommend

@@ -58,6 +58,7 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.checks.retrained",
     "whyformer.language.citations",
     "whyformer.jobs.summary",
+    "whyformer.reports.report",
 )
 DATASETS = "whyformer.jobs.dataset"  # reads folders
 Kind = TypeVar("Kind", bound="Result")

@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 class Units:
     """What is scored: one entry per input position, padding left out."""
 
-    later: ClassVar[tuple[str, ...]] = ("role",)
+    later: ClassVar[tuple[str, ...]] = ("role", "seconds", "wave")
 
     labels: tuple[str, ...]
     special: tuple[bool, ...]
@@ -43,6 +43,8 @@ class Units:
     picture_size: tuple[int, int] | None = None  # height, width of the picture, where the model saw all of it squeezed
     # Whose words they are, in what a language model reads: "prompt", "answer", "system", "user", "template", …
     role: tuple[str, ...] | None = None
+    seconds: float | None = None  # of sound: how long it is, from the first frame to the last
+    wave: tuple[float, ...] | None = None  # of sound: how loud it is, at even steps of that time; 1 is loudest
 
     def __post_init__(self) -> None:
         for name in ("special", "stream", "word", "spans", "boxes", "values", "role"):

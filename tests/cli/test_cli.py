@@ -88,6 +88,8 @@ def test_demo(tmp_path: Path) -> None:
     assert "http" not in page.split("</style>")[1]
     assert page.count('<section class="wf-view">') == len(SENTENCES) + 3 + 1 + 2, "sentences, pictures, concepts, table"
     assert "a drawing made by the demo" in page
+    report = (tmp_path / "demo-report.html").read_text(encoding="utf-8")
+    assert "1st of 5 on 5 texts" in report and str(tmp_path / "demo-report.html") in shown.replace("\n", "")
 
 
 def test_what_the_demo_tells_people_to_type_exists(monkeypatch: pytest.MonkeyPatch) -> None:

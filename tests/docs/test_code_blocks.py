@@ -30,6 +30,7 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/guide/page.md": {"why.html", "several.html"},
     "docs/guide/patch_grid.md": {"pixels.png"},
     "docs/guide/pictures.md": {"why.html", "why.png", "methods.html", "page.html", "head.png", "heads.html"},
+    "docs/guide/report.md": {"report.html"},
     "docs/guide/streams.md": {"similar.html", "steps.html"},
     "docs/guide/tables.md": {"row.html", "columns.png", "map.png"},
     "docs/guide/trust.md": {"compare.html", "compare.json", "choice.html"},

@@ -170,8 +170,13 @@ def test_seconds_where_they_are_known_and_frames_where_not() -> None:
     assert wf.explain(model, inputs, method="attention_rollout")[0].units.labels[:2] == ("frame 0", "frame 1")
     extractor = processors.whisper().feature_extractor  # 666 samples to a column, 16,000 a second
     clip = np.random.default_rng(0).normal(size=16000).astype(np.float32)
-    labels = wf.explain(model, clip, processor=extractor, method="attention_rollout").units.labels
-    assert labels[:3] == ("0.00s", "0.08s", "0.17s")
+    clip[:8000] = 0
+    units = wf.explain(model, clip, processor=extractor, method="attention_rollout").units
+    assert units.labels[:3] == ("0.00s", "0.08s", "0.17s")
+    assert units.seconds == pytest.approx(float(units.labels[1][:-1]) * len(units), abs=0.005 * len(units))
+    assert units.wave is not None and max(units.wave) == 1
+    loud = np.flatnonzero(units.wave) * units.seconds / len(units.wave)
+    assert (loud.min(), loud.max()) == (pytest.approx(0.5, abs=0.01), pytest.approx(1.0, abs=0.01))
 
 
 def test_padding_is_no_frame() -> None:

@@ -149,6 +149,7 @@ class Browser:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stream.close()
         self.socket.close()
         self.process.terminate()
         self.process.wait(timeout=20)

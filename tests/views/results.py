@@ -16,6 +16,7 @@ from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, Retraine
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
 from whyformer.evaluate.recommendation import Choice, Outcome, Recommendation
+from whyformer.evidence import Deletion
 from whyformer.heads import (
     Circuits,
     DirectShares,
@@ -29,8 +30,10 @@ from whyformer.heads import (
 )
 from whyformer.jobs.summary import Case, DatasetSummary, Importance
 from whyformer.language.citations import Citations, SourceSentence
+from whyformer.reports.report import Report
 from whyformer.result import Result
 from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
+from whyformer.types import Choice as Said
 from whyformer.types import Cost, Explanation, Generation, Target
 
 NAN = float("nan")
@@ -391,6 +394,45 @@ def dataset_summary() -> DatasetSummary:
     )
 
 
+def deletion(explanations: tuple[Explanation, ...], names: tuple[str, ...]) -> Deletion:
+    """Each unit takes a tenth of what is left; at random, half of that."""
+    orders = {}
+    for name, one in zip(names, explanations, strict=True):
+        plain = [i for i in np.argsort(-one.scores, kind="stable") if not one.units.special[i]]
+        orders[name] = tuple(int(i) for i in plain)
+    counts = tuple(range(len(orders[names[0]]) + 1))
+    slow = tuple(round(0.95 - 0.04 * count, 4) for count in counts)
+    return Deletion(
+        counts=counts,
+        orders=orders,
+        curves={name: tuple(round(0.95 - 0.08 * count, 4) for count in counts) for name in names},
+        low=tuple(round(value - 0.01, 4) for value in slow),
+        mean=slow,
+        high=tuple(round(value + 0.01, 4) for value in slow),
+        beaten={name: 19 - place for place, name in enumerate(names)},
+        draws=20,
+    )
+
+
+def report(explanations: tuple[Explanation, ...] = ()) -> Report:
+    """Two methods, on a text and on a row of a table that has nothing to be taken away."""
+    said = Target(1, "positive", probability=0.95, next=(Said(0, "negative", 0.05),))
+    names = ("grad_sam", "raw_attention(layers=mean)")
+    texts = explanations or tuple(samples.text(n.partition("(")[0], prediction=said) for n in names)
+    rows = tuple(samples.table(method=n.partition("(")[0]) for n in names)
+    return Report(
+        comparison=comparison(),
+        explanations=(texts, rows),
+        names=names,
+        deletions=(deletion(texts, names), None),
+        checkup=check_up(),
+        called="texts",
+        ideas=dict.fromkeys(names, "Looks at attention."),
+        misleads={"grad_sam": "attention is not what decides."},
+        seconds=12.5,
+    )
+
+
 ALL: dict[type[Result], Callable[[], Any]] = {
     Explanation: explanation,
     Generation: samples.generation,
@@ -415,4 +457,5 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     RetrainedAttention: retrained_attention,
     Citations: citations,
     DatasetSummary: dataset_summary,
+    Report: report,
 }

@@ -149,3 +149,22 @@ def test_detections_come_with_their_picture_without_its_padding() -> None:
         assert shown is not None and shown.shape[1] / shown.shape[0] == pytest.approx(
             given.width / given.height, rel=0.1
         )
+
+
+def test_a_page_begins_with_all_objects_of_an_image_and_says_how_many_are_drawn() -> None:
+    pictures = [processors.picture(), processors.picture(60, 40)]
+    every: Any = wf.explain(model(), pictures, processor=processors.detr(), target=0.01)
+    counts = [len(each) for each in every]
+    page = every.view()
+    assert page.title == f"{sum(counts)} explanations of 2 inputs" and min(counts) > 1
+    first = page.views[0]
+    assert first.title == f"{counts[0]} detections" and len(page.views) == sum(counts) + 2
+    frames = first.panels[0].marks[0].frames
+    assert [f.box for f in frames] == [frames_of(e)[0].box for e in every[0]]
+    assert [f.label for f in frames] == [f"{e.target} {e.target.position}" for e in every[0]]
+    assert [row[0] for row in first.panels[1].marks[0].rows] == [str(e.target.position) for e in every[0]]
+    assert page.views[1].title.startswith(f"{every[0][0].target}, query {every[0][0].target.position}: image")
+    alone: Any = wf.explain(model(), pictures[0], processor=processors.detr(), target=0.01)
+    assert alone.view().views[0].title == f"{counts[0]} detections"
+    apart: Any = wf.explain(model(), pictures, processor=processors.detr(), target=(1, 0))
+    assert "detections" not in apart.view().views[0].title  # of two images

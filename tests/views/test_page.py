@@ -6,7 +6,7 @@ import gzip
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.browser import ABSENT, Browser, browser_path
+from tests.support.browser import Browser
 from tests.views import samples
-from tests.views.results import ALL
-from whyformer.types import Choice, Explanation, Target, Units
+from tests.views.conftest import opened
+from tests.views.results import ALL, report
+from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
 from whyformer.views import heads_grid, side_by_side
 from whyformer.views.html.live import script
 from whyformer.views.view import Panel, Table, View
@@ -25,20 +26,6 @@ from whyformer.views.view import Panel, Table, View
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
 NASTY = "<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
-
-
-def opened(browser: Browser, shown: Any, folder: Path, **how: Any) -> Browser:
-    options = {name: how.pop(name) for name in ("image",) if name in how}
-    browser.open(shown.save(folder / "x.html", **options), **how)
-    return browser
 
 
 def explanation(**changes: Any) -> Explanation:
@@ -68,7 +55,7 @@ def test_a_unit_is_linked_in_text_bars_and_map(browser: Browser, tmp_path: Path)
     browser.point(".wf-token[data-units='3']")
     assert chosen(browser)[0] == "not" and len(chosen(browser)) == 2
     assert browser.does("document.querySelector('.wf-said-unit').textContent") == "not · 0.300 (2. of 12)"
-    assert browser.does("document.querySelector('.wf-row-of h4').textContent") == "row of not"
+    assert browser.does("document.querySelector('.wf-row-of h3').textContent") == "row of not"
     browser.point(".wf-line[data-units='4']", click=True)
     browser.point("h2")  # held, although the mouse is elsewhere
     assert chosen(browser)[0] == "like"
@@ -250,8 +237,11 @@ def test_text_beyond_the_models_limit_is_not_drawn_as_zero(browser: Browser, tmp
 def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
     opened(browser, explanation(), tmp_path)
     click(browser, "copy as image")
-    button = "[...document.querySelectorAll('.wf-tools button')].pop().textContent"
-    assert browser.does(f"new Promise(r => setTimeout(() => r({button}), 600))") in ("copied", "saved")
+    said = (
+        "new Promise(r => { const b = [...document.querySelectorAll('.wf-tools button')].pop(); "
+        "new MutationObserver(() => r(b.textContent)).observe(b, {childList: true}); })"
+    )
+    assert browser.does(said) in ("copied", "saved")
     assert browser.errors == []
 
 
@@ -261,15 +251,27 @@ def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path)
         assert browser.does("document.documentElement.scrollWidth") <= 420
 
 
-def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_path: Path) -> None:
+SHOWN: dict[str, Callable[[], Any]] = {
+    "one": explanation,
+    "list": lambda: Explanations([explanation(), explanation()]),
+    "dict": lambda: ByMethod({"a": explanation(), "occlusion": samples.text("occlusion", signed=True)}),
+    "report": report,
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_in_a_notebook_the_frame_is_as_high_as_the_page(browser: Browser, tmp_path: Path, name: str) -> None:
     host = tmp_path / "host.html"
     bad = "<style>table,td,th{border:3px solid red!important;padding:20px!important} *{font-size:40px}</style>"
-    host.write_text(f"<!doctype html>{bad}<body>{explanation()._repr_html_()}</body>", encoding="utf-8")
+    cell = '<div class="jp-RenderedHTMLCommon" style="width:900px">%s</div>'
+    host.write_text(f"<!doctype html>{bad}<body>{cell % SHOWN[name]()._repr_html_()}</body>", encoding="utf-8")
     browser.open(host)
     inner = "document.querySelector('iframe').contentDocument"
     high = browser.does("new Promise(r => setTimeout(() => r(document.querySelector('iframe').clientHeight), 300))")
     assert high == pytest.approx(browser.does(f"{inner}.body.scrollHeight"), abs=2) and high > 400
     assert browser.does(f"getComputedStyle({inner}.querySelector('.wf-line')).fontSize") != "40px"
+    browser.does(f"{inner}.querySelector('.wf-line[data-units]').click()")  # it can be asked there, too
+    assert browser.does(f"{inner}.querySelectorAll('.wf-here').length") > 0 and browser.errors == []
 
 
 def test_every_control_has_a_name(browser: Browser, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_an_answer_says_what_each_token_came_from(browser: Browser, tmp_path: Pa
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation"])
+@pytest.mark.parametrize("name", ["Comparison", "CheckUp", "HeadImportance", "Recommendation", "TCAVResult"])
 def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp_path: Path, name: str) -> None:
     result = next(make() for kind, make in ALL.items() if kind.__name__ == name)
     opened(browser, result, tmp_path, dark=True, width=420)
@@ -341,4 +343,11 @@ def test_sound_has_a_time_axis(browser: Browser, tmp_path: Path) -> None:
     assert np.all(np.diff([left for left, _ in frames]) > 0)  # in time, not by rank
     browser.point(".wf-moment[data-units='12']")
     assert browser.does("document.querySelector('.wf-said-unit').textContent").startswith("frame 12 · 5.00")
+    timed = replace(units, seconds=3.1, wave=(0.0, 1.0, 0.5))
+    opened(browser, samples.text(scores=scores).replace(units=timed, readout=""), tmp_path)
+    ticks = browser.does("[...document.querySelectorAll('.wf-ticks span')].map(s => [s.textContent, s.style.left])")
+    assert ticks[:3] == [["0.0 s", "0%"], ["0.5 s", "16.129%"], ["1.0 s", "32.2581%"]]
+    ink = "document.querySelector('.wf-wave').getContext('2d').getImageData(%d, 4, 1, 1).data[3]"
+    assert [browser.does(ink % x) for x in (0, 2, 4)] == [0, 255, 0]  # loud in the middle
+    assert browser.does("document.querySelector('.wf-still').hidden")
     assert browser.errors == []

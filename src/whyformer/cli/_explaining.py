@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whyformer.cli._input import check_out, options_from
+from whyformer.cli._input import PICTURES, check_out, options_from
 
 if TYPE_CHECKING:
     from whyformer.types import Explanation
@@ -51,13 +51,25 @@ Out = Annotated[
     typer.Option("--out", dir_okay=False, metavar="FILE", help="Write a file too: .html, .png, .svg, .json or .npz."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of pictures.")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        dir_okay=False,
+        metavar="FILE",
+        help="Write a report too (.html): methods compared and checked on these inputs.",
+    ),
+]
 
 
-def asked(out: Path | None, option: list[str] | None, method: list[str] | None, **how: Any) -> dict[str, Any]:
+def asked(
+    out: Path | None, option: list[str] | None, method: list[str] | None, report: Path | None = None, **how: Any
+) -> dict[str, Any]:
     """What ``explain`` is asked for; names and files that cannot be are refused before a model is loaded."""
     from whyformer.registry import get_method
 
     check_out(out)
+    check_out(report, (*PICTURES, ".json"), hint="--report")
     settings = options_from(option or [])
     for name in method or []:
         get_method(name)
@@ -97,6 +109,37 @@ def deliver(
             view.show()
     if out is not None:
         say_written(write(results, views, out, "Why did the model say that?"))
+
+
+REPORTED = ("target", "scalar", "batch_size", "seed")
+
+
+def deliver_report(
+    explainer: Any,
+    raw: Any,
+    report: Path | None,
+    method: list[str] | None,
+    option: list[str] | None,
+    how: dict[str, Any],
+) -> None:
+    """Write the report that was asked for. Several methods are compared with each other, one with the usual ones."""
+    if report is None:
+        return
+    from whyformer.cli._output import say_written
+    from whyformer.registry import get_method
+    from whyformer.reports.report import usual_methods
+
+    settings = options_from(option or [])
+    usual = usual_methods(explainer.source(raw).modality.kind)
+    if settings and not method:
+        method = usual[:1]
+    named: list[Any] = []
+    for name in method or []:  # with several methods, an option goes to those that have it
+        of_method = {key: value for key, value in settings.items() if key in get_method(name).options}
+        named.append({"method": name, **of_method} if of_method else name)
+    named += [name for name in usual if name not in (method or [])] if len(named) < 2 else []
+    result = explainer.report(raw, methods=named, **{name: how[name] for name in REPORTED})
+    say_written([result.save(report)])
 
 
 def seen_by(explainer: Any, images: list[Any], main: str = "") -> list[Any]:

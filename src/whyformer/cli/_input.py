@@ -119,13 +119,15 @@ def drawn_faces() -> dict[str, Any]:
     return {f"a drawn {animal}": Image.fromarray(face(animal)) for animal in ("cat", "dog")}
 
 
-def check_out(out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), why: str = "") -> None:
+def check_out(
+    out: Path | None, endings: tuple[str, ...] = (*PICTURES, *DATA), why: str = "", hint: str = "--out"
+) -> None:
     """A file type that can be written, in a folder that exists; asked before long work."""
     if out is None:
         return
     if out.suffix not in endings:
         raise typer.BadParameter(
-            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint="--out"
+            f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint=hint
         )
     if trouble := trouble_writing(out):
-        raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint="--out")
+        raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=hint)

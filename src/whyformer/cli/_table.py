@@ -61,9 +61,8 @@ def rows_of(path: Path | None, table: Any, size: int) -> Any:
     return CsvRows(path or FOLDER / "rows.csv", table, size)
 
 
-def explain_rows(
-    path: Path | None, model: str | None, numbers: list[int], methods: list[str], how: dict[str, Any]
-) -> tuple[Any, list[str]]:
+def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:
+    """An Explainer, the rows, and what they are called."""
     from whyformer.explainer import Explainer
 
     loaded, table = load_table(model)
@@ -82,8 +81,7 @@ def explain_rows(
         for n in wanted:
             if start <= n < start + rows.size:
                 picked[n] = {name: values[n - start] for name, values in piece.items()}
-    explanations = Explainer(loaded, table).explain([picked[n] for n in wanted], method=methods or None, **how)
-    return explanations, [f"row {n}" for n in wanted]
+    return Explainer(loaded, table), [picked[n] for n in wanted], [f"row {n}" for n in wanted]
 
 
 def overall_picture(

@@ -1,4 +1,4 @@
-"""whyformer demo: five sentences, three pictures and a table, one page."""
+"""whyformer demo: five sentences, three pictures and a table, one page; and a report on the sentences."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.demo import SENTENCES
+from whyformer.symbols import as_symbols
 
 # The part of the demo with pictures: drawn faces for the model of pets, and stripes for the model of textures.
 
@@ -157,6 +158,7 @@ def demo(
 ) -> None:
     """Explain sentences, pictures and a table, and write one page.
 
+    Then a report on the sentences: which of the methods can be trusted.
     Four small models are part of the package; nothing is downloaded.
 
     \b
@@ -169,9 +171,15 @@ def demo(
     from whyformer.cli._input import check_out
 
     check_out(out)
+    report_out = out.with_name(f"{out.stem}-report.html")
+    check_out(report_out)
     page = demo_page(out)
     page.show()
     page.save(out)
+    report = demo_report()
+    typer.echo(f"\n{' '.join(report.view().lead)}")
+    report.save(report_out)
+    typer.echo(as_symbols(f"The report, with how far each map can be trusted, is in {report_out}."))
 
 
 def demo_page(out: Path) -> Any:
@@ -187,6 +195,27 @@ def demo_page(out: Path) -> Any:
     views += picture_views()
     views += table_views()
     return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))
+
+
+# Checks that take a second or two together.
+QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")
+
+
+def demo_report() -> Any:
+    """The methods of the page, and taking words away, compared on the same sentences."""
+    from whyformer.cli._model import load_text
+    from whyformer.reports.report import report
+
+    model, tokenizer = load_text(None)
+    return report(
+        model,
+        list(SENTENCES),
+        processor=tokenizer,
+        methods=[*METHODS, "occlusion"],
+        shown=len(METHODS) + 1,
+        checks=QUICK_CHECKS,
+        progress=False,
+    )
 
 
 def _next(out: Path) -> tuple[Any, ...]:

@@ -16,12 +16,14 @@ from whyformer.cli._explaining import (
     Options,
     Out,
     OwnScale,
+    ReportFile,
     Scalar,
     Seed,
     TargetName,
     Versus,
     asked,
     deliver,
+    deliver_report,
     per_input,
     repeated,
     seen_by,
@@ -256,6 +258,7 @@ def text(
     seed: Seed = 0,
     own_scale: OwnScale = False,
     out: Out = None,
+    report: ReportFile = None,
     json: Json = False,
 ) -> None:
     """Explain what a model says about texts.
@@ -265,19 +268,22 @@ def text(
       whyformer explain text "I like the movie"
       whyformer explain text "So boring" -m grad_sam -m occlusion
       whyformer explain text "Not bad" --target negative --out why.html
+      whyformer explain text "Not bad" "So boring" --report report.html
       cat reviews.txt | whyformer explain text - --json
       whyformer explain text --file reviews.txt --model my-bert/
     """
     runs = {"scalar": scalar, "batch_size": batch_size, "memory": memory, "seed": seed}
-    how = asked(out, option, method, target=target_from(target, versus), **runs)
+    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
     if by not in ("token", "word"):
         raise typer.BadParameter(f"{by!r} is neither token nor word", param_hint="--by")
     raw = texts_from(texts or [], file)
     from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
 
-    explained = Explainer(*load_text(model, trust_remote_code)).explain(raw, method=method or None, **how)
+    explainer = Explainer(*load_text(model, trust_remote_code))
+    explained = explainer.explain(raw, method=method or None, **how)
     deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained))
+    deliver_report(explainer, raw, report, method, option, how)
 
 
 def image(
@@ -307,6 +313,7 @@ def image(
         bool, typer.Option("--detail", help="Scores of single pixels, too, of methods that have them.")
     ] = False,
     out: Out = None,
+    report: ReportFile = None,
     json: Json = False,
 ) -> None:
     """Explain what a model says about images.
@@ -321,9 +328,8 @@ def image(
           -m grad_sam -m attention_rollout --out both.html
       whyformer explain image cat.jpg --model my-detr/ --target 7:cat
     """
-    how = asked(
-        out, option, method, target=target_from(target, versus), scalar=scalar, batch_size=batch_size, seed=seed
-    )
+    runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
+    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
     from whyformer.cli._input import drawn_faces
     from whyformer.cli._model import load_image
     from whyformer.explainer import Explainer
@@ -341,6 +347,7 @@ def image(
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
     titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
     deliver(results, out, json, images=seen, titles=titles, shared=not own_scale, detail=detail)
+    deliver_report(explainer, opened, report, method, option, how)
 
 
 def table(
@@ -370,6 +377,7 @@ def table(
     seed: Seed = 0,
     own_scale: OwnScale = False,
     out: Out = None,
+    report: ReportFile = None,
     json: Json = False,
 ) -> None:
     """Explain what a model says about the rows of a table.
@@ -382,16 +390,19 @@ def table(
       whyformer explain table rows.csv --model mine.py:load \\
           --overall -m integrated_gradients -t 1
     """
-    how = asked(
-        out, option, method, target=target_from(target, versus), scalar=scalar, batch_size=batch_size, seed=seed
-    )
-    from whyformer.cli._table import explain_rows, overall_picture
+    runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
+    how = asked(out, option, method, report, target=target_from(target, versus), **runs)
+    from whyformer.cli._table import chosen_rows, overall_picture
 
     if overall:
+        if report is not None:
+            raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
         overall_picture(rows, model, method or [], out, json, how)
         return
-    explained, titles = explain_rows(rows, model, row or [], method or [], how)
+    explainer, raw, titles = chosen_rows(rows, model, row or [])
+    explained = explainer.explain(raw, method=method or None, **how)
     deliver(per_input(explained), out, json, titles=titles, shared=not own_scale)
+    deliver_report(explainer, raw, report, method, option, how)
 
 
 def _titled(name: str, row: list[Explanation]) -> str:

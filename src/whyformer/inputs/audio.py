@@ -26,6 +26,8 @@ from whyformer.inputs.spectrogram import Grid, Layout, layout_of, likely_time
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
 
+WAVE = 240  # steps of a waveform that is drawn
+
 
 class AudioInput(Modality):
     """One clip per input; units are the frames the model attends over, labelled with their time where it is known.
@@ -134,8 +136,21 @@ class AudioInput(Modality):
                 shape = batch.tensors[self.main].shape[1:]
                 size = (shape[layout.bands or 0], shape[layout.time])
                 units = replace(units, grid=layout.grid, image_size=size)
+            elif not layout.unplaced:
+                units = replace(units, **self._heard(batch, row))
             result.append(units)
         return result
+
+    def _heard(self, batch: Batch, row: int) -> dict[str, Any]:
+        """How long the clip is that frames are cut from, and how loud; what a spectrogram adds at its end is silent."""
+        seconds = self._seconds(batch)
+        if seconds is None:
+            return {}
+        total = self.edges(batch, row, 1)[-1] * seconds
+        rate = int(getattr(self._extractor, "sampling_rate", 0))
+        if not batch.raw or not rate or not isinstance(batch.raw[row], np.ndarray):
+            return {"seconds": total}
+        return {"seconds": total, "wave": loudness(batch.raw[row], round(total * rate))}
 
     def _labels(self, batch: Batch, row: int, layout: Layout, count: int) -> list[str]:
         if layout.unplaced:
@@ -236,6 +251,15 @@ class AudioInput(Modality):
         mask = batch.tensors.get("attention_mask")
         real = int(mask[row].sum()) if mask is not None and mask.shape[1] == samples else samples
         return _edges(real, count)
+
+
+def loudness(clip: np.ndarray[Any, Any], samples: int) -> tuple[float, ...]:
+    """The largest swing at WAVE even steps of so many samples, as a share of the largest of all."""
+    heard = np.zeros(max(1, samples), np.float32)
+    part = np.abs(clip[: len(heard)])
+    heard[: len(part)] = part
+    steps = np.array([piece.max() for piece in np.array_split(heard, min(WAVE, len(heard)))])
+    return tuple(round(float(step), 3) for step in steps / (steps.max() or 1.0))
 
 
 def _edges(size: int, count: int) -> list[int]:

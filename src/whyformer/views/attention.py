@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
 ScaleOf = Annotated[str, OneOf("shared", "free", "full")] | tuple[float, float]
 SMALL = 64  # rows and columns of a map among many
+MOST_LABELLED = 48  # positions that have room for their labels
 LARGE = 1000  # from here on numbers are told in the power of ten of the largest
 FEW = 400  # cells that have room for their numbers
 LABELLED, NUMBERED = 3, 2  # maps beside each other, with labels or with numbers
@@ -113,16 +114,19 @@ def heads_grid(
 ) -> View:
     """Every head of every layer, small: layers down, heads across.
 
-    ``labels`` and ``values`` as for ``attention_map``: with either, maps are large, a few beside each other.
+    ``labels`` and ``values`` as for ``attention_map``: with either, maps are large, a few beside each other. More
+    labels than have room are left out, and maps stay small.
     ``scale``: "shared", one for all; "free", each from 0 to its own largest weight; "full", 0 to 1; or (low, high).
     """
     numbers = range(len(record.sites)) if sites is None else sites
     chosen = [(at % len(record.sites), _site(record, at)) for at in numbers]
-    large = labels is not None or values
     whole = [_maps(site, row) for _, site in chosen]
+    longest = max(max(heads.shape[1:]) for heads in whole)
+    large = values or (labels is not None and longest <= MOST_LABELLED)
+    for (_, site), each in zip(chosen, whole, strict=True):
+        _label_pair(labels, each[0].shape, site.first_query)  # a wrong number of them is refused, drawn or not
     maps = [[one if large else _largest(one, SMALL) for one in heads] for heads in whole]
     scales = iter(_scales([one for heads in maps for one in heads], scale))
-    longest = max(max(heads.shape[1:]) for heads in whole)
     columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
     for (at, site), heads in zip(chosen, maps, strict=True):
@@ -140,6 +144,8 @@ def heads_grid(
         caption = (
             f"Rows look at columns. {longest} positions share {SMALL} cells: a colour is the largest weight inside."
         )
+    if labels is not None and not large:
+        caption += f" Labels are drawn up to {MOST_LABELLED} positions."
     return _drawn("Attention, every head", panels, facts, caption, columns)
 
 

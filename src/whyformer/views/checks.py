@@ -36,11 +36,7 @@ MOST_INPUTS = 5
 @checked
 def checkup_page(checkup: Any) -> Page:
     """The page of a CheckUp."""
-    lead: list[str | Terms] = [_summary(checkup)]
-    for level, heading in HEADINGS.items():
-        facts = tuple(Fact(f.title, f.text) for f in checkup.of(level))
-        if facts:
-            lead.append(Terms(facts, heading))
+    lead: list[str | Terms] = [_summary(checkup), *findings_of(checkup)]
     views: list[View] = []
     if "jain_wallace" in checkup.results:
         views += [_twice(test) for test in checkup.results["jain_wallace"].inputs[:MOST_INPUTS]]
@@ -49,6 +45,12 @@ def checkup_page(checkup: Any) -> Page:
     if "randomisation" in checkup.results:
         views.append(_cascade(checkup.results["randomisation"]))
     return Page(checkup.title, tuple(views), tuple(lead))
+
+
+def findings_of(checkup: Any) -> list[Terms]:
+    """What was found, what to doubt first."""
+    by_level = {level: tuple(Fact(f.title, f.text) for f in checkup.of(level)) for level in HEADINGS}
+    return [Terms(facts, HEADINGS[level], level=level) for level, facts in by_level.items() if facts]
 
 
 def _summary(checkup: Any) -> str:
@@ -151,7 +153,7 @@ def retrained_page(result: Any) -> Page:
     for level, heading in HEADINGS.items():
         facts = tuple(Fact(f.title, f.text) for f in result.findings() if f.level == level)
         if facts:
-            lead.append(Terms(facts, heading))
+            lead.append(Terms(facts, heading, level=level))
     columns = ("model", "accuracy", "95 % limits", "F1", "TVD of the output", "JSD of attention")
     rows = tuple(
         (

@@ -22,7 +22,7 @@ LEAD = (
 @checked
 def comparison_page(result: Any) -> Page:
     """Everything about a Comparison."""
-    views = [_table_view(result), *_curves_view(result), *_agreement_view(result), *_metrics_view(result)]
+    views = [table_view(result), *curves_view(result), *agreement_view(result), *_metrics_view(result)]
     outro: tuple[str | Terms, ...] = ()
     if result.failures:
         facts = tuple(Fact(name, reason) for name, reason in result.failures.items())
@@ -31,7 +31,7 @@ def comparison_page(result: Any) -> Page:
     return Page(result.title, tuple(views), lead, outro)
 
 
-def _table_view(result: Any) -> View:
+def table_view(result: Any) -> View:
     arrows = {name: f"{name.replace('_', ' ')} {'↑' if up else '↓'}" for name, up in result.higher_is_better.items()}
     columns = ("method", "rank", *(arrows[m] for m in result.metrics), "passes", "ms", "MB")
     rows, shades, quiet = [], [], []
@@ -89,7 +89,7 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:,.0f}" if seconds >= 0.1 else f"{seconds * 1000:.3g}"
 
 
-def _curves_view(result: Any) -> list[View]:
+def curves_view(result: Any) -> list[View]:
     named = {
         "remove": ("Taken away, highest scores first", "a low curve is good"),
         "keep": ("Put in, highest scores first", "a high curve is good"),
@@ -114,7 +114,7 @@ def _curves_view(result: Any) -> list[View]:
     return [View("What the model says as parts go and come", tuple(panels), columns=2, caption=caption)]
 
 
-def _agreement_view(result: Any) -> list[View]:
+def agreement_view(result: Any) -> list[View]:
     if len(result.agreeing) < 2:
         return []
     scale = Scale(-1.0, 1.0, signed=True, meaning="agreement, mean over inputs")

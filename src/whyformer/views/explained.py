@@ -26,6 +26,7 @@ from whyformer.views.reading import (
     reading_of,
     shortened_question,
 )
+from whyformer.views.sound import in_time, time_lines
 from whyformer.views.table import unmoved_words, unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
 from whyformer.views.view import (
@@ -164,6 +165,9 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
             panels.append(Panel((heat(explanation, image=image),), f"scores{name}"))
             panels.append(Panel((heat(explanation, image=image, interpolation="nearest"),), f"per patch{name}"))
             continue
+        if in_time(units, stream):
+            panels.append(Panel((time_lines(explanation),), "over time", wide=True))
+            continue
         if stream in TEXT and not name and is_long(explanation):
             panels.append(Panel((reading_of(explanation, by),), "", wide=True))
         elif stream in TEXT:
@@ -277,9 +281,12 @@ def _title(explanation: Explanation) -> str:
     if units.grid is not None and of_sound(units):
         return f"sound, {units.grid[0]} bands × {units.grid[1]} steps"
     if units.grid is not None and units.text is None:
-        return f"image, {units.grid[0]} × {units.grid[1]} patches"
+        image, frames = f"image, {units.grid[0]} × {units.grid[1]} patches", frames_of(explanation)
+        return f"{frames[0].label}, query {explanation.target.position}: {image}" if frames else image
     if units.text is not None:
         return " ".join(units.text.split())
+    if units.seconds is not None:
+        return f"sound, {units.seconds:.2f} s"
     plain = [label for label, special in zip(units.labels, units.special, strict=True) if not special]
     if set(units.stream) <= set(TEXT):
         return "".join(p.text for p in token_run(explanation).pieces if not p.special).strip()
@@ -336,6 +343,8 @@ def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale 
             marks.append(Picture(boxes_on(explanation, members, image, scale, times)))
         if _is_grid(units, stream):
             marks.append(heat(explanation, image=image, scale=scale, times=times))
+        elif in_time(units, stream):
+            marks.append(time_lines(explanation, times))
         elif stream in TEXT:
             marks.append(token_run(explanation, by=by, scale=scale, times=times, members=members))
         else:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from whyformer.files.image_file import pixels_of_uri
 from whyformer.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.views.explained import page, side_by_side
-from whyformer.views.facts import facts_about_input, facts_about_method
+from whyformer.views.facts import explained, facts_about_input, facts_about_method
+from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.table import global_bars
-from whyformer.views.view import Page, Panel, Rows, View, view_of
+from whyformer.views.view import Fact, Page, Panel, Picture, Rows, Table, View, view_of
 
 MOST = 20  # inputs that are drawn; more are said to be there
 FEWEST_ROWS = 2
@@ -20,10 +23,14 @@ FEWEST_ROWS = 2
 @view_of.register(Explanations)
 def list_page(explanations: Sequence[Any], title: str = "", **how: Any) -> Page:
     """One view per input; rows of one table begin with all of them together."""
-    together = [rows_view(explanations)] if are_rows(explanations) else []
+    together = [rows_view(explanations)] if are_rows(explanations) else _detections(explanations)
     views = [view for item in explanations[:MOST] for view in _views(item, how)]
-    count = len(explanations)
-    return Page(title or f"{count} explanation{'s' * (count != 1)}", (*together, *views), _left_out(count))
+    count = sum(map(_count, explanations))
+    told = f"{count} explanation{'s' * (count != 1)}"
+    if count > len(explanations):  # detections of an image, tokens of an answer
+        told += f" of {len(explanations)} input{'s' * (len(explanations) != 1)}"
+    drawn = sum(min(_count(item), MOST) for item in explanations[:MOST])
+    return Page(title or told, (*together, *views), _left_out(count, drawn))
 
 
 @view_of.register(ByMethod)
@@ -35,7 +42,8 @@ def methods_page(explanations: Mapping[str, Any], title: str = "", **how: Any) -
     if isinstance(first, list) and not isinstance(first, Generation) and isinstance(first[0], Explanation):
         inputs = list(zip(*explanations.values(), strict=True))
         views = [side_by_side(list(each), **how) for each in inputs[:MOST]]
-        return Page(title or f"{len(inputs)} inputs, {len(explanations)} methods", tuple(views), _left_out(len(inputs)))
+        told = f"{len(inputs)} inputs, {len(explanations)} methods"
+        return Page(title or told, tuple(views), _left_out(len(inputs), len(views)))
     views = [view for item in explanations.values() for view in _views(item, how)]
     return Page(title or f"{len(explanations)} methods", tuple(views))
 
@@ -43,11 +51,38 @@ def methods_page(explanations: Mapping[str, Any], title: str = "", **how: Any) -
 def _views(item: Any, how: dict[str, Any]) -> list[View]:
     if isinstance(item, (Explanation, Generation)) or not isinstance(item, list):
         return list(page([view_of(item, **how)]).views)
-    return [view for each in item[:MOST] for view in _views(each, how)]
+    return [*_detections(item), *(view for each in item[:MOST] for view in _views(each, how))]
 
 
-def _left_out(count: int) -> tuple[str, ...]:
-    return (f"One by one, the first {MOST} of {count} are drawn.",) if count > MOST else ()
+def _detections(explanations: Sequence[Any]) -> list[View]:
+    """All objects of one image that are explained, on the picture, where there are several."""
+    if len(explanations) < 2 or not all(isinstance(e, Explanation) and frames_of(e) for e in explanations):
+        return []
+    first: Explanation = explanations[0]
+    if any(e.picture != first.picture for e in explanations):
+        return []
+    pixels = None if first.picture is None else pixels_of_uri(first.picture)
+    if pixels is None:
+        return []
+    frames = tuple(replace(f, label=f"{f.label} {e.target.position}") for e in explanations for f in frames_of(e))
+    rows = tuple(
+        (str(e.target.position), str(e.target), explained(e), gradient_space(f))
+        for e in explanations
+        for f in frames_of(e)
+    )
+    table = Table(("query", "object", "explained", "place"), rows)  # boxes that coincide are told apart here
+    panels = (Panel((Picture(pixels, frames),)), Panel((table,)))
+    facts = (Fact("model", first.model), Fact("numbers", "the query that found the object"))
+    return [View(f"{len(explanations)} detections", panels, facts, columns=2)]
+
+
+def _count(item: Any) -> int:
+    """Pictures that an item of a list has; what a language model wrote is one."""
+    return sum(map(_count, item)) if isinstance(item, list) and not isinstance(item, Generation) else 1
+
+
+def _left_out(count: int, drawn: int) -> tuple[str, ...]:
+    return (f"One by one, the first {drawn} of {count} are drawn.",) if count > drawn else ()
 
 
 def are_rows(explanations: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whyformer.errors import BadInput
+from whyformer.evidence import Deletion, Standing
 from whyformer.symbols import as_symbols
 from whyformer.types import Explanation, Units
 
@@ -383,6 +384,15 @@ class _Drawn(ABC):
         """This as a page."""
 
 
+@dataclass(frozen=True)
+class Trust:
+    """What the badge on one map says, and the evidence behind it."""
+
+    standing: Standing
+    name: str  # of its method in ``deletion``
+    deletion: Deletion | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Explained:
     """What a view was drawn from, for pages that can be asked: one input under one method or several."""
@@ -390,6 +400,7 @@ class Explained:
     explanations: list[Explanation]
     image: Array | None = None
     by: str = "token"
+    trust: tuple[Trust, ...] = ()  # one per explanation, where it was measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,11 +435,12 @@ class View(_Drawn):
 
 @dataclass(frozen=True)
 class Terms:
-    """Names and what they stand for; ``code``: the names are to be typed."""
+    """Names and what they stand for; ``code``: the names are to be typed; ``level``: findings of a check-up."""
 
     facts: tuple[Fact, ...]
     title: str = ""
     code: bool = False
+    level: str = ""  # "warning", "note" or "ok"
 
 
 @dataclass(frozen=True)
@@ -469,19 +481,20 @@ def _cut_off(view: View) -> str:
     return f"{STRIPED[1]} of {told} go on beyond the scale of the others: read their numbers."
 
 
-def in_symbols(part: Any) -> Any:
+def in_symbols(part: Any, words: Callable[[str], str] = as_symbols) -> Any:
     """A page (or a part of one) with symbols for characters that would steer a terminal and that no font can draw.
 
-    It is put into them before it is laid out, so that symbols have the room they need.
+    It is put into them before it is laid out, so that symbols have the room they need. ``words``: what becomes of each
+    string.
     """
     if isinstance(part, str):
-        return as_symbols(part)
+        return words(part)
     if isinstance(part, tuple):
-        return tuple(map(in_symbols, part))
-    if not dataclasses.is_dataclass(part):
+        return tuple(in_symbols(inner, words) for inner in part)
+    if not dataclasses.is_dataclass(part) or isinstance(part, Explained):
         return part
     kind: Any = type(part)
-    return kind(**{f.name: in_symbols(getattr(part, f.name)) for f in dataclasses.fields(part)})
+    return kind(**{f.name: in_symbols(getattr(part, f.name), words) for f in dataclasses.fields(part)})
 
 
 def rows_of(panels: Sequence[Panel], columns: int) -> list[list[Panel]]:

@@ -18,7 +18,8 @@ from whyformer.views.color import (
     ramp,
 )
 from whyformer.views.facts import decimals, fixed, number
-from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
+from whyformer.views.figure.scripts import direction, spelled
+from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, characters_drawn, letter
 from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
 from whyformer.views.figure.sheet_matrix import draw_matrix, numbered_width
 from whyformer.views.figure.sheet_text import draw_dialogue, draw_reading, draw_run
@@ -59,6 +60,8 @@ def figure(page: Page) -> Any:
     """A matplotlib Figure with everything on the page."""
     page = in_symbols(page)
     sheet = Sheet(max((_width(view) for view in page.views), default=7.0))
+    known = characters_drawn()
+    page = in_symbols(page, lambda words: spelled(words, lambda char: ord(char) in known))
     inner = sheet.width - 2 * MARGIN
     y = MARGIN
     if page.title:
@@ -226,7 +229,8 @@ def _rows(
             "color": GREY if quiet else INK,
             "style": "italic" if quiet else "normal",
         }
-        sheet.text(x, y + ROW * 0.7, label, **look)
+        # A mark without a width: the number of a word that runs from right to left stays in front of it.
+        sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if quoted and direction(label) == "R" else label, **look)
         if not isinstance(line, str):
             sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
             _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import warnings
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
@@ -17,7 +17,10 @@ Array = np.ndarray[Any, Any]
 INK, GREY, LINE = "#1b1f24", "#57606a", "#d8dde3"
 DPI = 150
 SANS, MONO = "DejaVu Sans", "DejaVu Sans Mono"  # both come with matplotlib
-FALLBACKS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans", "Arial Unicode MS")
+FALLBACKS = (
+    *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans Arabic", "Noto Sans", "Arial Unicode MS"),
+    *("Noto Emoji", "Segoe UI Emoji", "Symbola"),  # outlines: matplotlib draws no pictures in colours
+)
 
 
 def png_of(figure: Any) -> bytes:
@@ -58,7 +61,7 @@ class Sheet:
 
     def text(self, x: float, y: float, words: str, *, size: float = 9, mono: bool = False, **style: Any) -> None:
         """One line; ``y`` is its baseline."""
-        family = [MONO if mono else SANS, *self._fallbacks]
+        family = [*([MONO] if mono else []), SANS, *self._fallbacks]
         style = {"color": INK, "va": "baseline", "ha": "left"} | style
         # Dollar signs in a text are no formula.
         self.axes.text(x, y, words, fontsize=size, fontfamily=family, parse_math=False, **style)
@@ -101,6 +104,16 @@ class Sheet:
         """``smooth``: where single pixels matter, none may be drawn wider than others."""
         how: dict[str, Any] = {"aspect": "auto", "interpolation": "antialiased" if smooth else "nearest"}
         self.axes.imshow(values, extent=(x, x + width, y + height, y), origin="upper", **how)
+
+
+@cache
+def characters_drawn() -> frozenset[int]:
+    """Characters that some font of a sheet has."""
+    from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+    installed = {font.name for font in fontManager.ttflist}
+    fonts = [SANS, MONO, *(name for name in FALLBACKS if name in installed)]
+    return frozenset().union(*(get_font(findfont(FontProperties(family=name))).get_charmap() for name in fonts))
 
 
 def letter(size: float, mono: bool = False) -> float:

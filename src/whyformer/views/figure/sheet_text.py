@@ -6,6 +6,7 @@ from itertools import groupby
 
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import whole_percent
+from whyformer.views.figure.scripts import direction, visual_order
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
 from whyformer.views.text import characters_of, wrapped
 from whyformer.views.view import Dialogue, Reading, TokenRun
@@ -18,11 +19,13 @@ ROW = 0.19
 def draw_run(sheet: Sheet, x: float, y: float, width: float, run: TokenRun, size: float = 11) -> float:
     """Returns where it ends."""
     step, line_height = letter(size, mono=True), size * 1.75 / 72
+    base = direction("".join(piece.text for piece in run.pieces)) or "L"
     for line in wrapped(characters_of(run), max(8, int(width / step))):
         at = x
-        for _, group in groupby(line, key=lambda c: c.piece):
-            characters = list(group)
-            words = "".join(c.char for c in characters)
+        groups = [list(group) for _, group in groupby(line, key=lambda c: c.piece)]
+        written = ["".join(c.char for c in group) for group in groups]
+        for place in visual_order(written, base):
+            characters, words = groups[place], written[place]
             ink, first = INK, characters[0]
             if first.aside:
                 ink = GREY

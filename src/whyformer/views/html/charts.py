@@ -27,7 +27,7 @@ def table_html(mark: Table) -> str:
     )
     body = []
     for r, row in enumerate(mark.rows):
-        quiet = f"color:{GREY};font-style:italic;" if r in mark.quiet else ""
+        quiet = "color:var(--wf-grey);font-style:italic;" if r in mark.quiet else ""
         cells = ""
         for c, text in enumerate(row):
             cells += f'<td style="{_cell(c)}{quiet}{_tint(mark.shade(r, c))}">{escape(text)}</td>'

@@ -14,7 +14,7 @@ from whyformer.files.image_file import LONGEST, jpeg_uri
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import explained
 from whyformer.views.image import frames_of, of_sound, png, shrunk
-from whyformer.views.view import Explained, Panel, Rows, View, aside_of, position_read, share
+from whyformer.views.view import Explained, Panel, Rows, Trust, View, aside_of, position_read, share
 
 Array = np.ndarray[Any, Any]
 DIGITS = 5  # significant, of scores
@@ -49,8 +49,12 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
     said = first.prediction
     # Side by side, each method has a panel with what is to be said about it; a single one has its words in the header.
     several = len(source.explanations) > 1
-    words = list(panels) if several and len(panels) == len(source.explanations) else []
+    words = [panel for panel in panels if panel.facts] if several else []
+    words = words if len(words) == len(source.explanations) else []
     maps = [_map(e, words[i] if words else None) for i, e in enumerate(source.explanations)]
+    for each, trust in zip(maps, source.trust, strict=False):
+        each["trust"] = _trust(trust)
+        each["small"] = each["small"].removeprefix(str(trust.standing)).removeprefix(". ")  # which the badge says
     names = [m["method"] for m in maps]
     for each, explanation in zip(maps, source.explanations, strict=True):
         twice = names.count(each["method"]) > 1
@@ -85,6 +89,8 @@ def _units(units: Units) -> dict[str, Any]:
         "upwards": of_sound(units),
         "values": None if units.values is None else list(units.values),
         "cut": cut,
+        "seconds": units.seconds,
+        "wave": None if units.wave is None else list(units.wave),
     }
 
 
@@ -109,7 +115,31 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
         "read": position_read(explanation),
         "small": ". ".join(notes),
         "doubts": [] if panel is None else list(panel.doubts),
+        "trust": None,
     }
+
+
+def _trust(trust: Trust) -> dict[str, Any]:
+    deletion, name = trust.deletion, trust.name
+    curve = None
+    if deletion is not None:
+        curve = {
+            "counts": list(deletion.counts),
+            "order": list(deletion.orders[name]),
+            **{
+                key: [rounded(v) for v in values]
+                for key, values in (
+                    ("curve", deletion.curves[name]),
+                    ("low", deletion.low),
+                    ("mean", deletion.mean),
+                    ("high", deletion.high),
+                )
+            },
+            "beaten": deletion.beaten[name],
+            "draws": deletion.draws,
+            "value": deletion.value,
+        }
+    return {"badge": str(trust.standing), "verdict": trust.standing.verdict, "deletion": curve}
 
 
 def rounded(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -16,6 +17,7 @@ from whyformer.views.view import (
     Bar,
     Bars,
     Dialogue,
+    Explained,
     Fact,
     HeadColours,
     Heat,
@@ -36,6 +38,8 @@ from whyformer.views.view import (
     captions,
     rows_of,
 )
+
+SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 
 
 def document(page: Page) -> str:
@@ -62,15 +66,15 @@ def framed(page: Page) -> str:
 
 def fragment(page: Page) -> str:
     """The body of a page, with its style."""
-    parts = [f"<style>{STYLE}</style>", '<div class="wf">']
-    if page.title:
-        parts.append(f"<h1>{escape(page.title)}</h1>")
+    parts = [f"<style>{STYLE}</style>", '<main class="wf">']
+    # A single view has its title below; screen readers look for one of the first rank.
+    parts.append(f"<h1>{escape(page.title)}</h1>" if page.title else '<h1 class="wf-heard">whyformer</h1>')
     parts += _words(page.lead)
     if _has_specials(page):
         parts.append('<label class="wf-switch"><input type="checkbox" checked> special tokens in lists</label>')
     parts += [_view(view, caption) for view, caption in zip(page.views, captions(page.views), strict=True)]
     parts += _words(page.outro)
-    return "\n".join([*parts, "</div>"])
+    return "\n".join([*parts, "</main>"])
 
 
 def _has_specials(page: Page) -> bool:
@@ -84,12 +88,30 @@ def _words(blocks: Sequence[str | Terms]) -> list[str]:
         if isinstance(block, str):
             parts.append(f'<p class="wf-words">{escape(block)}</p>')
             continue
+        if block.level:
+            parts.append(_findings(block))
+            continue
         if block.title:
             parts.append(f"<h2>{escape(block.title)}</h2>")
         tag = "code" if block.code else "b"
         rows = "".join(f"<dt><{tag}>{escape(f.name)}</{tag}></dt><dd>{escape(f.value)}</dd>" for f in block.facts)
         parts.append(f'<dl class="wf-terms">{rows}</dl>')
     return parts
+
+
+def _findings(block: Terms) -> str:
+    """Findings of a check-up as cards: the first sentence of each is seen, the rest unfolds."""
+    cards = []
+    for fact in block.facts:
+        first, *rest = SENTENCE.split(fact.value, maxsplit=1)
+        head = f"<b>{escape(fact.name)}</b> {escape(first)}"
+        more = f"<details><summary>{head}</summary><p>{escape(rest[0])}</p></details>" if rest else f"<p>{head}</p>"
+        cards.append(f"<li>{more}</li>")
+    inner = f'<ul class="wf-findings wf-{block.level}">{"".join(cards)}</ul>'
+    title = f"{escape(block.title)} ({len(block.facts)})"
+    if block.level != "ok":
+        return f"<h2>{title}</h2>{inner}"
+    return f"<details><summary><h2>{title}</h2></summary>{inner}</details>"
 
 
 def _view(view: View, caption: str) -> str:
@@ -116,7 +138,10 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
         return False
     marks = [mark for panel in row for mark in panel.marks]
     kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
-    if view.explained.explanations[0].units.grid is not None:  # boxes on a picture are drawn here only
+    units = view.explained.explanations[0].units
+    if units.seconds is not None or (isinstance(view.explained, Explained) and view.explained.trust):
+        kinds = (*kinds, Lines)  # scores over time; a curve behind each badge
+    if units.grid is not None:  # boxes on a picture are drawn here only
         kinds = (*kinds, Picture)
     return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
 

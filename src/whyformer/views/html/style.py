@@ -6,10 +6,10 @@ page's script knows scales that start from a dark ground, and changes both toget
 
 STYLE = """
 :root{--wf-ground:#fff;--wf-ink:#1b1f24;--wf-grey:#57606a;--wf-line:#d8dde3;--wf-special:#8a929b;--wf-doubt:#fff8ee;
---wf-raise:#2b7bb9;--wf-lower:#d9781a;--wf-card:#f6f8fa}
+--wf-raise:#2b7bb9;--wf-lower:#d9781a;--wf-card:#f6f8fa;--wf-good:#1a7f37;--wf-bad:#b35900}
 .wf-dark{--wf-ground:#0d1117;--wf-ink:#e6edf3;--wf-grey:#9aa5b1;--wf-line:#30363d;--wf-special:#6e7681;
 --wf-doubt:#2b2111;
---wf-raise:#4c9fdc;--wf-lower:#e0913f;--wf-card:#161b22}
+--wf-raise:#4c9fdc;--wf-lower:#e0913f;--wf-card:#161b22;--wf-good:#3fb950;--wf-bad:#f0a35e}
 .wf-body{margin:0;background:var(--wf-ground)}
 .wf{
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;color:var(--wf-ink);
@@ -19,6 +19,7 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 .wf h1{font-size:1.6em;margin:.3em 0 .6em;line-height:1.2;overflow-wrap:anywhere}
 .wf h2{font-size:1.15em;margin:0 0 .6em;line-height:1.3;overflow-wrap:anywhere}
 .wf h3{font-size:1em;margin:0 0 .3em;overflow-wrap:anywhere}
+.wf-heard{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap}
 .wf p{margin:.4em 0}
 .wf-words{max-width:44em}
 .wf-view{border:1px solid var(--wf-line);border-radius:8px;padding:16px;margin:16px 0}
@@ -42,7 +43,7 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 color:var(--wf-grey)}
 .wf-voice{margin:.7em 0 0;font-size:.8em;color:var(--wf-grey);text-transform:uppercase;letter-spacing:.05em}
 .wf-reading .wf-run{margin:0 0 .3em}
-.wf-quiet{color:var(--wf-grey);font:.8em ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;opacity:.8;
+.wf-quiet{color:var(--wf-grey);font:.8em ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;
 overflow-wrap:anywhere}
 .wf-fold{display:inline}
 .wf-fold summary{display:inline-block;cursor:pointer;color:var(--wf-grey);font-size:.85em;
@@ -125,6 +126,12 @@ outline:2px solid var(--wf-raise);outline-offset:2px}
 .wf-moment{flex:1 0 3px;position:relative;cursor:pointer}
 .wf-moment i{position:absolute;left:0;right:0;margin:0 8%}
 .wf-moment.wf-here{background:var(--wf-card);box-shadow:inset 0 0 0 2px var(--wf-ink)}
+.wf-sound .wf-strip{overflow:visible}.wf-sound .wf-moment{flex:1 1 0}
+.wf-wave{display:block;width:100%;height:44px}
+.wf-ticks{position:relative;height:1.6em;border-top:1px solid var(--wf-special);font-size:.8em;color:var(--wf-grey);
+}
+.wf-ticks span{position:absolute;border-left:1px solid var(--wf-special);padding-left:3px;white-space:nowrap}
+.wf-ticks .wf-last{right:0;border:0;border-right:1px solid var(--wf-special);padding:0 3px 0 0}
 .wf-time{display:flex;justify-content:space-between}
 .wf-opens{cursor:zoom-in}
 .wf-large{border:1px solid var(--wf-line);border-radius:8px;padding:16px;
@@ -154,6 +161,7 @@ background:var(--wf-ground);width:9em}
 .wf-said-unit{min-height:1.6em;margin:.2em 0 .6em;font-size:.95em;color:var(--wf-grey);overflow-wrap:anywhere}
 .wf-pinned .wf-said-unit{color:var(--wf-ink)}
 .wf-maps{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:16px}
+.wf-maps.wf-four{grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr))}
 .wf-card{border:1px solid var(--wf-line);border-radius:8px;padding:12px;min-width:0}
 .wf-map{min-width:0}
 .wf-map .wf-legend{margin:.4em 0}
@@ -176,13 +184,36 @@ white-space:nowrap}
 .wf-canvas{min-width:0;max-width:100%}
 .wf-matrix{display:block;cursor:pointer}
 .wf-row-of{flex:1 1 260px;min-width:240px;max-width:420px}
-.wf-row-of h4,.wf-map h4{margin:.2em 0;font-size:.93em;overflow-wrap:anywhere}
+.wf-row-of :is(h3,h4),.wf-map h4,.wf-single h3{margin:.2em 0;font-size:.93em;overflow-wrap:anywhere}
 .wf-values{display:inline-block;width:90px;height:10px;border-radius:2px;margin-right:.6em;
 background:linear-gradient(to right,#3a86c0,#d97014)}
-.wf-dark svg.wf-wide,.wf-dark svg.wf-map-small,.wf-dark .wf-shaded{filter:invert(1) hue-rotate(180deg)}
-.wf-dark .wf-shaded{color:#1b1f24}
-.wf-dark .wf-row .wf-run,.wf-dark .wf-reading .wf-run{filter:invert(1) hue-rotate(180deg);color:#1b1f24}
-.wf-dark .wf-live .wf-reading .wf-run{filter:none;color:inherit}
+.wf-dark svg.wf-wide,.wf-dark svg.wf-map-small,
+.wf-dark .wf-shaded td[style*=background]{filter:invert(1) hue-rotate(180deg)}
+.wf-dark .wf-row .wf-token[style*=background]{filter:invert(1) hue-rotate(180deg)}
+.wf-dark .wf-live .wf-token[style*=background]{filter:none}
+.wf-badge{display:inline-flex;gap:.5em;align-items:baseline;border:1px solid var(--wf-line);border-radius:12px;
+padding:.15em .8em;margin:.1em 0 .5em;background:var(--wf-card);color:var(--wf-ink);text-align:left;font-size:.88em}
+button.wf-badge{cursor:pointer}
+.wf-badge span{font-weight:700}
+.wf-beats-yes span{color:var(--wf-good)}
+.wf-beats-no span,.wf-beats-partly span{color:var(--wf-bad)}
+.wf-evidence{border-left:3px solid var(--wf-line);padding:.2em 0 .2em .9em;margin:0 0 .8em}
+.wf-curve{display:block;margin:.3em 0}
+.wf-evidence .wf-slide input{width:220px}
+.wf-told{font-size:.93em;font-variant-numeric:tabular-nums}
+.wf-token.wf-away{background:var(--wf-line)!important;color:transparent!important;text-decoration:none}
+.wf-line.wf-away .wf-label{text-decoration:line-through;color:var(--wf-grey)}
+.wf-line.wf-away .wf-track,.wf-moment.wf-away i{opacity:.25}
+.wf-gone{image-rendering:pixelated}
+.wf-findings{list-style:none;margin:.4em 0 1em;padding:0;max-width:56em}
+.wf-findings li{border-left:4px solid var(--wf-line);background:var(--wf-card);padding:.4em .9em;margin:.4em 0}
+.wf-findings.wf-warning li{border-color:#e08214}
+.wf-findings.wf-note li{border-color:var(--wf-raise)}
+.wf-findings.wf-ok li{border-color:var(--wf-good)}
+.wf-findings.wf-note{font-size:1em;color:inherit}
+.wf-findings p{margin:.2em 0}
+.wf summary{cursor:pointer}
+.wf summary h2{display:inline}
 @media (max-width:620px){.wf-class,.wf-line{grid-template-columns:minmax(4em,8em) 4.6em minmax(40px,1fr)}
 .wf-pairs .wf-line{grid-template-columns:minmax(6em,11em) 4.6em minmax(40px,1fr)}}
 """

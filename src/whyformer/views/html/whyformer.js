@@ -511,7 +511,134 @@ function whisker(score, scale, error) {
   return element("i", { class: "wf-whisker", style: { left: `${left}%`, width: `${at(score + error) - left}%` } });
 }
 
+const CURVE_WIDE = 460;
+const CURVE_HIGH = 230;
+const EDGE = { left: 46, right: 12, top: 10, bottom: 36 };
+
+
+function evidenceState() {
+  return { open: new Set(), step: new Map() };
+}
+
+function awayOf(map, opened) {
+  const deletion = map.trust?.deletion;
+  return new Set(deletion ? deletion.order.slice(0, deletion.counts[opened.step.get(map.name) ?? 0]) : []);
+}
+
+function badgeOf(map, context, opened, changed) {
+  const trust = (map.trust);
+  const kind = `wf-beats-${trust.verdict}`;
+  const sign = { yes: "✓", partly: "≈", no: "!", unknown: "?" }[trust.verdict];
+  if (!trust.deletion) {
+    return element("p", { class: `wf-badge ${kind}` }, element("span", { "aria-hidden": "true" }, sign), trust.badge);
+  }
+  const inner = evidenceOf(map, context, opened, changed);
+  inner.hidden = !opened.open.has(map.name);
+  const button = element("button", { type: "button", class: `wf-badge ${kind}`, "aria-expanded": String(!inner.hidden), title: "what this rests on" },
+    element("span", { "aria-hidden": "true" }, sign), trust.badge);
+  button.addEventListener("click", () => {
+    inner.hidden = !inner.hidden;
+    if (inner.hidden) opened.open.delete(map.name); else opened.open.add(map.name);
+    button.setAttribute("aria-expanded", String(!inner.hidden));
+    if (!inner.hidden) return;
+    opened.step.delete(map.name);
+    changed();
+  });
+  return element("div", {}, button, inner);
+}
+
+function evidenceOf(map, context, opened, changed) {
+  const { counts, curve, low, mean, high, beaten, draws, value } = map.trust.deletion;
+  const canvas = (element("canvas", {
+    class: "wf-curve", role: "img",
+    "aria-label": `${value} as units go, highest scores first, from ${number(curve[0])} to ${number(curve[curve.length - 1])}; below ${beaten} of ${draws} random orders`,
+    style: { width: `${CURVE_WIDE}px`, maxWidth: "100%", aspectRatio: `${CURVE_WIDE} / ${CURVE_HIGH}` },
+  }));
+  [canvas.width, canvas.height] = [2 * CURVE_WIDE, 2 * CURVE_HIGH];
+  const slider = (element("input", {
+    type: "range", min: 0, max: counts.length - 1, step: 1, value: opened.step.get(map.name) ?? 0,
+    "aria-label": `units to take away, ${map.name}`,
+  }));
+  const told = element("p", { class: "wf-told", "aria-live": "polite" });
+  slider.addEventListener("input", () => {
+    opened.step.set(map.name, Number(slider.value));
+    changed();
+  });
+  context.marks.push(() => {
+    const step = opened.step.get(map.name) ?? 0;
+    slider.value = String(step);
+    slider.setAttribute("aria-valuetext", `${counts[step]} of ${counts[counts.length - 1]} units away`);
+    paintCurve(canvas, map.trust.deletion, step);
+    told.textContent = step
+      ? `Without the top ${counts[step]}: ${value} ${number(curve[step])}, was ${number(curve[0])}. As many at random: ${number(mean[step])} (${number(low[step])} to ${number(high[step])}).`
+      : `${value}: ${number(curve[0])}. Move the slider to take the highest units away.`;
+  });
+  return element("div", { class: "wf-evidence" },
+    element("p", { class: "wf-note" }, `This input: the curve lies below that of ${beaten} of ${draws} random orders (lower is better; the band has nine tenths of them).`),
+    canvas, element("label", { class: "wf-slide" }, "take away", slider), told);
+}
+
+function paintCurve(canvas, { counts, curve, low, mean, high }, step) {
+  const pen = (canvas.getContext("2d"));
+  const [ink, grey, blue] = isDark() ? ["#c9d1d9", "#9aa5b1", "#4c9fdc"] : ["#1b1f24", "#57606a", "#2b7bb9"];
+  const all = [...curve, ...low, ...high];
+  const [least, most] = [Math.min(...all), Math.max(...all)];
+  const last = counts[counts.length - 1];
+  const x = (count) => EDGE.left + ((CURVE_WIDE - EDGE.left - EDGE.right) * count) / last;
+  const y = (value) => CURVE_HIGH - EDGE.bottom - ((CURVE_HIGH - EDGE.top - EDGE.bottom) * (value - least)) / (most - least || 1);
+  const path = (values) => values.forEach((v, i) => pen[i ? "lineTo" : "moveTo"](x(counts[i]), y(v)));
+  pen.setTransform(2, 0, 0, 2, 0, 0);
+  pen.clearRect(0, 0, CURVE_WIDE, CURVE_HIGH);
+  pen.beginPath();
+  path(high);
+  for (let i = low.length - 1; i >= 0; i--) pen.lineTo(x(counts[i]), y(low[i]));
+  pen.fillStyle = isDark() ? "#8a929b44" : "#8a929b33";
+  pen.fill();
+  const line = (values, colour, width, dash) => {
+    pen.beginPath();
+    path(values);
+    pen.setLineDash(dash);
+    [pen.strokeStyle, pen.lineWidth] = [colour, width];
+    pen.stroke();
+    pen.setLineDash([]);
+  };
+  line(mean, grey, 1.5, [5, 4]);
+  line(curve, blue, 2, []);
+  pen.beginPath();
+  pen.arc(x(counts[step]), y(curve[step]), 5, 0, 7);
+  pen.fillStyle = blue;
+  pen.fill();
+  pen.fillStyle = ink;
+  pen.font = "12px system-ui, sans-serif";
+  pen.textAlign = "right";
+  for (const value of [least, most]) pen.fillText(number(value), EDGE.left - 6, y(value) + 4);
+  pen.textAlign = "center";
+  for (const count of new Set([0, counts[Math.floor(counts.length / 2)], last])) pen.fillText(String(count), x(count), CURVE_HIGH - EDGE.bottom + 16);
+  pen.fillText("units away, highest scores first (dashed: at random)", EDGE.left + (CURVE_WIDE - EDGE.left - EDGE.right) / 2, CURVE_HIGH - 6);
+}
+
+function blanking(card, map, opened) {
+  let before = 0;
+  return () => {
+    const away = awayOf(map, opened);
+    if (!away.size && !before) return;
+    before = away.size;
+    for (const item of card.querySelectorAll("[data-units]")) {
+      item.classList.toggle("wf-away", unitsOf((item)).every((unit) => away.has(unit)));
+    }
+  };
+}
+
+function howToTrust() {
+  return element("details", { class: "wf-part wf-unmeasured" }, element("summary", {}, "Can this map be trusted? It was not measured."),
+    element("p", { class: "wf-note" }, "Every method draws a map, right or wrong. ",
+      element("code", {}, "wf.report(model, inputs, processor=…).save(\"report.html\")"),
+      " takes away what maps name and looks whether the model minds, on inputs like yours: maps there have a badge, and the curve behind it. ",
+      "On the command line: ", element("code", {}, "whyformer explain text … --report report.html"), "."));
+}
+
 const SPACE = 16;
+const PATIENCE = 1000;  // milliseconds: some browsers ask, or never answer
 
 async function imageOf(node) {
   const { width, height } = node.getBoundingClientRect();
@@ -556,7 +683,8 @@ async function imageOf(node) {
 async function copyImage(node) {
   const blob = await imageOf(node);
   try {
-    await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]);
+    const unanswered = new Promise((_, failed) => setTimeout(() => failed(new Error("not allowed yet")), PATIENCE));
+    await Promise.race([navigator.clipboard.write([new ClipboardItem({ "image/png": blob })]), unanswered]);
     return "copied";
   } catch {
     const link = document.createElement("a");
@@ -648,7 +776,7 @@ function matrixOf(data, map, context) {
     const others = all.filter(({ column }) => !(grid.rows === grid.columns && column === row) && !data.units.special[Math.floor(column * perColumn)]);
     const reach = Math.max(...(others.length ? others : all).map(({ value }) => Math.abs(value)));
     const told = columnOf([reach]);
-    said.replaceChildren(element("h4", {}, `row of ${from}`), element("div", { class: "wf-lines" },
+    said.replaceChildren(element(context.several ? "h4" : "h3", {}, `row of ${from}`), element("div", { class: "wf-lines" },
       ...all.slice(0, MOST_IN_ROW).map(({ column, value }) => element("div", { class: "wf-line" },
         element("span", { class: "wf-label", dir: "auto" }, names(column, perColumn)),
         element("span", { class: "wf-number" }, told(value)),
@@ -714,13 +842,15 @@ function pictureOf(data, map, context) {
     }
   }
   pen.putImageData(pixels, 0, 0);
+  const gone = (element("canvas", { class: "wf-heat wf-gone", width: columns, height: rows, "aria-hidden": "true" }));
+  const blank = (gone.getContext("2d"));
   const frame = element("i", { class: "wf-patch" });
   const stage = element("div", {
     class: "wf-stage", tabindex: "0", role: "application",
     "aria-label": `${rows} × ${columns} patches, ${map.name}: arrow keys walk through them`,
     style: { aspectRatio: `${width} / ${height}` },
   },
-  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, frame,
+  data.picture ? element("img", { src: data.picture, alt: "the picture that was explained" }) : null, heat, gone, frame,
   ...data.frames.map(({ box, label }) => element("span", {
     class: "wf-frame",
     style: { left: `${100 * box[0]}%`, top: `${100 * box[1]}%`, width: `${100 * (box[2] - box[0])}%`, height: `${100 * (box[3] - box[1])}%` },
@@ -761,6 +891,13 @@ function pictureOf(data, map, context) {
         width: `${100 / columns}%`, height: `${100 / rows}%`,
       });
     }
+    const away = context.away();
+    blank.clearRect(0, 0, columns, rows);
+    blank.fillStyle = "#8a929b";
+    for (const unit of away) {
+      const at = placeOf(unit);
+      if (at) blank.fillRect(at[1], at[0], 1, 1);
+    }
     heat.style.opacity = data.picture ? String(state.choices.opacity) : "1";
     heat.style.imageRendering = state.choices.smooth ? "auto" : "pixelated";
     stage.style.width = `${100 * state.choices.zoom}%`;
@@ -785,12 +922,16 @@ function stateOf(start) {
   };
 }
 
+const STEPS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600];  // seconds between ticks
+const MOST_TICKS = 9;
+
 function isSound(units) {
   return units.grid === null && units.stream.every((stream) => stream === "audio");
 }
 
-function stripOf(map, context) {
-  const { entries, scale } = context;
+function stripOf(units, map, context) {
+  const { scale } = context;
+  const entries = context.entries.filter((entry) => !entry.special);  // a token of the model has no time
   const frames = entries.map((entry) => {
     const score = scoreOf(map, entry, context.shares);
     const high = scale.reach ? Math.min(1, Math.abs(score) / scale.reach) * (scale.signed ? 50 : 100) : 0;
@@ -802,8 +943,28 @@ function stripOf(map, context) {
   });
   const strip = element("div", { class: "wf-strip" }, ...frames);
   context.marks.push(link(context.state, strip, frames, `${frames.length} frames in time, ${map.name}`));
-  return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
-    element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+  if (units.seconds === null) {
+    return element("div", {}, strip, element("p", { class: "wf-note wf-time" },
+      element("span", {}, entries[0].label), element("span", {}, "time →"), element("span", {}, entries[entries.length - 1].label)));
+  }
+  const parts = units.wave ? [strip, waveOf(units.wave)] : [strip];
+  return element("div", { class: "wf-sound" }, ...parts, ticksOf(units.seconds));
+}
+
+function waveOf(wave) {
+  const canvas = (element("canvas", { class: "wf-wave", width: wave.length * 2, height: 80, role: "img", "aria-label": "waveform" }));
+  const pen = (canvas.getContext("2d"));
+  pen.fillStyle = isDark() ? "#9aa5b1" : "#57606a";
+  wave.forEach((loud, i) => pen.fillRect(2 * i, 40 - 38 * loud, 2, Math.max(1, 76 * loud)));
+  return canvas;
+}
+
+function ticksOf(seconds) {
+  const step = STEPS.find((each) => seconds / each <= MOST_TICKS) ?? seconds;
+  const ticks = Array.from({ length: Math.floor(seconds / step + 1e-9) + 1 }, (_, i) => i * step);
+  const digits = step < 0.1 ? 2 : step < 1 ? 1 : 0;
+  return element("div", { class: "wf-ticks" }, ...ticks.map((at) =>
+    element("span", at < 0.95 * seconds ? { style: { left: `${(100 * at) / seconds}%` } } : { class: "wf-last" }, `${at.toFixed(digits)} s`)));
 }
 
 const TEXTS = ["text", "source", "target", "a", "b"];
@@ -927,7 +1088,9 @@ function explanationOf(data) {
   let marks = [];
   const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
   const body = element("div", { class: "wf-maps" });
-  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body);
+  const evidence = evidenceState();
+  const measured = maps.some((map) => map.trust);
+  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -943,15 +1106,16 @@ function explanationOf(data) {
     }
     body.replaceChildren(...shown.map((map) => {
       const scale = scales[maps.indexOf(map)];
-      const context = { state, entries, shares, scale, marks };
+      const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
       if (several) parts.push(element("h3", {}, map.name));
+      if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
       if (patches) parts.push(pictureOf(data, map, context));
       for (const stream of textStreams(units)) {
-        if (textStreams(units).length > 1) parts.push(element("h4", {}, stream));
+        if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
-      if (isSound(units)) parts.push(stripOf(map, context));
+      if (isSound(units)) parts.push(stripOf(units, map, context));
       parts.push(legendOf(scale, Boolean(patches), shares));
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
@@ -963,9 +1127,12 @@ function explanationOf(data) {
       if (map.small) parts.push(element("p", { class: "wf-note" }, map.small));
       if (map.doubts.length) parts.push(element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"),
         element("ul", {}, ...map.doubts.map((doubt) => element("li", {}, doubt)))));
-      return element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+      const card = element("div", { class: several ? "wf-map wf-card" : "wf-map" }, ...parts);
+      if (map.trust?.deletion) marks.push(blanking(card, map, evidence));
+      return card;
     }));
     body.classList.toggle("wf-single", !several);
+    body.classList.toggle("wf-four", shown.length === 4);
     mark();
   }
 

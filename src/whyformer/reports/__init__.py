@@ -1,0 +1,1 @@
+"""The report: one page with a prediction, its explanations, and how far each can be trusted."""

@@ -1,0 +1,204 @@
+"""wf.report: a prediction, its explanations side by side, and how far each of them can be trusted, on one page."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check_with
+from whyformer.checks.result import CheckUp
+from whyformer.errors import WhyformerError
+from whyformer.evaluate.compare import compare
+from whyformer.evaluate.comparison import ComparedMethod, Comparison
+from whyformer.evaluate.games import Games, games_of
+from whyformer.evidence import Deletion, Standing
+from whyformer.explainer import Explainer, Segments
+from whyformer.inputs.choose import are_tensors
+from whyformer.parameters import BatchSize, Count, Replacement, Seed, checked
+from whyformer.registry import default_method, get_method
+from whyformer.reports.deletion import deletion_of
+from whyformer.result import Result
+from whyformer.targets import Aims, Scalar
+from whyformer.types import Explanation
+from whyformer.views.report import report_page
+from whyformer.views.view import view_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# One of each way of looking, beside the method that would explain unasked.
+METHODS = ("attn_lrp", "generic_attention", "attention_rollout", "integrated_gradients", "occlusion")
+CALLED = {"text": "texts", "image": "images", "table": "rows"}
+CHECKED = 2  # inputs that are checked: that is slow, and says more of model and method than of an input
+MISLEADS = "Misleads when:"
+
+
+@dataclass(frozen=True, eq=False)
+class Report(Result):
+    """What a model said of some inputs, why, by several methods, and what speaks for and against believing them."""
+
+    what: ClassVar[str] = "report"
+
+    comparison: Comparison
+    explanations: tuple[tuple[Explanation, ...], ...]  # per input that is drawn: one per method, the best first
+    names: tuple[str, ...]  # of those methods, as the comparison calls them
+    deletions: tuple[Deletion | None, ...]  # per input that is drawn
+    checkup: CheckUp | None = None
+    unchecked: str = ""  # why there is no check-up
+    called: str = "inputs"  # texts, images, rows
+    ideas: dict[str, str] = field(default_factory=dict)  # method → what it does, in a sentence
+    misleads: dict[str, str] = field(default_factory=dict)  # method → when its map should not be believed
+    seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        return f"Why did {self.comparison.model} say that, and can the explanation be trusted?"
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The method that came first, ready for ``explain(model, x, **report.best)``."""
+        return self.comparison.best
+
+    @cached_property
+    def standings(self) -> dict[str, Standing]:
+        """Method → where it stands."""
+        rows = [row for row in self.comparison.rows if not row.baseline]
+        return {row.name: _standing(row, len(rows), self) for row in rows}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per method: each metric with its limits, rank and cost."""
+        return self.comparison.to_frame()
+
+
+view_of.register(Report, report_page)
+
+
+def _standing(row: ComparedMethod, of: int, report: Report) -> Standing:
+    known = [score for score in row.scores.values() if not math.isnan(score.gain_low)]
+    better = sum(score.beats_random for score in known)
+    place = of if math.isnan(row.rank) else round(row.rank)
+    return Standing(place, of, better, len(known), report.comparison.inputs, report.called)
+
+
+@checked
+def report(
+    model: Any,
+    inputs: Any,
+    *,
+    processor: Any = None,
+    methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
+    shown: Count = 4,
+    drawn: Count = 5,
+    checks: Sequence[str] | None = None,
+    replace: Replacement = None,
+    reference: Any = None,
+    target: Aims = None,
+    scalar: Scalar = "logit",
+    units: Segments = "token",
+    attention_at: Mapping[str, str] | None = None,
+    batch_size: BatchSize | None = None,
+    seed: Seed = 0,
+    progress: bool | None = None,
+    cache: str | Path | None = None,
+) -> Report:
+    """Why did the model say that, and which explanation of it can be trusted? ``.save("report.html")`` is one page.
+
+    methods: names, or {"method": name, option: value}; None is one of each way of looking and the one that explains
+    unasked. They are compared on all inputs; the ``shown`` best are drawn, of the first ``drawn`` inputs, each with the
+    deletion curve of its map. checks: names (``wf.check``); None is all that are not about attention by itself, on the
+    best method and the first two inputs; an empty list leaves them out. replace, reference, target, units and cache: as
+    for ``wf.compare``.
+
+    Misleads when: there are few inputs (limits say so where they can), and where absent parts make inputs that the
+    model never saw: then faithfulness is measured on something else than what the model is for.
+    """
+    started = time.perf_counter()
+    explainer = Explainer(model, processor, attention_at=attention_at)
+    source = explainer.source(inputs)
+    called = CALLED.get(source.modality.stream, "inputs")
+    if methods is None:
+        methods = usual_methods(source.modality.kind)
+    how: dict[str, Any] = {"target": target, "units": units, "replace": replace, "seed": seed, "cache": cache}
+    how |= {"batch_size": batch_size, "progress": progress}
+    both = {"processor": processor, "attention_at": attention_at, "reference": reference}
+    comparison = compare(model, inputs, methods=methods, scalar=scalar, **both, **how)
+    rows = [row for row in comparison.rows if not row.baseline][:shown]
+    value = comparison.value or "probability of the target"
+    few = _first(inputs, source.size, drawn)
+    how["target"] = _first(target, source.size, drawn)
+    how["reference"] = inputs if reference is None and few is not inputs else reference
+    with games_of(explainer, few, **how) as games:
+        columns = [_explained(games, row, scalar)[:drawn] for row in rows]
+        explanations = tuple(zip(*columns, strict=True))
+        names = tuple(row.name for row in rows)
+        deletions = tuple(
+            deletion_of(games, number, {name: e.scores for name, e in zip(names, each, strict=True)}, value)
+            for number, each in enumerate(explanations)
+        )
+    checkup, unchecked = _checked_up(explainer, _first(inputs, source.size, CHECKED), rows[0], checks, target, how)
+    entries = {row.name: get_method(row.method) for row in comparison.rows if not row.baseline}
+    return Report(
+        comparison=comparison,
+        explanations=explanations,
+        names=names,
+        deletions=deletions,
+        checkup=checkup,
+        unchecked=unchecked,
+        called=called,
+        ideas={name: entry.idea for name, entry in entries.items()},
+        misleads={name: misleading(entry.run) for name, entry in entries.items()},
+        seconds=time.perf_counter() - started,
+    )
+
+
+def usual_methods(kind: str) -> list[str]:
+    """What is compared unasked: the method that explains this kind of input when none is named, and METHODS."""
+    return list(dict.fromkeys([default_method(kind), *METHODS]))
+
+
+def _first(inputs: Any, size: int, count: int) -> Any:
+    """The first inputs, where they are several raw ones; tensors and single inputs stay what they are."""
+    if hasattr(inputs, "iloc"):
+        return inputs.iloc[:count] if len(inputs) > count else inputs
+    several = isinstance(inputs, list) and len(inputs) == size and not are_tensors(inputs)
+    return inputs[:count] if several and size > count else inputs
+
+
+def _explained(games: Games, row: ComparedMethod, scalar: str) -> list[Explanation]:
+    """Of every input, as it was compared."""
+    how: dict[str, Any] = {"method": row.method, "scalar": scalar, "seed": games.seed, "progress": False}
+    how |= {"target": games.wanted_targets, "batch_size": games.batch_size, **games.asked}
+    return list(games.explainer.explain(games.inputs, **how, **row.options))
+
+
+def _checked_up(
+    explainer: Explainer,
+    inputs: Any,
+    best: ComparedMethod,
+    checks: Sequence[str] | None,
+    target: Any,
+    how: Mapping[str, Any],
+) -> tuple[CheckUp | None, str]:
+    if checks is not None and not len(checks):
+        return None, "The check-up was left out."
+    wanted = [name for name in CHECKS if name not in ABOUT_ATTENTION] if checks is None else checks
+    shared = {name: how[name] for name in ("seed", "batch_size", "progress", "cache")}
+    try:
+        done = check_with(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **best.options)
+    except WhyformerError as reason:
+        if checks is not None:
+            raise
+        return None, f"The check-up could not be run here: {reason}"
+    return done, ""
+
+
+def misleading(run: Any) -> str:
+    """What a method's docstring says of when it misleads."""
+    _, _, words = (inspect.getdoc(run) or "").partition(MISLEADS)
+    return " ".join(words.split("\n\n")[0].replace("``", "").split())

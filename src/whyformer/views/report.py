@@ -1,0 +1,191 @@
+"""A report as a page: what the model said, why by several methods, and how far each of them can be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from whyformer.evidence import Deletion
+from whyformer.parameters import checked
+from whyformer.types import Explanation
+from whyformer.views.checks import findings_of
+from whyformer.views.compare import LEAD, agreement_view, curves_view, table_view
+from whyformer.views.explained import side_by_side, title_of
+from whyformer.views.facts import duration, options, percent
+from whyformer.views.view import Explained, Fact, Line, Lines, Page, Panel, Table, Terms, Trust, View
+
+LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
+READING = (
+    Fact(
+        "Colours and bars",
+        "are scores: blue raises what is explained, orange lowers it, and where a method has no sign its scores say "
+        "how much a unit counted, not for what. They are of this input, not of the model in general.",
+    ),
+    Fact(
+        "The badge on a map",
+        "says where its method stands among those compared, on all inputs of this report, and whether it does better "
+        "than scores drawn at random. A method that does well on average can be wrong on one input: look at its curve.",
+    ),
+    Fact(
+        "The deletion curve",
+        "is what the model says of this input as units are taken away, the highest scores first. A map that names what "
+        "the model rests on makes it fall below the grey band, which is what random orders give.",
+    ),
+    Fact(
+        "Intervals",
+        "are 95 % limits over inputs (bootstrap). Where two overlap, the order of those methods is not settled; with "
+        "few inputs they are wide, and with one there are none.",
+    ),
+)
+MISLEADS = (
+    Fact(
+        "Taken away is not gone",
+        "Something stands in place of a unit, and makes an input that the model may never have seen. Repeat with "
+        "another replacement (replace=…) and see whether the order of methods holds.",
+    ),
+    Fact(
+        "Units that need each other",
+        "Where two units say the same, taking one away changes nothing, and neither gets a score from methods that "
+        "take units away one by one.",
+    ),
+    Fact(
+        "Agreement is no proof",
+        "Methods that look at the same thing agree, and may be wrong together; methods that disagree cannot all be "
+        "right.",
+    ),
+    Fact(
+        "Faithful is not reasonable",
+        "A faithful map shows what the model rests on, be it right or wrong. Whether that is a good reason is for you "
+        "to say.",
+    ),
+)
+
+
+@checked
+def report_page(report: Any) -> Page:
+    """Everything about a Report."""
+    comparison = report.comparison
+    views = [_said_view(report), *(_input_view(report, number) for number in range(len(report.explanations)))]
+    views += agreement_view(comparison)
+    views += [replace(table_view(comparison), title="How faithful are the methods?", caption=LEAD)]
+    views += curves_view(comparison)
+    return Page(report.title, tuple(views), _lead(report), _outro(report))
+
+
+def _lead(report: Any) -> tuple[str, ...]:
+    comparison = report.comparison
+    methods = [row for row in comparison.rows if not row.baseline]
+    first = methods[0].name
+    standing = report.standings[first]
+    words = [f"Of {len(methods)} methods, {first} does best here ({standing})."] if len(methods) > 1 else []
+    if not any(s.better for s in report.standings.values()):
+        words.append(
+            "No map can be told from random scores on these inputs: do not rest anything on them."
+            if standing.measures
+            else "With one input nothing can be said about how well a method does in general: give more."
+        )
+    words += _agreement(comparison)
+    if report.checkup is not None:
+        count = len(report.checkup.of("warning"))
+        things = f"{count} thing{'s' * (count != 1)} to doubt" if count else "nothing to doubt"
+        words.append(f"The check-up of {report.checkup.method} found {things}.")
+    return (" ".join(words),)
+
+
+def _agreement(comparison: Any) -> list[str]:
+    values = np.array(comparison.agreement.get("spearman", []), float)
+    if len(values) < 2:
+        return []
+    pairs = values[np.triu_indices(len(values), 1)]
+    if np.isnan(pairs).all():
+        return []
+    mean = float(np.nanmean(pairs))
+    much = "little" if mean < LOW else "largely" if mean > HIGH else "in part"
+    return [f"The methods agree {much} (mean Spearman {mean:.2f})."]
+
+
+def _said_view(report: Any) -> View:
+    rows = []
+    for each in report.explanations:
+        said = each[0].prediction
+        likely = "–" if said.probability is None else percent(said.probability)
+        following = ", ".join(f"{choice} ({percent(choice.probability)})" for choice in said.next or ())
+        rows.append((title_of(each[0]), str(said), likely, following or "–"))
+    left_out = report.comparison.inputs - len(rows)
+    caption = f"{left_out} more {report.called} were compared and are not drawn." if left_out > 0 else ""
+    table = Table(("input", "prediction", "probability", "next"), tuple(rows))
+    return View("What the model said", (Panel((table,), wide=True),), caption=caption)
+
+
+def _input_view(report: Any, number: int) -> View:
+    """The maps of one input side by side, each with its badge, and the curves that these rest on."""
+    explanations: tuple[Explanation, ...] = report.explanations[number]
+    deletion: Deletion | None = report.deletions[number]
+    trust = tuple(Trust(report.standings[name], name, deletion) for name in report.names)
+    view = side_by_side(list(explanations), title=title_of(explanations[0]))
+    panels = [
+        replace(panel, title=name if len(explanations) > 1 else panel.title, note=str(each.standing))
+        for panel, name, each in zip(view.panels, report.names, trust, strict=True)
+    ]
+    panels += [] if deletion is None else [_curve(deletion)]
+    drawn = Explained(list(explanations), trust=trust)
+    if isinstance(view.explained, Explained):  # with its picture
+        drawn = replace(view.explained, trust=trust)
+    return replace(view, panels=tuple(panels), explained=drawn)
+
+
+def _curve(deletion: Deletion) -> Panel:
+    x = np.array(deletion.counts)
+    lines = [Line(name, np.array(curve)) for name, curve in deletion.curves.items()]
+    low, mean, high = (np.array(values) for values in (deletion.low, deletion.mean, deletion.high))
+    lines.append(Line("random orders", mean, quiet=True, low=low, high=high))
+    beaten = ", ".join(f"{name} {count}" for name, count in deletion.beaten.items())
+    note = f"A low curve is good. Of {deletion.draws} random orders, each method's curve is below: {beaten}."
+    marks = Lines(x, tuple(lines), "units taken away, the highest scores first", deletion.value, whole_x=True)
+    return Panel((marks,), "What the model says as units go", wide=True, note=note)
+
+
+def _outro(report: Any) -> tuple[str | Terms, ...]:
+    comparison = report.comparison
+    parts: list[str | Terms] = []
+    if report.checkup is not None:
+        parts += findings_of(report.checkup)
+    else:
+        parts.append(report.unchecked)
+    if comparison.failures:
+        reasons = tuple(Fact(name, reason) for name, reason in comparison.failures.items())
+        parts.append(Terms(reasons, "Could not be run here", code=True))
+    parts.append(Terms(_computed(report), "How it was computed"))
+    parts.append(Terms((*READING, *MISLEADS), "How to read it, and when it misleads"))
+    about = tuple(
+        Fact(name, f"{idea} Misleads when: {report.misleads[name]}" if report.misleads.get(name) else idea)
+        for name, idea in report.ideas.items()
+    )
+    return (*parts, Terms(about, "The methods", code=True))
+
+
+def _computed(report: Any) -> tuple[Fact, ...]:
+    comparison = report.comparison
+    first: Explanation = report.explanations[0][0]
+    settings = [
+        f"{name}: {told}" for name, e in zip(report.names, report.explanations[0], strict=True) if (told := options(e))
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    absent = comparison.replacement or "nothing was taken away"
+    facts = [
+        Fact("Model", f"{comparison.model}, as it came: not edited, not retrained"),
+        Fact("Explained", f"{first.scalar.replace('_', '-')} of the target, for {comparison.inputs} {report.called}"),
+        Fact("Methods", ", ".join(row.name for row in comparison.rows if not row.baseline)),
+        *([Fact("Options", "; ".join(settings))] if settings else []),
+        Fact("Absent units", absent),
+        Fact("Measures", ", ".join(name.replace("_", " ") for name in comparison.metrics)),
+        Fact(
+            "Random orders", "floor of the comparison, and the band behind the curves; a greedy search is its ceiling"
+        ),
+        Fact("Seed", str(comparison.seed)),
+        Fact("Versions", versions),
+        Fact("Time", duration(report.seconds)),
+    ]
+    return tuple(facts)
