@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import whyformer as wf
-from bench.frontier import made_sentences
+from bench.frontier.text import made_sentences
 from bench.timing import machine
 from whyformer.demo import load_adult, load_sentiment, load_textures
 from whyformer.demo.census import adult_rows

@@ -18,7 +18,7 @@ from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.functions import padding_share
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
-from whyformer.capture.lineage import Lineage, Unread
+from whyformer.capture.lineage import MOST, Lineage, Unread, Unseen
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Edit, Impose, Intervene, Observe, Recorder, Rewrite
@@ -484,19 +484,23 @@ class Run:
             _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
         plans, of_kind = self.study.plans, (grad, rows > 1)
         known_form = self._form(grad) in self.study.undisturbed
-        # Of a form that was watched before, autograd tells the attentions: nothing has to watch it.
-        unwatched = grad and known_form and self.study.plain and self.unpadded and not (values or plans.watched)
-        unwatched = unwatched and not (self.recorded or self.batch.reference_rows or plans.misses.get(of_kind))
+        # Of what was watched before, autograd tells the attentions: nothing has to watch it.
+        tells = grad and self.study.plain and self.unpadded and not (values or self.recorded)
+        unwatched = known_form
         while maps is None:
             plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
-            leaf = first_weight(self.modality.model) if unwatched and plan is not None and plan.paths else None
+            leaf = None
+            if tells and plan is not None and plan.paths and not (plans.watched or self.batch.reference_rows):
+                leaf = first_weight(self.modality.model)
             role: Observe | Recorder
-            if leaf is not None and plan is not None:
+            if leaf is not None and plan is not None and unwatched:
                 role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
             else:
-                role = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes)
+                role, unwatched = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes), False
                 role.rows_attend = self.batch.reference_rows > 0
                 role.plan = None if role.rows_attend or padded else plan
+                if isinstance(role, Recorder):
+                    role.leaf = leaf
             shares: list[Tensor] = []
             if isinstance(role, Observe) and layers is not None:
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
@@ -512,8 +516,9 @@ class Run:
                     maps = observe(once, role, values)
             except OffPlan:
                 plans.missed(of_kind)
-            except Unread:
-                unwatched, plans.watched = False, True
+            except Unread as error:
+                unwatched = False
+                plans.watched = not isinstance(error, Unseen) or (plan is not None and len(plan.graphs) >= MOST)
                 self.forwards_B -= rows / self.batch.size
                 self.setup_forwards += rows
         self.setup_forwards -= int(retained is not None and retained.used)  # among which it was counted
@@ -525,6 +530,9 @@ class Run:
             require_sites(maps)
         if not known_form:
             self.require_undisturbed(maps.logits, graph=grad)
+        if isinstance(role, Recorder) and role.plan is not None and role.leaf is not None and role.watches:
+            plans.watched = role.graph is None
+            role.plan.graphs.update([] if role.graph is None else [role.graph])
         if role.plan is None and not role.rows_attend and role.plannable:
             plans.learn(of_kind, role.sites, role.steps)
         if isinstance(role, Recorder):

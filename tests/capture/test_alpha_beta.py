@@ -26,7 +26,9 @@ def test_a_linear_layer(precision: torch.dtype, signs: str, rows: str, cancelled
         x, weight = -x.abs(), weight.abs()
         x[..., 0] = 1e-13
     filled = relevance if rows == "all" else relevance[:, :1]
-    filled.copy_(filled.abs() if signs == "one" else filled - filled.mean())  # Σ|R| is large beside |ΣR|: no rounding
+    filled.copy_(
+        filled.abs() if signs == "one" else filled - filled.mean((1, 2), keepdim=True)
+    )  # Σ|R| is large beside |ΣR|: no rounding
     if rows == "one":
         relevance[:, 1:] = 0
     want, got = as_written_and_short(x, weight, bias, relevance)

@@ -18,8 +18,8 @@ from tests.support import processors
 from whyformer.engines.perturbation.variants import variants_of
 from whyformer.errors import BadInput, UnknownName
 from whyformer.evaluate.detectors import overlap
+from whyformer.evaluate.field import halves
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.recommend import _halves
 from whyformer.explainer import Explainer
 from whyformer.intervals import spread
 
@@ -156,7 +156,7 @@ def test_recommend_keeps_the_detections_of_an_image_on_one_side() -> None:
     assert found.best["method"] in METHODS
     assert "explanations of 4 inputs" in found.warnings[0]
     with games_of(Explainer(model_of("detr"), processors.detr()), pictures(), target=0.42) as games:
-        choosing, testing = _halves(games, list(range(games.size)))
+        choosing, testing = halves(games, list(range(games.size)))
     assert sorted(choosing + testing) == list(range(games.size))
     assert len({games.of[i] for i in choosing}) == len({games.of[i] for i in testing}) == 2
     assert not {games.of[i] for i in choosing} & {games.of[i] for i in testing}

@@ -54,11 +54,11 @@ def study(model: nn.Module, inputs: Any) -> Study:
 def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     case = CASES[name]
     model = case.build(case.implementations[0])
-    # The study, the audit (in one pass where attention is torch's own, which is also that of the picture turned
-    # around), a plain pass, and by what was found: a second length (texts) or the picture turned around, a measured
-    # slope (attention gradients), whether a language model sees later tokens.
+    # The study, the audit (in one pass where attention is torch's own), a plain pass, and by what was found: a second
+    # length (texts) or the picture turned around, a measured slope (attention gradients), whether a language model sees
+    # later tokens.
     audit = 1 if name in {"bert", "gpt2", "vit"} else 2
-    second = name in {"bert", "gpt2", "timm_unfused"}
+    second = name in {"bert", "gpt2", "vit", "timm_unfused"}
     passes = 1 + audit + 1 + second + (name == "gpt2") + (method == "generic_attention")
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):

@@ -22,6 +22,7 @@ from tests.methods.properties import (
 from tests.models import CASES
 from whyformer.errors import BadInput, UnknownName
 
+NEAR = 5e-5  # weights of heads are means of slopes of both signs, which nearly cancel: rounding shows more
 METHOD = {"method": "attention_gradcam"}
 
 
@@ -70,14 +71,14 @@ def test_order_of_heads_does_not_matter_and_scores_are_not_negative() -> None:
 @pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
 @pytest.mark.parametrize("region", ["all", "row", "row_units"])
 def test_a_batch_is_its_rows(name: str, region: str) -> None:
-    batch_is_its_rows(name, **METHOD, region=region)
+    batch_is_its_rows(name, NEAR, **METHOD, region=region)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 @pytest.mark.parametrize("region", ["all", "row"])
 def test_padding_is_nothing(name: str, region: str) -> None:
-    padding_is_nothing(name, **METHOD, region=region)
-    padding_is_nothing(name, **METHOD, region=region, layer=0)
+    padding_is_nothing(name, NEAR, **METHOD, region=region)
+    padding_is_nothing(name, NEAR, **METHOD, region=region, layer=0)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

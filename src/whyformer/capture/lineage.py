@@ -2,11 +2,16 @@
 
 Where all attentions are torch's own kernels, nothing has to be watched while the model runs: autograd holds what each
 kernel was given, and knows where the gradient of its result arrives. To be asked about each of the hundreds of calls of
-a pass takes Python longer than a GPU takes to compute a short input.
+a pass takes Python longer than a GPU takes to compute a short input. But a graph does not show what is outside of it (a
+map under no_grad, a function of someone's own), so a pass is trusted only if one with as many nodes of every kind was
+watched.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +20,7 @@ from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.fused import FusedCall
 from whyformer.capture.intercept import SQUARE
-from whyformer.capture.plan import Plan, Route, Turn
+from whyformer.capture.plan import Graph, Plan
 from whyformer.capture.roles import Recorder
 from whyformer.capture.site import Layout, OpenSite
 
@@ -26,11 +31,30 @@ KERNELS = {
     "ScaledDotProductEfficientAttentionBackward0": "_saved_attn_bias",
     "ScaledDotProductCudnnAttentionBackward0": "_saved_attn_bias",
 }
-ELSEWHERE = {"SoftmaxBackward0", "CheckpointFunctionBackward"}  # attention that is written out, or out of sight
+MOST = 8  # graphs of one model: what takes another way so often is watched
 
 
 class Unread(Exception):
-    """Autograd does not tell all attentions of this pass: it has to be watched."""
+    """Autograd does not tell all attentions of such passes: they have to be watched."""
+
+
+class Unseen(Unread):
+    """No pass like this one was watched yet."""
+
+
+@contextlib.contextmanager
+def rooted(leaf: nn.Parameter) -> Iterator[None]:
+    """A frozen model has a graph, from this weight on."""
+    leaf.requires_grad_(True)
+    try:
+        yield
+    except Exception as error:
+        said = str(error.__cause__ or error)
+        if "leaf Variable" in said and "in-place" in said:  # the model writes into its weight
+            raise Unread from error
+        raise
+    finally:
+        leaf.requires_grad_(False)
 
 
 class Lineage(Recorder):
@@ -46,18 +70,17 @@ class Lineage(Recorder):
         self.plan, self.leaf = plan, leaf
 
     def __enter__(self) -> Lineage:  # no function mode: nothing is asked about
-        self.leaf.requires_grad_(True)
-        first = self.leaf.view_as(self.leaf).grad_fn  # nodes are numbered as they are made
-        self.begun = 0 if first is None else first._sequence_nr()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.leaf.requires_grad_(False)
+        pass
 
     def read(self, logits: Tensor) -> None:
         """Find the sites that the plan foresees, each a call over all positions with several heads, and no others."""
         assert self.plan is not None
-        nodes, paths = kernels_of(logits, self.begun, self.plan.route), self.plan.paths
+        (graph, nodes), paths = graph_of(logits), self.plan.paths
+        if graph not in self.plan.graphs:
+            raise Unseen
         if len(nodes) != len(paths):
             raise Unread
         placeholder = layout = None
@@ -75,71 +98,29 @@ class Lineage(Recorder):
             self.sites.append(site)
 
 
-def kernels_of(logits: Tensor, begun: int, route: Route) -> list[Any]:
-    """Nodes of torch's attention kernels, in the order in which they ran.
-
-    begun: the number of the last node before the pass. route: how they were reached in the last one. A pass that made
-    as many nodes, and as many between any two kernels, is the same again; any other is looked through.
-    """
-    root = logits.grad_fn
-    if root is None:
+def graph_of(logits: Tensor) -> tuple[Graph, list[Any]]:
+    """How many nodes of each kind a pass made; and those of torch's attention kernels, in the order they ran in."""
+    if logits.grad_fn is None:
         raise Unread
-    made = root._sequence_nr()
-    nodes = _reached(root, route.turns) if route.made == made - begun else []
-    if not nodes:
-        nodes, ways = _found(root)
-        route.turns, route.made = _route(root, nodes, ways), made - begun
-    return nodes[::-1]
-
-
-def _reached(root: Any, turns: list[Turn]) -> list[Any]:
-    """The kernels at the ends of a route, last first; none where it leads elsewhere."""
-    nodes: list[Any] = []
-    made = root._sequence_nr()
-    try:
-        for start, edges, behind in turns:
-            node = root if start < 0 else nodes[start]
-            for edge in edges:
-                node = node.next_functions[edge][0]
-            if type(node).__name__ not in KERNELS or made - node._sequence_nr() != behind:
-                return []
-            nodes.append(node)
-    except (IndexError, AttributeError):
-        return []
-    return nodes
-
-
-def _found(root: Any) -> tuple[list[Any], dict[Any, tuple[Any, int]]]:
-    """The kernels, last first, and from where and by which edge each node was met."""
-    ways: dict[Any, tuple[Any, int]] = {root: (None, 0)}
-    stack = [root]
+    seen, stack = {logits.grad_fn}, [logits.grad_fn]
     while stack:
-        here = stack.pop()
-        for edge, (node, _) in enumerate(here.next_functions):
-            if node is not None and node not in ways:
-                ways[node] = here, edge
+        for node, _ in stack.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
                 stack.append(node)
-    kinds = set(map(type, ways))
-    if any(kind.__name__ in ELSEWHERE for kind in kinds):
-        raise Unread
+    kinds = Counter(map(type, seen))
     kernels = {kind for kind in kinds if kind.__name__ in KERNELS}
-    return sorted((node for node in ways if type(node) in kernels), key=lambda node: -node._sequence_nr()), ways
+    nodes = sorted((node for node in seen if type(node) in kernels), key=lambda node: node._sequence_nr())
+    return frozenset((f"{kind.__module__}.{kind.__qualname__}", count) for kind, count in kinds.items()), nodes
 
 
-def _route(root: Any, nodes: list[Any], ways: dict[Any, tuple[Any, int]]) -> list[Turn]:
-    places = {node: number for number, node in enumerate(nodes)} | {root: -1}
-    made, turns = root._sequence_nr(), list[Turn]()
-    for node in nodes:
-        edges: list[int] = []
-        here, edge = ways[node]
-        edges.append(edge)
-        while here not in places:
-            here, edge = ways[here]
-            edges.append(edge)
-        if places[here] >= len(turns):  # met from one that ran before it: no way from the end
-            return []
-        turns.append(Turn(places[here], tuple(edges[::-1]), made - node._sequence_nr()))
-    return turns
+def readable(logits: Tensor, plan: Plan) -> Graph | None:
+    """The graph of a pass that was watched, if it tells all attentions that the plan foresees."""
+    try:
+        graph, nodes = graph_of(logits)
+        return graph if len([call_of(node) for node in nodes]) == len(plan.paths) else None
+    except Unread:
+        return None
 
 
 def call_of(node: Any) -> FusedCall:

@@ -40,6 +40,9 @@ COUNTED = {  # of a model whose attentions are all torch's own
 STEPWISE = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forward": "_see_through"}
 
 
+Graph = frozenset[tuple[str, int]]
+
+
 class OffPlan(Exception):
     """The model did something else than when it was studied: it has to be followed again."""
 
@@ -93,23 +96,6 @@ class Step(NamedTuple):
     equation: str = ""  # of an einsum
 
 
-class Turn(NamedTuple):
-    """How the node of one of torch's kernels is reached in autograd's graph: from which of those before it (-1: the
-    logits'), by which edges, and how many nodes the pass made after it."""
-
-    start: int
-    edges: tuple[int, ...]
-    behind: int
-
-
-@dataclass
-class Route:
-    """How the kernels of the last pass were reached, last first (lineage.py), and how many nodes it made in all."""
-
-    turns: list[Turn] = field(default_factory=list)
-    made: int = 0
-
-
 @dataclass(frozen=True)
 class Plan:
     """The calls of a pass that matter, in their order; or only that there will be as many of torch's own attentions."""
@@ -119,7 +105,8 @@ class Plan:
     paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
     streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
     watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
-    route: Route = field(default_factory=Route, compare=False)
+    # Graphs of passes that were watched, as numbers of nodes of each kind: no others are trusted (lineage.py).
+    graphs: set[Graph] = field(default_factory=set, compare=False)
 
 
 @dataclass

@@ -7,12 +7,13 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
+from whyformer.capture.plan import Graph
 from whyformer.capture.site import OpenSite
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
@@ -65,6 +66,8 @@ class Recorder(Intercept):
 
     explicit, keeps_operands = False, True
     watches = True  # False: the pass runs by itself (lineage.py)
+    leaf: nn.Parameter | None = None  # a weight that gives the model a graph from its beginning on
+    graph: Graph | None = None  # of the pass, where there is one
     lost: frozenset[int] = frozenset()
 
     def at_site(self, site: OpenSite) -> None:

@@ -50,8 +50,10 @@ class Parts:
             self.steady = False
         if self.steady:
             self._children = [numbers[id(child)] for m in modules for child in m._modules.values()]
-            self._names = [name for m in modules for name in m._modules]
-            self._names += ["", *(name for m in modules for name in m._parameters)]
+            held: list[dict[str, Any]] = [m._modules for m in modules]  # type: ignore[misc]
+            held += [m._parameters for m in modules]  # type: ignore[misc]
+            self._names = [name for members in held for name in members]
+            self._sizes = list(map(len, held))
 
     @classmethod
     def of(cls, model: nn.Module) -> tuple[Parts, Members]:
@@ -76,8 +78,9 @@ class Parts:
         weights = [held["_parameters"] for held in attributes]
         children = list(chain.from_iterable(map(dict.values, parts)))
         parameters = list(chain.from_iterable(map(dict.values, weights)))
-        names = [*chain.from_iterable(parts), "", *chain.from_iterable(weights)]
-        if names != self._names or len(children) != len(self._children):
+        names = [*chain.from_iterable(parts), *chain.from_iterable(weights)]
+        sizes = [*map(len, parts), *map(len, weights)]  # whose they are
+        if names != self._names or sizes != self._sizes or len(children) != len(self._children):
             return None
         every = [*modules, None]
         if not all(map(is_, children, [every[number] for number in self._children])):

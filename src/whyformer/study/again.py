@@ -98,9 +98,10 @@ def leak_of(again: Again, extra: int, turned: Replay | None) -> Leak:
     if len(positions) < 2:
         return Leak()
     others = [] if read is None else [p for p in positions if p not in read]
-    position = (others or positions)[len(others or positions) // 2]
-    heard = turned
-    if heard is None and again.retained is not None:
+    position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+    heard = None
+    # Cells that trade places do not tell of a mean over them, nor of hearing from those opposite: one is changed, too.
+    if again.retained is not None and (turned is None or turned.unheard):
         changed = partial(again.changed, extra, position, 1.0)
         heard = replay(changed, again.names, again.retained, again.plain, position=position)
     # The output may have changed where the head reads what was changed. Whatever else is unlike, the audit decides.

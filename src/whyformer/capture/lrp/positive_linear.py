@@ -67,18 +67,18 @@ class _PositiveLinear(torch.autograd.Function):
         else:
             back_MI, delicate_M = _in_three(x_MI, straight_MO, relevance_MO, weight.to(straight.dtype), ctx.desk)
             if straight.dtype != x.dtype:
-                delicate_M |= _loud(sums_M, relevance_MO.sum())
+                delicate_M |= _loud(sums_M, relevances[0].flatten(1).sum(1))
             rows = delicate_M.nonzero()[:, 0]
         if len(rows):
             back_MI[rows] = _as_written(x_MI[rows], relevance_MO[rows], weight)
         return None, back_MI.view(x.shape), None, None
 
 
-def _loud(sums_M: Tensor, total: Tensor) -> Tensor:
-    """Rows with so large entries, of both signs, that rounding them would show in the sum of all."""
-    quiet_first = sums_M.sort()
-    loud_M = quiet_first.values.cumsum(0) > CALM * total.abs()
-    return torch.empty_like(loud_M).index_copy_(0, quiet_first.indices, loud_M)
+def _loud(sums_M: Tensor, total_B: Tensor) -> Tensor:
+    """Rows with so large entries, of both signs, that rounding them would show in the sum of all of one input."""
+    quiet_first = sums_M.view(len(total_B), -1).sort(1)
+    loud_BN = quiet_first.values.cumsum(1) > CALM * total_B.abs()[:, None]
+    return torch.empty_like(loud_BN).scatter_(1, quiet_first.indices, loud_BN).flatten()
 
 
 def _in_three(
