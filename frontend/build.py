@@ -1,4 +1,7 @@
-"""The pages' scripts: modules of ``frontend/src`` in one file each, in the package. Needs nothing but Python.
+"""The pages' scripts, from modules of ``frontend/src``, in the package. Needs nothing but Python.
+
+What draws results is one file, whyformer.js. After it comes what a page begins with: saved.js, which finds the data on a
+saved page, or serve.js, which asks a server for them.
 
 python frontend/build.py            # write them
 python frontend/build.py --check    # are they what the sources give?
@@ -12,7 +15,8 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parent / "src"
 PACKAGE = Path(__file__).parents[1] / "src" / "whyformer"
-BUNDLES = {"main.js": PACKAGE / "views" / "html" / "whyformer.js", "serve.js": PACKAGE / "serve" / "serve.js"}
+HTML = PACKAGE / "views" / "html"
+BEGINNINGS = {"saved.js": HTML / "saved.js", "serve.js": PACKAGE / "serve" / "serve.js"}  # by their first module
 IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)[ \t]*\n", re.MULTILINE | re.DOTALL)
 TYPE = re.compile(r"/\*\* @type [^\n]*?\*/ ?")
@@ -28,18 +32,35 @@ def ordered(entry: str, before: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys([*modules, entry]))
 
 
-def bundle(entry: str) -> str:
-    """All modules that an entry needs in one scope: their names must differ, which is checked."""
+def bundles() -> dict[Path, str]:
+    """What each file holds: modules that several beginnings need are in the common one."""
+    needed = {entry: ordered(entry) for entry in BEGINNINGS}
+    first, *others = needed.values()
+    common = [module for module in first if all(module in modules for modules in others)]
+    texts = {HTML / "whyformer.js": bundle(common)}
+    for entry, path in BEGINNINGS.items():
+        require_names_apart(needed[entry])
+        texts[path] = bundle([module for module in needed[entry] if module not in common])
+    return texts
+
+
+def require_names_apart(modules: list[str]) -> None:
+    """They end in one scope."""
     owners: dict[str, str] = {}
-    parts = ["// Made by frontend/build.py from frontend/src: change those.\n"]
-    for module in ordered(entry):
-        source = (SOURCES / module).read_text(encoding="utf-8")
-        for name in NAMED.findall(source):
+    for module in modules:
+        for name in NAMED.findall((SOURCES / module).read_text(encoding="utf-8")):
             if name in "[{":
                 raise SystemExit(f"frontend/src: {module} takes names apart at its top: give each a line of its own.")
             if name in owners:
                 raise SystemExit(f"frontend/src: {name} stands in {owners[name]} and in {module}: rename one.")
             owners[name] = module
+
+
+def bundle(modules: list[str]) -> str:
+    """Modules one after the other, without comments, imports and exports."""
+    parts = ["// Made by frontend/build.py from frontend/src: change those.\n"]
+    for module in modules:
+        source = (SOURCES / module).read_text(encoding="utf-8")
         plain = TYPE.sub("", COMMENT.sub("", IMPORT.sub("", source)))
         parts.append(re.sub(r"^export ", "", plain, flags=re.MULTILINE).strip() + "\n")
     text = "\n".join(parts)
@@ -49,8 +70,7 @@ def bundle(entry: str) -> str:
 
 
 def main() -> None:
-    for entry, path in BUNDLES.items():
-        text = bundle(entry)
+    for path, text in bundles().items():
         if "--check" not in sys.argv[1:]:
             path.write_text(text, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from whyformer.views.html.live import drawing
 from whyformer.views.html.style import STYLE
 
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ def index() -> str:
 @cache
 def script() -> str:
     """Made by frontend/build.py."""
-    return (HERE / "serve.js").read_text(encoding="utf-8")
+    return drawing() + (HERE / "serve.js").read_text(encoding="utf-8")
 
 
 @cache

@@ -23,9 +23,15 @@ MOST_LAYER_CELLS = 600_000  # of all layers together; more would make the page s
 
 
 @cache
-def script() -> str:
-    """The module, made by frontend/build.py."""
+def drawing() -> str:
+    """The script that draws results, made by frontend/build.py; what a page begins with comes after it."""
     return (Path(__file__).parent / "whyformer.js").read_text(encoding="utf-8")
+
+
+@cache
+def script() -> str:
+    """That of saved pages."""
+    return drawing() + (Path(__file__).parent / "saved.js").read_text(encoding="utf-8")
 
 
 def live_html(view: View) -> str:
