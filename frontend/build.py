@@ -1,7 +1,7 @@
 """The pages' scripts, from modules of ``frontend/src``, in the package. Needs nothing but Python.
 
-What draws results is one file, whyformer.js. After it comes what a page begins with: saved.js, which finds the data on a
-saved page, or serve.js, which asks a server for them.
+What draws results is one file, whyformer.js. After it comes what a page begins with: saved.js, which finds the data on
+a saved page, or serve.js, which asks a server for them.
 
 python frontend/build.py            # write them
 python frontend/build.py --check    # are they what the sources give?

@@ -220,11 +220,17 @@ class Intercept(TorchFunctionMode):
 
     def _next_fused(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Torch's own attention over all positions, with several heads: its axes speak for themselves."""
-        assert self.plan is not None
         operands = SDPA | dict(zip(SDPA, args, strict=False)) | kwargs
-        (query, key, value, mask, _, causal, scale, _), number = operands.values(), len(self.sites)
-        call = FusedCall(query, key, value, mask, causal, scale)
-        shape = call.shape
+        query, key, value, mask, _, causal, scale, _ = operands.values()
+        site = self.foreseen(FusedCall(query, key, value, mask, causal, scale))
+        out = self.at_result(site, func(*args, **kwargs))
+        self.sites.append(site)
+        return out
+
+    def foreseen(self, call: FusedCall) -> OpenSite:
+        """The next site of the plan, whose map is computed later, with those of other layers."""
+        assert self.plan is not None
+        shape, number = call.shape, len(self.sites)
         if number == len(self.plan.paths) or len(shape) != 4 or shape[2] != shape[3]:
             raise OffPlan
         if shape[0] != self.batch or shape[1] == 1:
@@ -235,17 +241,14 @@ class Intercept(TorchFunctionMode):
         site = OpenSite(
             self.plan.paths[number], self._placeholder, call.value, self._layout, SQUARE, (None, None), False
         )
-        # The map is computed later, with those of other layers.
         site.call, site.waits = call, True
-        out = self.at_result(site, func(*args, **kwargs))
-        self.sites.append(site)
-        return out
+        return site
 
     def attended(self, call: FusedCall) -> None:
         """Torch's own attention as if it came now: it ran before, in a pass that was only followed."""
-        nothing = call.value.new_empty(0)
-        operands = (call.query, call.key, call.value, call.mask, 0.0, call.causal, call.scale)
-        self._next_fused(lambda *_: nothing, operands, {})
+        site = self.foreseen(call)
+        self.at_result(site, call.value.new_empty(0))
+        self.sites.append(site)
 
     def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The next call of the plan, whatever it is."""
@@ -295,9 +298,8 @@ class Intercept(TorchFunctionMode):
         return out
 
     def _as_planned(self, expected: PlannedSite, weights: Tensor, value: Tensor, layout: Layout) -> OpenSite:
-        site = OpenSite(expected.path, weights, value, layout, expected.contraction, (None, None), expected.parallel)
-        site.kind, site.first_query = expected.kind, expected.first_query
-        return site
+        sources, where = (None, None), (expected.kind, expected.first_query)
+        return OpenSite(expected.path, weights, value, layout, expected.contraction, sources, expected.parallel, *where)
 
     def _leave_plan(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         raise OffPlan
@@ -440,7 +442,9 @@ class Intercept(TorchFunctionMode):
             and self.sites[-1].layout.heads == 1
             and not self._depends(weights)
         )
-        return OpenSite(path, weights, value, layout, contraction, sources, parallel)
+        site = OpenSite(path, weights, value, layout, contraction, sources, parallel)
+        site.locate()
+        return site
 
     def _noted(self, copy: Tensor, tensor: Tensor) -> Tensor:
         """A stand-in of a tensor, with what is known about that."""

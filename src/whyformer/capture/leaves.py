@@ -153,7 +153,7 @@ class Traced:
 
     def foreign_functions(self) -> list[str]:
         """Functions of the model whose backward is their own, so that no rule holds inside."""
-        nodes = _nodes(self.value_B.grad_fn)
+        nodes = nodes_behind(self.value_B.grad_fn)
         written = (getattr(node, "_forward_cls", None) for node in nodes)
         # What passes tensors between processes adds and copies: its plain gradient is the rule.
         ruled = ("whyformer.", "torch.distributed.")
@@ -198,7 +198,7 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
     return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
 
 
-def _nodes(start: Any) -> set[Any]:
+def nodes_behind(start: Any) -> set[Any]:
     """Every function of the graph behind one."""
     seen, waiting = {start}, [start]
     while waiting:

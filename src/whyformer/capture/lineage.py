@@ -14,15 +14,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.fused import FusedCall
-from whyformer.capture.intercept import SQUARE
-from whyformer.capture.plan import Graph, Plan
+from whyformer.capture.leaves import nodes_behind
+from whyformer.capture.plan import Graph, OffPlan, Plan
 from whyformer.capture.roles import Recorder
-from whyformer.capture.site import Layout, OpenSite
 
 # Torch's kernels, by their node in the graph: where it holds the mask, if it can have one.
 KERNELS = {
@@ -78,23 +76,17 @@ class Lineage(Recorder):
     def read(self, logits: Tensor) -> None:
         """Find the sites that the plan foresees, each a call over all positions with several heads, and no others."""
         assert self.plan is not None
-        (graph, nodes), paths = graph_of(logits), self.plan.paths
+        graph, nodes = graph_of(logits)
         if graph not in self.plan.graphs:
             raise Unseen
-        if len(nodes) != len(paths):
+        if len(nodes) != len(self.plan.paths):
             raise Unread
-        placeholder = layout = None
-        for path, node in zip(paths, nodes, strict=True):
-            call = call_of(node)
-            shape = call.shape
-            if len(shape) != 4 or shape[2] != shape[3] or shape[0] != self.batch or shape[1] == 1:
-                raise Unread
-            if placeholder is None or placeholder.shape != shape:
-                placeholder = torch.empty(shape, dtype=call.query.dtype, device="meta")
-                layout = Layout((0, 1, 2, 3), shape[:2], ("B", "H"), 1, shape[1])
-            assert layout is not None
-            site = OpenSite(path, placeholder, call.value, layout, SQUARE, (None, None), False)
-            site.call, site.waits, site.edge = call, True, GradientEdge(node, 0)
+        for node in nodes:
+            try:
+                site = self.foreseen(call_of(node))
+            except OffPlan as error:
+                raise Unread from error
+            site.edge = GradientEdge(node, 0)
             self.sites.append(site)
 
 
@@ -102,12 +94,7 @@ def graph_of(logits: Tensor) -> tuple[Graph, list[Any]]:
     """How many nodes of each kind a pass made; and those of torch's attention kernels, in the order they ran in."""
     if logits.grad_fn is None:
         raise Unread
-    seen, stack = {logits.grad_fn}, [logits.grad_fn]
-    while stack:
-        for node, _ in stack.pop().next_functions:
-            if node is not None and node not in seen:
-                seen.add(node)
-                stack.append(node)
+    seen = nodes_behind(logits.grad_fn)
     kinds = Counter(map(type, seen))
     kernels = {kind for kind in kinds if kind.__name__ in KERNELS}
     nodes = sorted((node for node in seen if type(node) in kernels), key=lambda node: node._sequence_nr())

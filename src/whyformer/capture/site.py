@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -179,15 +179,15 @@ class OpenSite:
     contraction: Contraction
     sources: tuple[Source | None, Source | None]  # what queries and keys were projected from, where that is known
     parallel: bool  # another head of the previous site's layer
-    kind: str = field(init=False)  # "self" or "cross"
-    first_query: int = field(init=False)  # the key position of the first row, for layers that ask for a few rows only
+    kind: str = "self"  # or "cross"
+    first_query: int = 0  # the key position of the first row, for layers that ask for a few rows only
     call: FusedCall | None = None  # what torch's own kernel was given, where it ran
     waits: bool = False  # the map is made of that later on
     edge: Any = None  # where the gradient of the kernel's result is found
 
-    def __post_init__(self) -> None:
+    def locate(self) -> None:
+        """Kind and first row, from what queries and keys were projected from."""
         query, key = self.sources
-        self.first_query = 0
         if query is None or key is None:
             shape = self.attention.shape
             self.kind = "self" if shape[self.contraction.query] == shape[self.contraction.key] else "cross"
