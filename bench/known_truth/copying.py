@@ -79,6 +79,22 @@ def _redrawn(rng: np.random.Generator, lists: Lists) -> Lists:
     return Lists(fresh[0], fresh[1], lists.asked_I)
 
 
+def language_model(vocabulary: tuple[str, ...], layers: int = 2) -> nn.Module:
+    """A small Llama over whole words."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        pad_token_id=vocabulary.index("[PAD]"),
+        bos_token_id=vocabulary.index("[BOS]"),
+        eos_token_id=None,
+        **SMALL | {"num_hidden_layers": layers},
+    )
+    return LlamaForCausalLM(config)
+
+
 @dataclass(frozen=True)
 class Copying:
     """A Llama of two layers."""
@@ -89,18 +105,7 @@ class Copying:
     rate: float = 3e-3
 
     def model(self) -> nn.Module:
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        config = LlamaConfig(
-            vocab_size=len(VOCABULARY),
-            num_key_value_heads=4,
-            max_position_embeddings=64,
-            pad_token_id=ID["[PAD]"],
-            bos_token_id=ID["[BOS]"],
-            eos_token_id=None,
-            **SMALL,
-        )
-        return LlamaForCausalLM(config)
+        return language_model(VOCABULARY)
 
     def processor(self) -> Any:
         return whole_word_tokenizer(VOCABULARY, "[BOS] $A", pad_token="[PAD]", unk_token="[UNK]", bos_token="[BOS]")

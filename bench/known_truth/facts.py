@@ -12,8 +12,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bench.known_truth.copying import distinct
-from bench.known_truth.task import SMALL, Array, Change, Inputs, Planted, alone, highest, long, whole_word_tokenizer
+from bench.known_truth.copying import distinct, language_model
+from bench.known_truth.task import Array, Change, Inputs, Planted, alone, highest, long, whole_word_tokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[BOS]")
 NAMES = tuple("Anna Ben Clara David Emma Felix Greta Henry Ida Jonas Klara Leo".split())
@@ -94,18 +94,7 @@ class Facts:
     rate: float = 1e-3
 
     def model(self) -> nn.Module:
-        from transformers import LlamaConfig, LlamaForCausalLM
-
-        config = LlamaConfig(
-            vocab_size=len(VOCABULARY),
-            num_key_value_heads=4,
-            max_position_embeddings=64,
-            pad_token_id=ID["[PAD]"],
-            bos_token_id=ID["[BOS]"],
-            eos_token_id=None,
-            **SMALL | {"num_hidden_layers": self.layers},
-        )
-        return LlamaForCausalLM(config)
+        return language_model(VOCABULARY, self.layers)
 
     def processor(self) -> Any:
         return whole_word_tokenizer(VOCABULARY, "[BOS] $A", pad_token="[PAD]", unk_token="[UNK]", bos_token="[BOS]")
