@@ -16,6 +16,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,10 +27,11 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.parts import Guard, Members, Parts
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage
-from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
+from whyformer.loan.turns import Turn, free_in_child, others_run, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
+IS_META, COMPILED = attrgetter("is_meta"), attrgetter("_compiled_call_impl")
 VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
 REMEMBERED = 64  # facts about one model: its forms of input
@@ -245,6 +247,7 @@ class Handed:
     offloaded: list[tuple[nn.Module, str, bool]] = field(default_factory=list)
     drawn: list[tuple[torch.Generator, torch.Tensor]] = field(default_factory=list)  # where random numbers stood
     thread: int = field(default_factory=threading.get_ident)
+    back: bool = False  # everything is as it was
 
 
 _OUT: list[Handed] = []  # loans of all threads that are out
@@ -272,7 +275,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             same = loan.lent is not None or (loan.guard is not None and loan.guard.holds(modules, loan.states))
             if not same and not loan.holds(modules):
                 loan.forget(lent := traits_of(modules), modules)
-            if any(p.is_meta for p in parameters):
+            if any(map(IS_META, parameters)):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
             changes: Changes = [(loan, "lent", members)]
@@ -300,7 +303,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
                 setattr(owner, name, value)
             lent = None if lent is None else traits_of(modules)  # as it is for this loan
             with contextlib.ExitStack() as stack, torch.inference_mode(False):
-                if parts.wraps or any(m._compiled_call_impl is not None for m in modules):
+                if parts.wraps or any(map(COMPILED, modules)):
                     # compiled parts would run without the function mode being asked
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 if BESIDE_OTHERS() and not loan.stands_alone:
@@ -324,6 +327,8 @@ def _watched(loan: Loan) -> Iterator[None]:
 
 def _hand_back(handed: Handed) -> None:
     """Everything as it was, and the turns to the next; however often it is called. Ctrl-C waits until it is done."""
+    if handed.back:
+        return
     with uninterrupted():
         RUNNING.passes = 0
         for owner, name, value in handed.before:
@@ -335,7 +340,7 @@ def _hand_back(handed: Handed) -> None:
         handed.before, handed.trained, handed.frozen = [], [], []
         # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
         # been another thread that drew.
-        for generator, state in handed.drawn if threading.active_count() == 1 else ():
+        for generator, state in handed.drawn if threading.active_count() == 1 or not others_run() else ():
             generator.set_state(state)
         handed.drawn = []
         while handed.hooks:
@@ -349,6 +354,7 @@ def _hand_back(handed: Handed) -> None:
             _OUT.remove(handed)
         while handed.turns:
             handed.turns.pop().lock.release()
+        handed.back = True
 
 
 def _after_fork_in_child() -> None:

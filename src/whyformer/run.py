@@ -495,6 +495,7 @@ class Run:
             role: Observe | Recorder
             if leaf is not None and plan is not None and unwatched:
                 role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
+                role.meanwhile = (lambda: self.units,)
             else:
                 role, unwatched = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes), False
                 role.rows_attend = self.batch.reference_rows > 0

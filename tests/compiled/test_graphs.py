@@ -76,6 +76,24 @@ def test_a_graph_says_what_the_plain_way_says(method: str, recorder: type[EagerG
     assert recorder.made == 1, "texts of up to 16 tokens share a graph"
 
 
+def test_ids_without_a_mask_are_recorded_at_their_length(recorder: type[EagerGraph]) -> None:
+    explainer = Explainer(bert(), compiled=True)
+    for seed in (0, 1):
+        bare = {"input_ids": ids(9, 9, seed=seed)["input_ids"]}
+        if not seed:
+            explainer.explain(bare, method="generic_attention")
+        assert_alike(explainer, bare, method="generic_attention", target=1)
+    assert recorder.made == 1
+    ends = {"input_ids": bare["input_ids"].clone()}
+    ends["input_ids"][1, -2:] = explainer.model.config.pad_token_id  # type: ignore[union-attr, index, assignment]
+    before = sum(form.replays for form in explainer.forms)
+    expected = Explainer(explainer.model).explain(ends, method="generic_attention", target=1)
+    said = explainer.explain(ends, method="generic_attention", target=1)
+    assert sum(form.replays for form in explainer.forms) == before, "what may be padding is looked at in the plain way"
+    for a, b in zip(expected, said, strict=True):
+        np.testing.assert_allclose(b.scores, a.scores, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["roberta", "modernbert", "vit"])
 def test_families(name: str) -> None:
     case = CASES[name]

@@ -29,7 +29,7 @@ from whyformer.capture.functions import (
     sdpa_operands,
     tensors_in,
 )
-from whyformer.capture.fused import FusedCall
+from whyformer.capture.fused import FusedCall, all_weights
 from whyformer.capture.notes import Notes
 from whyformer.capture.plan import FOLLOWED, OffPlan, Plan, PlannedSite, Step
 from whyformer.capture.site import Contraction, Layout, OpenSite, einsum_contraction, layout_of, matmul_contraction
@@ -243,6 +243,21 @@ class Intercept(TorchFunctionMode):
         )
         site.call, site.waits = call, True
         return site
+
+    def weigh(self) -> None:
+        """Compute the maps that were left for later."""
+        waiting = [(site, site.call) for site in self.sites if site.waits and site.call]
+        if not waiting:
+            return
+        written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
+        masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
+        if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
+            raise OffPlan
+        places = [tensor.data_ptr() for _, c in waiting for tensor in (c.query, c.key)]
+        if len(set(places)) < len(places) and len(waiting) > 1:  # a buffer that is used again may hold something else
+            raise OffPlan
+        for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
+            site.attention, site.waits = weights, False
 
     def attended(self, call: FusedCall) -> None:
         """Torch's own attention as if it came now: it ran before, in a pass that was only followed."""

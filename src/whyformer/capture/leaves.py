@@ -201,10 +201,11 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
 def nodes_behind(start: Any) -> set[Any]:
     """Every function of the graph behind one."""
     seen, waiting = {start}, [start]
-    while waiting:
-        following = {n for n, _ in waiting.pop().next_functions if n is not None} - seen
-        seen |= following
-        waiting += following
+    while waiting:  # one by one: each has one or two behind it, and sets of so few take longer
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                waiting.append(node)
     return seen
 
 

@@ -10,6 +10,7 @@ watched.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -29,6 +30,7 @@ KERNELS = {
     "ScaledDotProductEfficientAttentionBackward0": "_saved_attn_bias",
     "ScaledDotProductCudnnAttentionBackward0": "_saved_attn_bias",
 }
+SMALL = 2**24  # numbers of maps: more of them are made when the pass has let go of what it held
 MOST = 8  # graphs of one model: what takes another way so often is watched
 
 
@@ -88,6 +90,8 @@ class Lineage(Recorder):
                 raise Unread from error
             site.edge = GradientEdge(node, 0)
             self.sites.append(site)
+        if sum(math.prod(site.call.shape) for site in self.sites if site.call is not None) <= SMALL:
+            self.meanwhile += (self.weigh,)
 
 
 def graph_of(logits: Tensor) -> tuple[Graph, list[Any]]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.fold import At, Fold, NotFolded
-from whyformer.capture.fused import all_weights
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.leaves import REENTRANT
 from whyformer.capture.lineage import Lineage, readable, rooted
@@ -127,19 +126,10 @@ def _side_by_side(sites: Sequence[Site]) -> Site:
 
 def sites_of(intercept: Intercept, values: bool, gradients: list[Tensor] | None = None) -> list[Site]:
     """Canonical sites; heads that the model computes one by one are joined into one site."""
-    plan, waiting = intercept.plan, [(site, site.call) for site in intercept.sites if site.waits and site.call]
+    plan = intercept.plan
     if plan is not None and len(intercept.sites) != (len(plan.paths) or len(plan.sites)):
         raise OffPlan
-    if waiting:  # maps that were left for later
-        written = [c.query._version + c.key._version + c.value._version for _, c in waiting]
-        masks = [0 if c.mask is None else c.mask._version for _, c in waiting]
-        if [a + b for a, b in zip(written, masks, strict=True)] != [c.version for _, c in waiting]:
-            raise OffPlan
-        places = [tensor.data_ptr() for _, c in waiting for tensor in (c.query, c.key)]
-        if len(set(places)) < len(places) and len(waiting) > 1:  # a buffer that is used again may hold something else
-            raise OffPlan
-        for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
-            site.attention, site.waits = weights, False
+    intercept.weigh()
     streams = () if plan is None else plan.streams
     sites: list[Site] = []
     for index, seen in enumerate(intercept.sites):

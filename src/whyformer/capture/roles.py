@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from whyformer.capture.beside import Work, beside
 from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
@@ -69,6 +71,7 @@ class Recorder(Intercept):
     leaf: nn.Parameter | None = None  # a weight that gives the model a graph from its beginning on
     graph: Graph | None = None  # of the pass, where there is one
     lost: frozenset[int] = frozenset()
+    meanwhile: tuple[Work, ...] = ()  # what can be done while the first gradients are computed
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
@@ -93,7 +96,9 @@ class Recorder(Intercept):
         ends = [site.attention if site.edge is None else site.edge for site in self.sites]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
         if not self.watches:
-            grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
+            works, self.meanwhile = self.meanwhile, ()
+            with beside(works, scalar.device) if works and scalar.is_cuda else nullcontext():
+                grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
         else:
             # In this thread, where the mode is: work of a GPU would go to another one.
             with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):

@@ -19,6 +19,7 @@ from whyformer.inputs.language import says_tokens
 from whyformer.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study
 from whyformer.study.interference import MIXES
+from whyformer.study.padding import padding_index, surely_unpadded
 from whyformer.targets import class_index
 from whyformer.types import Explanation, Target
 
@@ -48,6 +49,7 @@ class Recording:
     graph: Graph
     computation: Computation
     labels: dict[int, str]
+    padding: int | None  # the token that the model's embedding takes for padding
     padded: bool = False  # held to the plain way on inputs with padding
 
     @property
@@ -196,10 +198,17 @@ def unsuited(question: Question, session: Session, contrast: bool | None) -> str
         return "these inputs are run one by one."
     if facts.get("draws") is not False:
         return "the model draws random numbers."
-    masked = "attention_mask" in batch.tensors and batch.keep_BN is not None
+    masked = batch.keep_BN is not None and (
+        "attention_mask" in batch.tensors or is_unmasked(modality, batch, padding_index(modality))
+    )
     if (modality.embeds or modality.padding_in_doubt or modality.lengths_vary) and not (modality.embeds and masked):
         return "which positions are real is not said by an attention_mask."
     return _unreadable(session.study, modality)
+
+
+def is_unmasked(modality: Modality, batch: Batch, index: int | None) -> bool:
+    """Texts come without any mask, and none begins or ends as padding would."""
+    return not any("mask" in name for name in batch.tensors) and surely_unpadded(modality, batch, index)
 
 
 def _unreadable(study: Study, modality: Modality) -> str:

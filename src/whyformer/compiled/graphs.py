@@ -31,6 +31,7 @@ from whyformer.compiled.forms import (
     chunks_of,
     contrasts,
     is_padded,
+    is_unmasked,
     longest_of,
     of_rows,
     padded,
@@ -45,6 +46,7 @@ from whyformer.inputs.batch import PLAIN
 from whyformer.inputs.text import TextInput
 from whyformer.run import Attribution, Run
 from whyformer.session import Session
+from whyformer.study.padding import padding_index
 from whyformer.types import Cost, Explanation, Record
 
 MOST = 8  # graphs at a time; the one that was not asked for longest goes
@@ -142,6 +144,9 @@ class Graphs:
                 form = self.forms.get(fit.key)
                 if form is None or form.recording is None:
                     return None
+                if part.keep_BN is not None and "attention_mask" not in part.tensors:
+                    if not is_unmasked(modality, part, form.recording.padding):
+                        return None  # the plain way finds out what is padding
                 aims = aimed(of_rows(target, rows), part.size, form.recording)
                 if aims is None or (not form.recording.padded and is_padded(part, fit)):
                     return None
@@ -327,7 +332,7 @@ class Graphs:
                 self._pool = new_pool(device)
             graph = RECORDERS[device.type](computation, device, self._pool)
             labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
-            form.recording = Recording(graph, computation, labels)
+            form.recording = Recording(graph, computation, labels, padding_index(modality))
         except Exception as error:
             self._pool = None  # which a recording that was broken off may have left in disorder
             self._refuse(form, cause_of(error))

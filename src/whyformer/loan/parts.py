@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from copy import copy
 from itertools import chain
+from math import isnan
 from operator import is_, itemgetter
+from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -105,12 +108,15 @@ class Guard:
         self.values: list[Any] = []
         self.places: dict[Place, Any] = {}
         self.told: list[tuple[Place, Any]] = []
+        self.alike: list[tuple[Place, Any]] = []  # collections of plain values, and functions: a look at each tells
         for (number, name), value in () if self.unsure else traits.values.items():
             if name in {"", "id", *HOOKS} and number < len(modules):
                 continue
             held = owners[number].get(name)
             if name in owners[number] and (held.__class__ in PLAIN or _is_plain_tuple(held)):
                 self.places[number, name] = held
+            elif name != "config" and name in owners[number] and _is_plain_collection(held):
+                self.alike.append(((number, name), copy(held)))
             elif name != "config":
                 self.told.append(((number, name), value))
         self.drop(states)
@@ -119,6 +125,7 @@ class Guard:
         """These are no settings."""
         self.places = {place: value for place, value in self.places.items() if place not in states}
         self.told = [(place, told) for place, told in self.told if place not in states]
+        self.alike = [(place, held) for place, held in self.alike if place not in states]
         self.states = states
         # All attributes of an owner at once, which Python takes out more quickly than one by one.
         by_owner: dict[int, list[str]] = {}
@@ -140,6 +147,12 @@ class Guard:
         try:
             if [attributes(owners[number]) for number, attributes in self.looks] != self.values:
                 return False
+            for (number, name), held in self.alike:
+                now = owners[number][name]
+                if now is held:
+                    continue
+                if now.__class__ is not held.__class__ or now != held or (now.__class__ is dict and [*now] != [*held]):
+                    return False
             for (number, name), told in self.told:
                 owner = owners[number]
                 value = owner[name] if name in owner else owner["_buffers"][name]
@@ -152,6 +165,16 @@ class Guard:
 
 def _is_plain_tuple(value: Any) -> bool:
     return value.__class__ is tuple and len(value) <= SMALL and all(member.__class__ in PLAIN for member in value)
+
+
+def _is_plain_collection(value: Any) -> bool:
+    """Equality tells all about it; a built-in function is copied as itself."""
+    if value.__class__ is BuiltinFunctionType:
+        return value.__self__ is None or value.__self__.__class__ is ModuleType
+    if value.__class__ not in {dict, set, frozenset, list} or len(value) > SMALL:
+        return False
+    members = [*value, *value.values()] if value.__class__ is dict else value
+    return all(member.__class__ in PLAIN and not (member.__class__ is float and isnan(member)) for member in members)
 
 
 def _seen(modules: Sequence[nn.Module]) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:

@@ -34,7 +34,7 @@ def hidden_padding(modality: Modality, batch: Batch) -> Batch:
             if main is not None and mask.shape == main.shape[:2]
         ]
         return _right_way_round(modality, batch, doubtful) if doubtful else batch
-    if _surely_none(modality, batch):
+    if surely_unpadded(modality, batch, padding_index(modality)):
         return batch
     candidates = _padding_runs(modality, batch.tensors[modality.main])
     rows = candidates.any(1).nonzero()[:, 0].tolist()
@@ -75,15 +75,16 @@ def _right_way_round(modality: Modality, batch: Batch, doubtful: list[str]) -> B
     return replace(batch, keep_BN=~keep_BN)
 
 
-def _surely_none(modality: Modality, batch: Batch) -> bool:
+def surely_unpadded(modality: Modality, batch: Batch, index: int | None) -> bool:
     """No row begins or ends with a padding index, where what is known about the inputs says so without asking a GPU."""
-    index, length = _padding_index(modality), batch.tensors[modality.main].shape[1]
+    length = batch.tensors[modality.main].shape[1]
     rows: list[list[int]] = [facts.get("ids", []) if isinstance(facts, dict) else [] for facts in batch.encodings]
     known = len(rows) == batch.size and all(len(row) == length for row in rows)
     return index is None or (known and not any(index in (row[0], row[-1]) for row in rows))
 
 
-def _padding_index(modality: Modality) -> int | None:
+def padding_index(modality: Modality) -> int | None:
+    """The token that the model's embedding takes for padding, if it says so."""
     tables = (m for m in modules_of(modality.model) if isinstance(m, nn.Embedding) and m.padding_idx is not None)
     table = next(tables, None)
     return None if table is None else int(table.padding_idx or 0)
@@ -91,7 +92,7 @@ def _padding_index(modality: Modality) -> int | None:
 
 def _padding_runs(modality: Modality, ids_BN: Tensor) -> Tensor:
     """(B, N) the runs of padding indices at the start and end of each row."""
-    index = _padding_index(modality)
+    index = padding_index(modality)
     if index is None:
         return torch.zeros_like(ids_BN, dtype=torch.bool)
     pad = torch.eq(ids_BN, index).int()
