@@ -24,6 +24,7 @@ from whyformer.types import Target
 # How far earlier logits may move with a later token before it counts as seen: masked weights are exact zeros.
 UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}
 UNSEEN_IN_HALF = 1e-3
+ENOUGH = 32  # tokens of a longer text
 LOOKED_AT = 16  # positions before the changed one
 
 
@@ -63,6 +64,9 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
     real = batch.keep_BN[row]
     pair = batch.select([row, row])
     tensors = {k: v[:, real] if v.ndim > 1 and v.shape[1] == len(real) else v for k, v in pair.tensors.items()}
+    length = int(real.sum())
+    if length > ENOUGH and all(tuple(v.shape) == (2, length) for v in tensors.values()):
+        tensors = {k: v[:, :ENOUGH] for k, v in tensors.items()}  # who looks ahead does so in the beginning, too
     if int(real.sum()) == 1:
         tensors = {k: v.repeat_interleave(2, 1) if v.ndim > 1 and v.shape[1] == 1 else v for k, v in tensors.items()}
     ids = tensors[modality.main].clone()

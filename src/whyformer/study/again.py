@@ -99,9 +99,10 @@ def leak_of(again: Again, extra: int, turned: Replay | None) -> Leak:
         return Leak()
     others = [] if read is None else [p for p in positions if p not in read]
     position = (others or positions)[len(others or positions) // 3]  # not in the middle, which a flip leaves alone
+    if turned is not None and turned.unheard and (not others or turned.moved <= ROUNDING):
+        return Leak(checked=turned.unheard)
     heard = None
-    # Cells that trade places do not tell of a mean over them, nor of hearing from those opposite: one is changed, too.
-    if again.retained is not None and (turned is None or turned.unheard):
+    if again.retained is not None and (turned is None or turned.unheard):  # the head may read a cell that moved
         changed = partial(again.changed, extra, position, 1.0)
         heard = replay(changed, again.names, again.retained, again.plain, position=position)
     # The output may have changed where the head reads what was changed. Whatever else is unlike, the audit decides.

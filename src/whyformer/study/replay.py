@@ -5,8 +5,9 @@ those alone, which are the same again, so that a position that was not changed m
 vector per position, exactly (bit for bit) what it held before. This is the leak audit (leak.py) in one pass, held to
 the study's own; where anything is unlike, that audit decides, which forces maps to the identity and takes two.
 
-Of a picture the changed positions trade places: what stood at one stands at another, in its embedding and in every
-result. So the same pass tells whether the head finds its rows by what stands there.
+Of a picture positions trade places: what stood at one stands at another, in its embedding and in every result. So the
+same pass tells whether the head finds its rows by what stands there. A mean over positions does not hear of that, nor
+who listens to those opposite: of the cells that stay, one is changed, too.
 """
 
 from __future__ import annotations
@@ -113,9 +114,12 @@ class Turn:
         chosen = torch.randperm(len(free), generator=torch.Generator().manual_seed(0))[: max(1, len(free) // LEFT)]
         stay = {free[i] for i in chosen.tolist()} if free else set()
         self.moved = [c for pair in pairs if pair not in stay for c in (pair, self.cells - 1 - pair)]
+        self._witness = next(iter(sorted(stay)), 0)  # the cell that is changed
         if not stay or not self.moved or added < 0:
             raise OffReplay("too few cells")
-        self.order: Tensor | None = None  # of positions, once it is seen where the cells begin
+        # Of positions, once it is seen where the cells begin.
+        self.order: Tensor | None = None
+        self.witness = 0
 
     def embedded(self, out: Tensor) -> Tensor:
         """(1, D, rows, columns) with cells in each other's places."""
@@ -136,12 +140,15 @@ class Turn:
         self.order, front = torch.arange(count, device=value_BHKD.device), fronts[0]
         cells = torch.tensor(self.moved, device=value_BHKD.device)
         self.order[front + cells] = front + self.cells - 1 - cells
+        self.witness = front + self._witness
         self.first_BHKD = self.first_BHKD.new_empty(0)
 
     @property
     def changed(self) -> set[int]:
+        """Positions that hold something else than before: those that moved, and the witness."""
         assert self.order is not None
-        return set((self.order != torch.arange(len(self.order), device=self.order.device)).nonzero()[:, 0].tolist())
+        moved = (self.order != torch.arange(len(self.order), device=self.order.device)).nonzero()[:, 0].tolist()
+        return {*moved, self.witness}
 
 
 class Replayed(ReadoutFinder):
@@ -175,15 +182,15 @@ class Replayed(ReadoutFinder):
             raise OffReplay("attention of another shape")
         if self.turn is None:
             assert self.position is not None
-            said = result.clone()
-            # At each site, so that a model without residual connections hears of it, too.
-            said[..., self.position, :] = said[..., self.position, :] * -1.5 + 0.5
+            said, position = result.clone(), self.position
         else:
             if not number:
                 value = call["value"]
                 self.turn.located(repeat_heads(call["query"], value) if call["enable_gqa"] else value)
             assert self.turn.order is not None
-            said = result[..., self.turn.order, :]
+            said, position = result[..., self.turn.order, :], self.turn.witness
+        # At each site, so that a model without residual connections hears of it, too.
+        said[..., position, :] = said[..., position, :] * -1.5 + 0.5
         return super()._sdpa(lambda *_, **__: said, args, kwargs)
 
     def _claim(self, *how: Any) -> Any:
