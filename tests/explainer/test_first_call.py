@@ -58,7 +58,7 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
     # length (texts) or the picture turned around, a measured slope (attention gradients), whether a language model sees
     # later tokens.
     audit = 1 if name in {"bert", "gpt2", "vit"} else 2
-    second = name in {"bert", "gpt2", "vit", "timm_unfused"}
+    second = name in {"bert", "gpt2", "timm_unfused"}  # of vit, the audit's own pass
     passes = 1 + audit + 1 + second + (name == "gpt2") + (method == "generic_attention")
     with counted(model) as calls:  # one hook for both calls: another one would be another model
         for setup in (passes, 0):

@@ -137,12 +137,13 @@ def test_the_references_say_the_same(name: str) -> None:
 # Completeness over all streams together
 
 
-@pytest.mark.parametrize("name", EACH)
+# One of each way in which streams meet: the others differ in what is around it.
+@pytest.mark.parametrize("name", ["lxmert", "vilt", "clip", "blip_vqa", "llava", "t5_cls", "whisper", "detr"])
 def test_scores_of_all_streams_add_up_to_the_change(name: str) -> None:
     """The word is any but padding: that one's vector is zero here, where a norm without bias has no slope."""
     word: Any = None if name == "detr" else 7
-    bends = name in {"t5", "t5_cls", "nn_transformer", "detr"}  # rectifiers: the gradient jumps along the way
-    turns = name in {"lxmert", "qwen2_vl", "qwen2_5_vl"}  # it changes fast: 64 steps are too few
+    bends = name in {"t5_cls", "detr"}  # rectifiers: the gradient jumps along the way
+    turns = name == "lxmert"  # it changes fast: 64 steps are too few
     for one in explained(name, "integrated_gradients", steps=1000 if bends else 200 if turns else 64, baseline=word):
         assert one.base is not None and abs(one.value - one.base) > 1e-2
         close(one.scores.sum(), one.value - one.base, 1e-3)
