@@ -1,11 +1,14 @@
 """Rows per second of a job: a loop over single calls, the local engine, Ray, and the bare batched forward + backward.
 
-    python -m bench.batch [--rows 2000] [--data sentences.tsv] [--rounds 3] [--ray] [--method generic_attention]
+    python -m bench.batch [--rows 2000] [--data sentences.tsv] [--rounds 3] [--workers 2] [--ray]
 
 The shipped sentiment model on sentences as long as those of SST-2 (drawn from its vocabulary; --data takes real ones,
-one per line, a label behind a tab). The bare rate is what no explanation can pass: texts tokenised in batches of like
-length, the model run on their embeddings, and the gradient of the prediction there. Ray's rate leaves out its start.
-The table of a million rows in docs/guide/batch.md is the one printed here: arithmetic on the local engine's rate.
+one per line, a label behind a tab). Everybody has the threads that the first line says: torch's own choice, or
+OMP_NUM_THREADS; workers share them. The bare rate is that of texts tokenised in batches of like length, the model run
+on their embeddings, and the gradient of the prediction there. Of workers, here and on Ray, the second half of the rows
+is timed, when all of them are there. The table of a million rows in docs/guide/batch.md is the one printed here:
+arithmetic on the local engine's rate. On a busy machine --clock process with OMP_NUM_THREADS=1 counts this process's
+own seconds; of workers it says nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import whyformer as wf
-from bench.timing import fastest, machine
+from bench.timing import machine, rounds_of
 from whyformer.demo import SENTIMENT
 from whyformer.jobs.plan import batches_of
 from whyformer.jobs.store import EXPLANATIONS
 from whyformer.jobs.worker import sizes_for
 
 TOKENS = 20  # of a row in the table of a million; options of methods as they are by default
+PARTS = 16  # of a job with workers: so many that the last one, which only some have, hardly counts
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
@@ -36,22 +41,43 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     return [" ".join(draw.choice(words) for _ in range(length)) for length in lengths]
 
 
-def bare(model: torch.nn.Module, tokenizer: object, texts: list[str], tokens: int, most: int) -> None:
+def bare(model: torch.nn.Module, tokenizer: Any, texts: list[str], tokens: int, most: int) -> None:
     """Forward and backward, batch by batch, and nothing else."""
-    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]  # type: ignore[operator]
+    lengths = [len(ids) for ids in tokenizer(texts)["input_ids"]]
     for batch in batches_of(lengths, tokens, most):
-        inputs = tokenizer([texts[i] for i in batch], padding=True, return_tensors="pt")  # type: ignore[operator]
+        inputs = tokenizer([texts[i] for i in batch], padding=True, return_tensors="pt")
         vectors = model.get_input_embeddings()(inputs["input_ids"]).detach().requires_grad_(True)  # type: ignore[operator]
         logits = model(inputs_embeds=vectors, attention_mask=inputs["attention_mask"]).logits
         torch.autograd.grad(logits.amax(1).sum(), vectors)
 
 
-def job(x: wf.Explainer, texts: list[str], **how: object) -> float:
-    """Explain all of them; seconds between the first part that was done and the last, per row of those between."""
+def job(x: wf.Explainer, texts: list[str], **how: Any) -> float:
+    """Explain all of them; rows per second of the second half, when all workers are there."""
     with tempfile.TemporaryDirectory() as folder:
         dataset = wf.explain_dataset(x, texts, out=folder, top=0, **how)
-        times = sorted(path.stat().st_mtime for path in (Path(folder) / EXPLANATIONS).iterdir())
-        return (times[-1] - times[0]) / max(1, dataset.rows - dataset.parts[0].rows)
+        done = sorted((path.stat().st_mtime, path.name) for path in (Path(folder) / EXPLANATIONS).iterdir())
+        rows = {f"part-{commit.part:06d}.parquet": commit.rows for commit in dataset.parts}
+        half = len(done) // 2
+        return sum(rows[name] for _, name in done[half + 1 :]) / max(1e-9, done[-1][0] - done[half][0])
+
+
+def with_workers(x: wf.Explainer, texts: list[str], rounds: int, workers: int, on_ray: bool, method: str) -> None:
+    """Rates of one process, of several here, and of several on Ray, on parts of one size, in turn."""
+    part = -(-len(texts) // PARTS)
+    engines: dict[str, dict[str, Any]] = {"one process": {}, f"{workers} workers": {"workers": workers}}
+    if on_ray:
+        engines[f"{workers} workers of Ray"] = {"engine": "ray", "workers": workers}
+    rates: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(rounds):
+        for name, how in engines.items():
+            rates[name].append(job(x, texts, part_rows=part, method=method, **how))
+    first = max(rates["one process"])
+    print(f"in parts of {part} rows, when workers are there:")
+    for name, each in rates.items():
+        print(f"{name:26} {max(each):7.1f} rows/s, {max(each) / first:.0%} of one process")
+    if on_ray:
+        here, there = (max(rates[name]) for name in [*engines][1:])
+        print(f"Ray has {there / here:.0%} of the local engine with as many workers")
 
 
 def main() -> None:
@@ -59,8 +85,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", type=Path)
-    parser.add_argument("--ray", action="store_true", help="with 2 workers, too")
+    parser.add_argument("--workers", type=int, default=2, help="1: no workers")
+    parser.add_argument("--ray", action="store_true", help="workers of Ray, too")
     parser.add_argument("--method", default="generic_attention")
+    parser.add_argument("--clock", choices=("wall", "process"), default="wall")
     chosen = parser.parse_args()
     model, tokenizer = wf.demo.load_sentiment()
     texts = sentences(chosen.rows)
@@ -71,14 +99,17 @@ def main() -> None:
     some = texts[:: max(1, len(texts) // 200)]
     how = {"method": chosen.method}
     print(f"{machine()}; {len(texts)} sentences, {chosen.method}")
-    seconds = fastest(
+    clock = time.perf_counter if chosen.clock == "wall" else time.process_time
+    times = rounds_of(
         {
             "loop": lambda: [x.explain(text, **how) for text in some],
             "local": lambda: job(x, texts, **how),
             "bare": lambda: bare(model, tokenizer, texts, *sizes_for(x)),
         },
         chosen.rounds,
+        clock,
     )
+    seconds = {name: min(each) for name, each in times.items()}  # what else the machine does can only add to it
     rates = {
         "a loop over single calls": len(some) / seconds["loop"],
         "local engine": len(texts) / seconds["local"],
@@ -91,19 +122,14 @@ def main() -> None:
     print(f"local engine: {local / loop:.1f} × the loop, {local / unhindered:.0%} of the bare rate")
     forwards, backwards = wf.list_methods()[chosen.method].cost(TOKENS)
     hours = 1e6 / local / 3600
-    print(f"one million rows: {hours:.2f} core hours of {chosen.method}, {hours / (forwards + backwards):.2f} per pass")
+    per_pass = hours / (forwards + backwards)
+    print(f"one million rows: {hours:.2f} hours of {chosen.method}, {per_pass:.2f} per pass")
     print("so much for other methods, by passes:")
     for name in ("raw_attention", "generic_attention", "occlusion", "smooth_grad", "integrated_gradients"):
         passes = sum(wf.list_methods()[name].cost(TOKENS))
-        print(f"| {name} | {passes:.0f} | {hours / (forwards + backwards) * passes:.1f} |")
-    if chosen.ray:
-        started = time.perf_counter()
-        part = max(1, len(texts) // 16)
-        on_ray = [1 / job(x, texts, engine="ray", workers=2, part_rows=part, **how) for _ in range(chosen.rounds)]
-        here = [1 / job(x, texts, part_rows=part, **how) for _ in range(chosen.rounds)]
-        print(f"2 workers of Ray           {max(on_ray):7.1f} rows/s")
-        print(f"local, parts of that size  {max(here):7.1f} rows/s: Ray has {max(on_ray) / max(here):.0%} of it")
-        print(f"({time.perf_counter() - started:.0f} s with its starts)")
+        print(f"| {name} | {passes:.0f} | {per_pass * passes:.1f} |")
+    if chosen.workers > 1:
+        with_workers(x, texts, chosen.rounds, chosen.workers, chosen.ray, chosen.method)
 
 
 if __name__ == "__main__":

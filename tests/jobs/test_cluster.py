@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,13 @@ import ray
 from ray.cluster_utils import Cluster
 
 import whyformer as wf
-from tests.jobs.sentences import numbers, sentences
+from tests.jobs.sentences import census, census_explainer, numbers
 from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra
 from whyformer.jobs.store import COMMITS
 
-TEXTS = sentences(40)
+ROWS = census()
 HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
-
-
-def noting(folder: Path, module: Any, args: Any) -> None:
-    """A hook that says which process ran the model, and makes it slow enough to be killed at work."""
-    (folder / str(os.getpid())).touch()
-    time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +32,15 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def watched(processes: Path, tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
+def watched(processes: Path) -> wf.Explainer:
     """The classifier, leaving a file for each process that runs it."""
-    model = folders.bert()
-    model.register_forward_pre_hook(partial(noting, processes))
-    return wf.Explainer(model, folders.tokenizer(tmp_path_factory.mktemp("tokenizer")))
+    return census_explainer(processes)
 
 
 @pytest.fixture(scope="module")
 def undisturbed(watched: wf.Explainer, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    wf.explain_dataset(watched, TEXTS, out=folder, **HOW)
+    wf.explain_dataset(watched, ROWS, out=folder, **HOW)
     return numbers(folder)
 
 
@@ -62,11 +53,11 @@ def cluster() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def disturbed(acts: dict[int, Callable[[], None]]) -> Iterator[str]:
-    """The texts; something happens before some of them."""
-    for i, text in enumerate(TEXTS):
+def disturbed(acts: dict[int, Callable[[], None]]) -> Iterator[dict[str, Any]]:
+    """The rows; something happens before some of them."""
+    for i, row in enumerate(ROWS):
         acts.get(i, lambda: None)()
-        yield text
+        yield row
 
 
 def assert_agree(folder: Path, undisturbed: list[tuple[Any, ...]]) -> None:
@@ -97,34 +88,29 @@ def test_workers_and_nodes_that_are_killed_cost_their_parts(
     how = {"engine": "ray", "address": cluster.address}
     dataset = wf.explain_dataset(watched, disturbed(acts), out=tmp_path, **how, **HOW)
     assert_agree(tmp_path, undisturbed)
-    assert dataset.rows == len(TEXTS) and killed and not cluster.worker_nodes
+    assert dataset.rows == len(ROWS) and killed and not cluster.worker_nodes
     assert len(list(processes.iterdir())) >= 3, "this process, and two workers at least"
 
 
 KILLED = """
 import sys, time
 import whyformer as wf
-from tests.jobs.sentences import sentences
-from tests.support import folders
-from pathlib import Path
+from tests.jobs.sentences import census, census_explainer
 
 def slowly():
-    for i, text in enumerate(sentences(40)):
+    for i, row in enumerate(census()):
         if i == 16:
             time.sleep(60)
-        yield text
+        yield row
 
-x = wf.Explainer(folders.bert(), folders.tokenizer(Path(sys.argv[2])))
 how = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0, "workers": 1}
-wf.explain_dataset(x, slowly(), out=sys.argv[1], engine="ray", address=sys.argv[3], **how)
+wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], engine="ray", address=sys.argv[2], **how)
 """
 
 
-def test_a_driver_that_is_killed_loses_nothing(
-    cluster: Cluster, explainer: wf.Explainer, tmp_path: Path, undisturbed: Any
-) -> None:
+def test_a_driver_that_is_killed_loses_nothing(cluster: Cluster, tmp_path: Path, undisturbed: Any) -> None:
     out = tmp_path / "out"
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), str(tmp_path / "tokenizer"), cluster.address])
+    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), cluster.address])
     try:
         until = time.monotonic() + 300  # a busy machine takes its time to start another Python
         while not (out / COMMITS).is_file() or not (out / COMMITS).read_bytes():
@@ -134,26 +120,20 @@ def test_a_driver_that_is_killed_loses_nothing(
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     assert 0 < len(numbers(out)) < len(undisturbed)
-    wf.explain_dataset(explainer, TEXTS, out=out, **HOW)  # here: the engines share the folder
+    wf.explain_dataset(census_explainer(), ROWS, out=out, **HOW)  # here: the engines share the folder
     assert_agree(out, undisturbed)
 
 
-def test_a_cluster_is_asked_for_by_name(explainer: wf.Explainer, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="add engine='ray'"):
-        wf.explain_dataset(explainer, TEXTS, out=tmp_path, workers=2)
-
-
-def test_a_model_that_is_elsewhere_is_not_sent_to_workers(tmp_path: Path) -> None:
+def test_a_model_that_is_elsewhere_is_not_sent_to_workers(explainer: wf.Explainer, tmp_path: Path) -> None:
     model = folders.bert()
     model.classifier.to("meta")
-    x = wf.Explainer(model, folders.tokenizer(tmp_path / "tokenizer"))
     with pytest.raises(BadInput, match="spread over devices"):
-        wf.explain_dataset(x, TEXTS, out=tmp_path / "out", engine="ray", **HOW)
+        wf.explain_dataset(wf.Explainer(model, explainer.processor), ["good"], out=tmp_path, engine="ray", **HOW)
 
 
 def test_without_ray_the_command_is_named(
-    explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"needs ray: pip install 'whyformer\[ray\]'"):
-        wf.explain_dataset(explainer, TEXTS, out=tmp_path, engine="ray", **HOW)
+        wf.explain_dataset(watched, ROWS, out=tmp_path, engine="ray", **HOW)

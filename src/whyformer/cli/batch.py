@@ -63,7 +63,13 @@ def batch(
     ] = "local",
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, metavar="N", help="Of ray.", show_default="one per GPU, or per CPU"),
+        typer.Option(
+            "--workers",
+            min=1,
+            metavar="N",
+            help="Processes that explain, each with a copy of the model.",
+            show_default="this one; of ray one per GPU, or per CPU",
+        ),
     ] = None,
     address: Annotated[
         str | None,
@@ -86,6 +92,7 @@ def batch(
           -m generic_attention -m attn_lrp
       whyformer batch photos/ --model my-vit/ --out why/ --log
       whyformer batch rows.csv --model mine.py:load --out why/
+      whyformer batch reviews.parquet --out why/ --workers 2
       whyformer batch reviews.parquet --out why/ --engine ray --workers 8
     """
     how = asked(None, option, method, target=target_from(target, versus), scalar=scalar, seed=seed, too_long=too_long)

@@ -16,6 +16,7 @@ from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
 from whyformer.jobs.local import run_here
 from whyformer.jobs.plan import Part, parts_of
+from whyformer.jobs.processes import run_in_processes
 from whyformer.jobs.progress import Progress
 from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
@@ -78,7 +79,9 @@ def explain_dataset(
     Several methods share one pass. A row that cannot be explained is in ``errors/``, with its reason; so are
     texts that are too long, unless ``too_long="cut"``. ``part_rows`` rows are written at a time, and batches hold
     ``batch_size`` rows and ``batch_tokens`` positions at most. ``top``: outliers and disagreements in the summary.
-    engine: "ray" explains parts in ``workers`` processes of a Ray cluster: the one at ``address``, or one started here.
+    workers: so many processes here explain parts, each with a copy of the model: on GPUs in turn where the model is on
+    one, else with a share of torch's threads. engine: "ray" has them on a Ray cluster: the one at ``address``, or one
+    started here.
     progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
     """
     arrow(WHY)
@@ -90,8 +93,8 @@ def explain_dataset(
         )
     if target is not None and target_column is not None:
         raise BadInput("target is one class for all rows, target_column a class for each: give one of the two.")
-    if engine == "local" and (workers is not None or address is not None):
-        raise BadInput("workers and address are those of a cluster: add engine='ray', or leave them out.")
+    if engine == "local" and address is not None:
+        raise BadInput("address is that of a cluster: add engine='ray', or leave it out.")
     if is_sharded(explainer.model.parameters()):
         raise NotOffered(
             "the model is spread over processes (tensor parallelism), and each of them would write this folder. Go "
@@ -123,6 +126,8 @@ def explain_dataset(
         left = _left(chain([first], parts), store)
         if engine == "ray":
             run_on_ray(explainer, work, left, commit, proven=worker.proven, workers=workers, address=address)
+        elif workers is not None and workers > 1:
+            run_in_processes(explainer, work, left, commit, proven=worker.proven, workers=workers)
         else:
             run_here(worker, left, commit)
         dataset = ExplainedDataset(folder)

@@ -144,10 +144,15 @@ class _Told:
 
     def __call__(self, explanation: Explanation) -> str:
         known = self.last.get(explanation.method)
-        if known is None or known[0] is not explanation.options:
+        if known is None or not _same_values(known[0], explanation.options):
             known = explanation.options, json.dumps(to_plain(explanation.options), ensure_ascii=False)
             self.last[explanation.method] = known
         return known[1]
+
+
+def _same_values(options: dict[str, Any], others: dict[str, Any]) -> bool:
+    """The very same objects by the same names; some (arrays) could not be asked whether they are equal."""
+    return options.keys() == others.keys() and all(others[name] is value for name, value in options.items())
 
 
 @cache
@@ -165,7 +170,14 @@ def _struct(kind: Any, value: Any) -> dict[str, Any]:
     if not as_json and not nested:
         return plain
     changed = {name: json.dumps(to_plain(plain[name])) for name in as_json}
-    return plain | changed | {name: to_plain(plain[name]) for name in nested}
+    return plain | changed | {name: _dicts(plain[name]) for name in nested}
+
+
+def _dicts(value: Any) -> Any:
+    """Instances of classes as dicts, also those in a tuple."""
+    if isinstance(value, tuple):
+        return [_dicts(part) for part in value]
+    return value if value is None else _struct(type(value), value)
 
 
 def explanations_in(table: Any, same: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Explanation]]:

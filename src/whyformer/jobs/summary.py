@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.evaluate.agreement import spearman
 from whyformer.jobs.tally import Tallies
 from whyformer.parameters import checked
 from whyformer.result import Result, dataframe
@@ -167,6 +166,8 @@ class _Agreements:
 
     def add(self, part: int, lines: Sequence[dict[str, Any]]) -> None:
         """The lines of one part; those of a row stand together."""
+        from whyformer.evaluate.agreement import spearman  # brings scipy.stats, a second that no worker needs
+
         rows: dict[tuple[int, int], list[int]] = {}
         for line, entry in enumerate(lines):
             rows.setdefault((entry["place"], entry["step"]), []).append(line)

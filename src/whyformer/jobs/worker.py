@@ -123,6 +123,11 @@ class Worker:
             raise BadInput(f"{len(rows)} rows were taken for {source.size} inputs: give one input in each row.")
         return replace(source, whole=source.batch())
 
+    def whole(self, part: Part, proven: bool) -> Written:
+        """A part from its rows to its files."""
+        self.proven = self.proven or proven
+        return self.explained(self.prepared(part))
+
     def explained(self, prepared: Prepared) -> Written:
         """The part's explanations and errors, as files."""
         started = time.perf_counter()
