@@ -3,14 +3,14 @@
     python -m bench.job_soak [--times 10] [--rows 200000]
 
 The tests that kill drivers, workers and nodes are repeated; then a process that explains many short rows is killed in
-the middle and started again.
+the middle and started again. Its memory may grow by GROWTH from the first stretch of rows that it explained to any
+later one.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,39 +24,58 @@ from tests.support import folders
 from whyformer.jobs.store import COMMITS
 from whyformer.memory import resident
 
-KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_cluster.py")
+KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_processes.py", "tests/jobs/test_cluster.py")
+STRETCHES = 10  # at whose ends memory is read
+GROWTH = 32.0  # megabytes
+PART_ROWS = 512
 
 
 def explain_rows(out: Path, rows: int) -> None:
-    """In a process of its own: the job, and the process's memory on stdout every 20,480 rows."""
+    """In a process of its own: the job, and the process's memory on stdout, ten times."""
     x = wf.Explainer(folders.bert(), folders.tokenizer(out.parent / "tokenizer"))
     texts = sentences(997)
 
     def source() -> object:
         for i in range(rows):
-            if i % 20480 == 0:
-                print(json.dumps({"row": i, "megabytes": resident() / 2**20}), flush=True)
+            if i % max(1, rows // STRETCHES) == 0:
+                print(json.dumps({"row": i, "megabytes": round(resident() / 2**20, 1)}), flush=True)
             yield f"{texts[i % len(texts)]} {texts[i // len(texts) % 7]}"
 
-    wf.explain_dataset(x, source(), out=out, method="generic_attention", too_long="cut")
+    how = {"method": "generic_attention", "too_long": "cut", "part_rows": PART_ROWS}
+    wf.explain_dataset(x, source(), out=out, **how)  # type: ignore[arg-type]
 
 
 def long_job(rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
+        out, log = Path(folder) / "out", Path(folder) / "log.txt"
         command = [sys.executable, "-m", "bench.job_soak", "--job", str(out), "--rows", str(rows)]
-        driver = subprocess.Popen(command)
-        while driver.poll() is None and _parts(out) < rows // 512 // 2:
-            time.sleep(0.05)
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-        print(f"killed after {_parts(out)} parts", flush=True)
+        with log.open("w") as stream:
+            driver = subprocess.Popen(command, stdout=stream)
+            while driver.poll() is None and _parts(out) < rows // PART_ROWS // 2:
+                time.sleep(0.05)
+            driver.kill()
+            driver.wait()
+        done = _parts(out) * PART_ROWS
+        print(f"killed after {done} rows", flush=True)
+        _require_flat(log, 0)
         started = time.perf_counter()
-        subprocess.run(command, check=True)
+        with log.open("w") as stream:
+            subprocess.run(command, check=True, stdout=stream)
+        _require_flat(log, done)
         dataset = wf.jobs.ExplainedDataset(out)
         ids = set(dataset.to_frame(["row_id"])["row_id"])
-        assert len(dataset) == dataset.rows == len(ids) == rows, "every row, once"
+        assert 0 < done < rows and len(dataset) == dataset.rows == len(ids) == rows, "every row, once"
         print(f"{rows} rows, each once; the second half took {time.perf_counter() - started:.0f} s")
+
+
+def _require_flat(log: Path, before: int) -> None:
+    """Memory, where rows were explained and not only passed over; the first stretch is the start."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    at_work = [line for line in lines if line["row"] > before]
+    told = ", ".join(f"{line['row']}: {line['megabytes']:.0f}" for line in lines)
+    print(f"megabytes at rows {told}", flush=True)
+    growth = max((line["megabytes"] for line in at_work), default=0.0) - (at_work[0]["megabytes"] if at_work else 0.0)
+    assert growth < GROWTH, f"memory grew by {growth:.0f} megabytes"
 
 
 def _parts(out: Path) -> int:
@@ -73,9 +92,9 @@ def main() -> None:
         explain_rows(chosen.job, chosen.rows)
         return
     print(machine())
-    for time_ in range(chosen.times):
-        subprocess.run([sys.executable, "-m", "pytest", "-q", *KILLS], check=True)
-        print(f"killed {time_ + 1} times", flush=True)
+    for number in range(chosen.times):
+        subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *KILLS], check=True)
+        print(f"each killed {number + 1} times", flush=True)
     long_job(chosen.rows)
 
 

@@ -146,7 +146,7 @@ def _outliers(dataset: ExplainedDataset, strengths: dict[Any, Any], top: int) ->
             continue
         for i in np.argsort(-np.abs(away), kind="stable")[:top]:
             what = "more" if away[i] > 0 else "less"
-            reason = f"scores of {method} add up to {what} than is usual for {target}"
+            reason = f"{method} adds up to {what} than usual for {target}"
             far.append((float(away[i]) / usual, entries[i][1], entries[i][2], reason))
     far.sort(key=lambda entry: -abs(entry[0]))
     for distance, part, line, reason in far[:top]:
