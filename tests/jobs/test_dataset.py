@@ -22,6 +22,7 @@ from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
 from whyformer.jobs.plan import batches_of
 from whyformer.jobs.schema import _part, _struct, arrow_type
+from whyformer.jobs.tally import Tallies
 
 METHODS = ["generic_attention", "grad_sam"]
 TEXTS = sentences(11)
@@ -345,6 +346,18 @@ def test_batches_hold_rows_of_like_length() -> None:
     assert batches == [[1, 3, 6], [2, 5], [0], [4]]
 
 
+def test_words_that_hardly_occur_are_no_general_ones() -> None:
+    tallies = Tallies()
+    for row in range(1000):
+        labels = ("often", f"rare {row % 250}") if row % 2 else ("often", f"some {row % 50}")
+        units = {"labels": labels, "special": (False, False), "values": None, "grid": None, "word": None}
+        tallies.add("grad_sam", "positive", units, np.array([1.0, 2.0]))
+    listed, left_out = tallies.importances(1000)
+    words = {unit: count for _, _, unit, count, _, _ in listed}
+    assert words.pop("often") == 1000 and left_out == 125
+    assert {word.split()[0] for word in words} == {"some"} and set(words.values()) == {20}
+
+
 def test_the_summary_knows_what_matters(explainer: wf.Explainer, tmp_path: Path) -> None:
     dataset = wf.explain_dataset(explainer, TEXTS, out=tmp_path, method=METHODS, part_rows=4, top=2)
     summary = dataset.summary
@@ -362,6 +375,9 @@ def test_the_summary_knows_what_matters(explainer: wf.Explainer, tmp_path: Path)
     assert [e.method for e in summary.disagreements[0].explanations] == METHODS
     page = (tmp_path / "summary.html").read_text(encoding="utf-8")
     assert "What matters in this dataset" in page and "rows where methods disagree most" in page
+    shown = str(summary.overview())
+    for case in (*summary.disagreements, *summary.outliers):
+        assert f"{case.place} · {TEXTS[case.place][:23]}" in shown
     again = wf.load(tmp_path / "summary.json")
     assert again.ranked("grad_sam") == summary.ranked("grad_sam") and len(again.to_frame()) == len(summary.importance)
     assert wf.load(tmp_path).to_html() == page

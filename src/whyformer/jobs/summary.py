@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.jobs.tally import Tallies
+from whyformer.jobs.tally import RARE_SHARE, Tallies
 from whyformer.parameters import checked
 from whyformer.result import Result, dataframe
 from whyformer.types import Explanation
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 MOST_UNITS = 1000  # per method and class, in the summary; the page shows fewer
 MOST_BARS = 15
+MOST_SHOWN = 24  # characters of a row in a table
 FEWEST = 3  # units that ranks can be compared on
 READ = ("row_id", "place", "name", "step", "method", "target", "units", "scores", "value")
 
@@ -216,13 +217,12 @@ def _overview(summary: DatasetSummary) -> View:
             scale = scale_of([np.array([i.mean for i in chosen])], meaning="mean score")
             bars = tuple(Bar(i.unit, i.mean, note=f"{i.rows} ×") for i in chosen)
             panels.append(Panel((Bars(bars, scale),), f"{target}: {method}"))
-    for title, cases, name in (
-        ("rows where methods disagree most", summary.disagreements, "agreement"),
-        ("outliers", summary.outliers, "distance"),
-    ):
-        if cases:
-            rows = tuple((str(c.place), c.name, c.reason, number(c.number)) for c in cases)
-            panels.append(Panel((Table(("row", "name", "why", name), rows),), title, wide=True))
+    if summary.disagreements:
+        rows = tuple((_called(case), number(case.number)) for case in summary.disagreements)
+        panels.append(Panel((Table(("row", "agreement"), rows),), "rows where methods disagree most", wide=True))
+    if summary.outliers:
+        far = tuple((_called(case), *_outlying(case), number(case.number)) for case in summary.outliers)
+        panels.append(Panel((Table(("row", "method", "class", "distance"), far),), "outliers", wide=True))
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(summary.error_kinds.items()))
     facts = [
         Fact("rows", f"{summary.rows:,}"),
@@ -233,11 +233,25 @@ def _overview(summary: DatasetSummary) -> View:
     ]
     if summary.agreement is not None:
         facts.append(Fact("agreement", f"{number(summary.agreement)} (Spearman, mean over rows)"))
+    rare = f", without those in fewer than {RARE_SHARE:.1%} of a class's rows" if summary.left_out else ""
     caption = (
-        f"Mean scores of each {summary.unit}, those of the largest mean size; × says how often it occurs. An outlier's "
-        "distance is counted in robust standard deviations from the median of its class."
+        f"Mean scores of each {summary.unit}, those of the largest mean size{rare}; × says how often it occurs. An "
+        "outlier's scores add up to more than is usual for its class, or (−) to less: by so many robust standard "
+        "deviations from the median."
     )
     return View("What matters in this dataset", tuple(panels), tuple(facts), (), caption, columns=2)
+
+
+def _called(case: Case) -> str:
+    """The row in few words: its number, what it is called, and how it begins."""
+    text = " ".join((case.explanations[0].units.text or "").split())
+    beginning = text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return " · ".join(filter(None, (str(case.place), case.name, beginning)))
+
+
+def _outlying(case: Case) -> tuple[str, str]:
+    first = case.explanations[0]
+    return first.method, str(first.target)
 
 
 def _case_view(case: Case) -> View:

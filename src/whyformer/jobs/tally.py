@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 ACROSS, DOWN = ("left", "middle", "right"), ("top", "middle", "bottom")
 MOST_KEPT = 100_000  # units of one method and class: of more, those that hardly occur are dropped
-RARE_TEXTS = 2  # of texts with many words, a word that occurs less often is no general one
+# Of texts with many words, one that occurs less often is no general one: at all, or as a share of the class's rows.
+RARE, RARE_SHARE = 2, 0.005
 MANY = 50  # units, from which on rare ones are left out
 
 
@@ -19,12 +21,14 @@ class Tallies:
 
     def __init__(self) -> None:
         self.sums: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self.rows: Counter[tuple[str, str]] = Counter()
         self.dropped = 0
         self.unit = "unit"
 
     def add(self, method: str, target: str, units: Mapping[str, Any], scores: Array) -> None:
         """One explanation: its units as they are in a file."""
         sums = self.sums.setdefault((method, target), {})
+        self.rows[method, target] += 1
         for name, score in self._named(units, scores):
             entry = sums.get(name)
             if entry is None:
@@ -57,7 +61,7 @@ class Tallies:
         listed: list[tuple[str, str, str, int, float, float]] = []
         left_out = self.dropped
         for (method, target), sums in sorted(self.sums.items()):
-            least = RARE_TEXTS if len(sums) > MANY else 1
+            least = max(RARE, RARE_SHARE * self.rows[method, target]) if len(sums) > MANY else 1
             often = [(name, entry) for name, entry in sums.items() if entry[0] >= least]
             often.sort(key=lambda item: (-item[1][2] / item[1][0], item[0]))
             left_out += len(sums) - len(often[:most])
