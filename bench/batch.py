@@ -25,6 +25,7 @@ import torch
 import whyformer as wf
 from bench.timing import machine, rounds_of
 from whyformer.demo import SENTIMENT
+from whyformer.jobs.job import PART_ROWS
 from whyformer.jobs.plan import batches_of
 from whyformer.jobs.store import EXPLANATIONS
 from whyformer.jobs.worker import sizes_for
@@ -49,6 +50,16 @@ def bare(model: torch.nn.Module, tokenizer: Any, texts: list[str], tokens: int, 
         vectors = model.get_input_embeddings()(inputs["input_ids"]).detach().requires_grad_(True)  # type: ignore[operator]
         logits = model(inputs_embeds=vectors, attention_mask=inputs["attention_mask"]).logits
         torch.autograd.grad(logits.amax(1).sum(), vectors)
+
+
+def padding(x: wf.Explainer, texts: list[str]) -> float:
+    """The share of positions that the local engine's batches have for nothing."""
+    positions = tokens = 0
+    for start in range(0, len(texts), PART_ROWS):
+        lengths = [len(ids) for ids in x.processor(texts[start : start + PART_ROWS])["input_ids"]]
+        tokens += sum(lengths)
+        positions += sum(len(batch) * max(lengths[i] for i in batch) for batch in batches_of(lengths, *sizes_for(x)))
+    return 1 - tokens / positions
 
 
 def job(x: wf.Explainer, texts: list[str], **how: Any) -> float:
@@ -98,13 +109,14 @@ def main() -> None:
     x = wf.Explainer(model, tokenizer)
     some = texts[:: max(1, len(texts) // 200)]
     how = {"method": chosen.method}
-    print(f"{machine()}; {len(texts)} sentences, {chosen.method}")
+    print(f"{machine()}; {len(texts)} sentences, {chosen.method}, {padding(x, texts):.1%} of positions are padding")
     clock = time.perf_counter if chosen.clock == "wall" else time.process_time
     times = rounds_of(
         {
             "loop": lambda: [x.explain(text, **how) for text in some],
             "local": lambda: job(x, texts, **how),
             "bare": lambda: bare(model, tokenizer, texts, *sizes_for(x)),
+            "bare, singly": lambda: bare(model, tokenizer, some, 1, 1),
         },
         chosen.rounds,
         clock,
@@ -114,6 +126,7 @@ def main() -> None:
         "a loop over single calls": len(some) / seconds["loop"],
         "local engine": len(texts) / seconds["local"],
         "bare forward + backward": len(texts) / seconds["bare"],
+        "… one text at a time": len(some) / seconds["bare, singly"],
     }
     local, unhindered = rates["local engine"], rates["bare forward + backward"]
     for name, rate in rates.items():

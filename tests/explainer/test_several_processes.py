@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import multiprocessing
 from typing import Any
 
 import numpy as np
@@ -14,31 +11,27 @@ import pytest
 
 import whyformer as wf
 from tests.models import CASES
-from tests.support.two_processes import RANKS, SCORED, inputs
+from tests.support.two_processes import RANKS, SCORED, inputs, logged_main
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two processes says: one pair for all tests, since starting them takes most of the time."""
+    """What each of two processes says. Importing takes most of the time: it is done once, and both are forked."""
     folder = tmp_path_factory.mktemp("together")
     CASES["llama"].build("sdpa").save_pretrained(folder / "model")
-    logs = [(folder / f"log-{rank}.txt").open("w") for rank in RANKS]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.support.two_processes", str(rank), str(folder)],
-            cwd=Path(__file__).parents[2], env=environment, stdout=log, stderr=log,
-        )
-        for rank, log in zip(RANKS, logs, strict=True)
-    ]  # fmt: skip
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.two_processes", "transformers.models.llama.modeling_llama"])
+    both = [context.Process(target=logged_main, args=(rank, folder), daemon=True) for rank in RANKS]
+    for process in both:
+        process.start()
     try:
-        codes = [process.wait(timeout=300) for process in both]
+        for process in both:
+            process.join(300)
+        codes = [process.exitcode for process in both]
     finally:
         for process in both:
             process.kill()
-            process.wait()
-        for log in logs:
-            log.close()
+            process.join()
     assert codes == [0, 0], "\n".join((folder / f"log-{rank}.txt").read_text()[-3000:] for rank in RANKS)
     return [json.loads((folder / f"said-{rank}.json").read_text()) for rank in RANKS]
 

@@ -119,6 +119,26 @@ def test_a_full_disk_stops_with_a_word(
     assert numbers(tmp_path) == undisturbed
 
 
+def test_a_disk_that_is_full_at_the_summary(
+    explainer: wf.Explainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows are safe then, and half a summary is none."""
+    real = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if "summary" in path.name:
+            real(path, data[:10])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, data)
+
+    with monkeypatch.context() as patch, pytest.raises(JobStopped, match=r"all 24 rows are done.*No space left"):
+        patch.setattr(Path, "write_bytes", full)
+        wf.explain_dataset(explainer, TEXTS, out=tmp_path, **(HOW | {"top": 2}))
+    assert not list(tmp_path.glob("*summary*"))
+    assert wf.explain_dataset(explainer, TEXTS, out=tmp_path, **(HOW | {"top": 2})).summary.rows == 24
+    assert {path.name for path in tmp_path.glob("*summary*")} == {"summary.json", "summary.html"}
+
+
 def test_something_else_is_refused(explainer: wf.Explainer, tmp_path: Path) -> None:
     out = tmp_path / "out"
     wf.explain_dataset(explainer, TEXTS, out=out, **HOW)

@@ -1,7 +1,5 @@
 """One of two processes that hold a model together: what explanations say there, written into a file.
 
-    python -m tests.support.two_processes RANK FOLDER
-
 FOLDER holds a Llama in ``model``. Nothing waits longer than a minute for the other process.
 """
 
@@ -129,5 +127,10 @@ def main(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+def logged_main(rank: int, folder: Path) -> None:
+    """In a process of its own, on one thread, with what it prints in a file."""
+    torch.set_num_threads(1)
+    with (folder / f"log-{rank}.txt").open("w") as log:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), stream.fileno())
+        main(rank, folder)

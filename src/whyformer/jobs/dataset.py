@@ -131,8 +131,13 @@ class ExplainedDataset:
     def summarize(self, top: int = 5) -> DatasetSummary:
         """Make the summary anew, with ``top`` outliers and disagreements, as summary.json and summary.html."""
         summary = summary_of(self, top)
-        summary.save(self.folder / SUMMARY)
-        summary.save((self.folder / SUMMARY).with_suffix(".html"))
+        for path in (self.folder / SUMMARY, (self.folder / SUMMARY).with_suffix(".html")):
+            beside = path.with_name(f"unfinished-{path.name}")  # by its ending a result knows what it is to be
+            try:
+                summary.save(beside)
+                beside.replace(path)
+            finally:
+                beside.unlink(missing_ok=True)
         return summary
 
     def view(self) -> Any:

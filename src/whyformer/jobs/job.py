@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from whyformer.errors import BadInput, NotOffered
+from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, Explainer
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
@@ -132,10 +132,22 @@ def explain_dataset(
             run_here(worker, left, commit)
         dataset = ExplainedDataset(folder)
         if top:
-            dataset.summarize(top)
+            _summarize(dataset, top)
         if shown.kind:
             shown.say("done")
     return dataset
+
+
+def _summarize(dataset: ExplainedDataset, top: int) -> None:
+    try:
+        dataset.summarize(top)
+    except BadInput as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        raise JobStopped(
+            f"all {dataset.rows} rows are done and safe in {str(dataset.folder)!r}, but the summary is not "
+            f"({error.__cause__.strerror}): make room, and run the same again to have it."
+        ) from error
 
 
 def _left(parts: Iterator[Part], store: Store) -> Iterator[Part]:
