@@ -2,7 +2,8 @@
 
 The kernel stays in the graph, so that a pass with gradients costs what the model's own costs. Its map A is the softmax
 of its queries and keys, and ∂s/∂A = ∂s/∂out · Vᵀ. Layers of one shape are computed in one go: to ask a GPU for a small
-one takes as long as to compute it.
+one takes as long as to compute it. Keys and values are stacked transposed, as they are read then: a CPU's library of
+small products may take ten times as long where it has to turn each of them around.
 """
 
 from __future__ import annotations
@@ -60,14 +61,6 @@ def groups(calls: Sequence[FusedCall]) -> list[list[FusedCall]]:
     return result
 
 
-def _stacked(factors: Sequence[Tensor]) -> Tensor:
-    """Right factors of many small products, laid out as they will be read: transposed.
-
-    A CPU's library of matrix products may take ten times as long where it has to turn each of them around.
-    """
-    return torch.stack([factor.transpose(-2, -1) for factor in factors]).transpose(-2, -1)
-
-
 @torch.no_grad()
 def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
     """The map of each call."""
@@ -75,7 +68,7 @@ def all_weights(calls: Sequence[FusedCall]) -> list[Tensor]:
     for group in groups(calls):
         first, alone = group[0], len(group) == 1
         query = first.query if alone else torch.stack([call.query for call in group])
-        key = first.key if alone else _stacked([call.key for call in group])
+        key = first.key if alone else torch.stack([call.key.mT for call in group]).mT
         key = key if key.shape[:-2] == query.shape[:-2] else repeat_heads(query, key)
         weights = attention_weights(query, key, first.mask, first.causal, first.scale)
         maps += [weights] if alone else weights.unbind()
@@ -89,7 +82,7 @@ def all_gradients(calls: Sequence[FusedCall], results: Sequence[Tensor | None]) 
     for group in groups(calls):
         known = [r for r in results[len(gradients) : len(gradients) + len(group)] if r is not None]
         if len(known) == len(group) > 1:
-            value = _stacked([call.value for call in group])
+            value = torch.stack([call.value.mT for call in group]).mT
             value = value if value.shape[1:-2] == group[0].shape[:-2] else repeat_heads(group[0].query, value)
             gradients += torch.matmul(torch.stack(known), value.transpose(-2, -1)).unbind()
             continue
