@@ -20,7 +20,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("together")
     CASES["llama"].build("sdpa").save_pretrained(folder / "model")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.support.two_processes", "transformers.models.llama.modeling_llama"])
+    context.set_forkserver_preload(
+        ["tests.support.two_processes", "transformers.models.llama.modeling_llama", "whyformer.jobs"]
+    )
     both = [context.Process(target=logged_main, args=(rank, folder), daemon=True) for rank in RANKS]
     for process in both:
         process.start()
