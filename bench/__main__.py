@@ -14,6 +14,7 @@ BY_NAME = {
     "device_agreement",
     "frontier",
     "heads_pruning",
+    "in_context",
     "job_soak",
     "language",
     "known_truth",

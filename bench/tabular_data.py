@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+import torch
 
 from whyformer.inputs.table_schema import Columns, Table
 
@@ -61,7 +61,7 @@ class Normal:
             share = np.linspace(0, 1, len(known))
             # ties: the middle of the stretch of equal values
             up, down = np.interp(numbers[:, i], known, share), 1 - np.interp(-numbers[:, i], -known[::-1], share)
-            made[:, i] = norm.ppf(np.clip((up + down) / 2, 1e-3, 1 - 1e-3))
+            made[:, i] = torch.special.ndtri(torch.from_numpy(np.clip((up + down) / 2, 1e-3, 1 - 1e-3))).numpy()
         return made
 
 

@@ -14,6 +14,11 @@ from bench.saint import SAINT
 from bench.tabular_data import Data, Part
 
 MODELS = ("FT-Transformer", "TabTransformer", "SAINT")
+NEEDS = {  # packages that they come from
+    "FT-Transformer": ("rtdl_revisiting_models",),
+    "TabTransformer": ("tab_transformer_pytorch",),
+    "SAINT": (),
+}
 EPOCHS, PATIENCE, BATCH, RATE = 16, 3, 256, 1e-3
 
 

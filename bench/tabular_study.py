@@ -3,29 +3,34 @@
 ``python -m bench.tabular_study --data FOLDER --seeds 5`` trains FT-Transformer, TabTransformer and SAINT on adult
 census, bank marketing and California housing, reads them in every way, and prints Spearman's rank correlation with
 feature permutation and with integrated gradients, per row and over all rows: the mean over seeds, its 95 % interval.
-TabTransformer is judged on its categorical columns, the only ones that its attention sees. SHAP runs along where the
-shap package is installed; it asks the model ``--evaluations`` times per row.
+TabTransformer is judged on its categorical columns, the only ones that its attention sees. SHAP is the regression of
+whyformer itself, which needs no other package; it asks the model at most ``--evaluations`` times per row. What the
+machine lacks is said before anything is computed.
+
+With ``--out FILE`` every finished job is kept at once, and a second run with the same file does what is left.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import multiprocessing
 import os
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import rankdata, t
 
 import whyformer as wf
+from bench.ranks import interval, spearman
 from bench.tabular_data import FILES, Data, load
-from bench.tabular_models import MODELS, encoded, losses, predicted, quality, train
+from bench.tabular_models import MODELS, NEEDS, encoded, losses, predicted, quality, train
 from whyformer.errors import WhyformerError
 from whyformer.tables import feature_permutation
 
@@ -55,14 +60,6 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def spearman(a_RU: Array, b_RU: Array) -> Array:
-    """(R,) rank correlation of each row; NaN where a side does not tell columns apart."""
-    ranks = [rankdata(x, axis=1) - (x.shape[1] + 1) / 2 for x in (a_RU, b_RU)]
-    size = [np.sqrt((r**2).sum(1)) for r in ranks]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return (ranks[0] * ranks[1]).sum(1) / (size[0] * size[1])
-
-
 def study(name: str, model_name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """One data set, model and seed."""
     torch.set_num_threads(1)
@@ -81,7 +78,7 @@ def study(name: str, model_name: str, seed: int, options: argparse.Namespace) ->
     gradients = np.abs(_scores(model, data, part, seen, "integrated_gradients", _ig(options)))
     evidence = {"permutation": _permutation(model, data, seen, seed, options), "IG": (gradients, gradients.mean(0))}
     found["readings"] = {}
-    for reading, (method, settings) in (READINGS | _shap(options)).items():
+    for reading, (method, settings) in (READINGS | _shap(len(seen), model_name, options)).items():
         try:
             scores = np.abs(_scores(model, data, part, seen, method, settings))
         except WhyformerError as error:
@@ -101,15 +98,14 @@ def _ig(options: argparse.Namespace) -> dict[str, Any]:
     return {"steps": options.steps, "baseline": "mean", "at": "embeddings"}
 
 
-def _shap(options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Absent columns hold the mean, or the most frequent value, of the reference rows."""
-    if not has_shap():
-        return {}
-    return {SHAP: ("shap", {"replace": "mean", "evaluations": options.evaluations})}
+def _shap(columns: int, model: str, options: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Absent columns hold the mean, or the most frequent value, of the reference rows.
 
-
-def has_shap() -> bool:
-    return importlib.util.find_spec("shap") is not None
+    2^n - 2 evaluations are all sets but none and all of the columns, which the regression asks for besides.
+    """
+    most = options.evaluations if model != "SAINT" else options.evaluations // 4
+    evaluations = min(most, 2**columns - 2)
+    return {SHAP: ("shap", {"replace": "mean", "algorithm": "regression", "evaluations": evaluations})}
 
 
 def _permutation(
@@ -117,21 +113,25 @@ def _permutation(
 ) -> tuple[Array, Array]:
     """(rows, columns) how far each row's loss moves when a column is shuffled, and (columns,) how much it rises."""
     count = min(options.shuffled, len(data.test.truth))
-    kept: list[Array] = []
+    row_losses: list[Array] = []
 
     def metric(truth: Array, logits: Array) -> float:
-        kept.append(losses(data, logits, truth))
-        return -float(kept[-1].mean())
+        row_losses.append(losses(data, logits, truth))
+        return -float(row_losses[-1].mean())
 
     part = {k: v[:count] for k, v in data.test.columns.items()}
-    result = feature_permutation(
-        model, part, data.test.truth[:count], processor=data.table, metric=metric, repeats=options.repeats, seed=seed,
-        batch_size=512, progress=False,
-    )  # fmt: skip
-    base, *shuffled = kept
-    moves = np.stack(shuffled).reshape(len(result.labels), options.repeats, count) - base
-    where = [result.labels.index(c) for c in seen]
-    return np.abs(moves).mean(1)[where].T, result.mean[where]
+    moves, rises = [], []
+    for repeat in range(options.repeats):  # one by one: limits over repeats, which need scipy, are not asked for
+        row_losses.clear()
+        result = feature_permutation(
+            model, part, data.test.truth[:count], processor=data.table, metric=metric, repeats=1,
+            seed=options.repeats * seed + repeat, batch_size=512, progress=False,
+        )  # fmt: skip
+        base, *shuffled = row_losses
+        where = [result.labels.index(c) for c in seen]
+        moves.append(np.abs(np.stack(shuffled) - base)[where].T)
+        rises.append(result.mean[where])
+    return np.mean(moves, 0), np.mean(rises, 0)
 
 
 def _scores(
@@ -158,20 +158,13 @@ def _agreement(scores_RU: Array, evidence: dict[str, tuple[Array, Array]], rows:
 # Tables
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half the width of its 95 % interval over seeds."""
-    known = np.array([v for v in values if not np.isnan(v)])
-    if not len(known):
-        return float("nan"), float("nan")
-    half = t.ppf(0.975, len(known) - 1) * known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else float("nan")
-    return float(known.mean()), float(half)
-
-
 def summary(results: list[dict[str, Any]]) -> list[str]:
     """Means over data sets, one table per model."""
     lines = []
     for model in dict.fromkeys(r["model"] for r in results):
         own = [r for r in results if r["model"] == model and "readings" in r]
+        if not own:
+            continue
         names = list(dict.fromkeys(r["data"] for r in own))
         lines += [f"### {model}, mean of {', '.join(names)}", "", f"| reading | {' | '.join(AGAINST)} |"]
         lines.append("|---" * (len(AGAINST) + 1) + "|")
@@ -232,12 +225,12 @@ def parsed(arguments: Sequence[object] | None = None) -> argparse.Namespace:
     parser.add_argument("--shuffled", type=int, default=4096, help="test rows for permutation")
     parser.add_argument("--repeats", type=int, default=5, help="shuffles per column")
     parser.add_argument("--steps", type=int, default=32, help="steps of integrated gradients")
-    parser.add_argument("--evaluations", type=int, default=512, help="passes of SHAP per row")
+    parser.add_argument("--evaluations", type=int, default=512, help="passes of SHAP per row (SAINT: a quarter)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--processes", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--datasets", nargs="+", default=list(FILES))
     parser.add_argument("--models", nargs="+", default=list(MODELS))
-    parser.add_argument("--out", type=Path, default=None, help="write every number as JSON")
+    parser.add_argument("--out", type=Path, default=None, help="every number as JSON; what is there is not redone")
     options = parser.parse_args(None if arguments is None else [str(a) for a in arguments])
     if options.data is None and options.show is None:
         parser.error("--data FOLDER is needed")
@@ -249,14 +242,25 @@ def main() -> None:
     if options.show is not None:
         print(tables(json.loads(options.show.read_text(encoding="utf-8"))))
         return
-    if not has_shap():
-        print("SHAP is left out: the shap package is not installed (pip install shap).", flush=True)
+    models = [m for m in options.models if not lacking(m)]
+    for model in options.models:
+        if model not in models:
+            print(f"{model} is left out: it needs {' and '.join(lacking(model))} (pip install).", flush=True)
+    results = _earlier(options.out)
+    done = {(r["data"], r["model"], r["seed"]) for r in results}
     # the slowest first, so that no process is left with one at the end
-    order = sorted(options.models, key=("SAINT", "FT-Transformer", "TabTransformer").index)
-    jobs = [(d, m, s, options) for m in order for d in options.datasets for s in range(options.seeds)]
-    results = []
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for result in pool.imap_unordered(_job, jobs):
+    order = sorted(models, key=("SAINT", "FT-Transformer", "TabTransformer").index)
+    wanted = [(d, m, s) for m in order for d in options.datasets for s in range(options.seeds)]
+    jobs = [(*job, options) for job in wanted if job not in done]
+    if done:
+        print(f"{len(done)} jobs are in {options.out} already, {len(jobs)} are left.", flush=True)
+    started = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        finished: Iterator[dict[str, Any]] = map(_job, jobs)
+        if options.processes > 1:
+            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(options.processes))
+            finished = pool.imap_unordered(_job, jobs)
+        for result in finished:
             results.append(result)
             print(
                 json.dumps({k: result.get(k) for k in ("data", "model", "seed", "quality", "seconds", "error")}),
@@ -264,10 +268,29 @@ def main() -> None:
             )
             if options.out is not None:  # what is there already survives an interruption
                 options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    results.sort(key=lambda r: (options.datasets.index(r["data"]), options.models.index(r["model"]), r["seed"]))
+    results.sort(key=lambda r: (list(FILES).index(r["data"]), MODELS.index(r["model"]), r["seed"]))
     if options.out is not None:
         options.out.write_text(json.dumps(results, indent=1), encoding="utf-8")
     print(tables([r for r in results if "error" not in r]))
+    print(f"\n{time.perf_counter() - started:.0f} s on {machine(options)}")
+
+
+def lacking(model: str) -> list[str]:
+    """Packages that a model of the study comes from and that are not installed."""
+    return [name for name in NEEDS[model] if importlib.util.find_spec(name) is None]
+
+
+def machine(options: argparse.Namespace) -> str:
+    device = torch.cuda.get_device_name() if options.device.startswith("cuda") else "the CPU"
+    cores = f"{os.cpu_count()} cores, {options.processes} processes"
+    return f"{device} ({cores}), torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def _earlier(path: Path | None) -> list[dict[str, Any]]:
+    """What an earlier run has written; jobs that failed are done again."""
+    if path is None or not path.exists():
+        return []
+    return [r for r in json.loads(path.read_text(encoding="utf-8")) if "error" not in r]
 
 
 def _job(job: tuple[str, str, int, argparse.Namespace]) -> dict[str, Any]:

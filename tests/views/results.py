@@ -32,7 +32,7 @@ from whyformer.jobs.summary import Case, DatasetSummary, Importance
 from whyformer.language.citations import Citations, SourceSentence
 from whyformer.reports.report import Report
 from whyformer.result import Result
-from whyformer.tables import CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
+from whyformer.tables import ContextExplanation, CorpusExplanation, FeaturePermutation, GlobalExplanation, RowAttention
 from whyformer.types import Choice as Said
 from whyformer.types import Cost, Explanation, Generation, Target
 
@@ -207,6 +207,24 @@ def row_attention() -> RowAttention:
     weights = np.random.default_rng(15).dirichlet(np.ones(6), (2, 4)).astype(np.float32)
     labels = ("this row", *(f"training rows {i}" for i in range(5)))
     return RowAttention(weights, labels, PATHS[:2], "training rows")
+
+
+def context_explanation() -> ContextExplanation:
+    rng = np.random.default_rng(16)
+    cells = rng.normal(size=(5, 3)).astype(np.float32)
+    return ContextExplanation(
+        columns=("age", "dose", "pulse"),
+        values=("39", "0.5", "71"),
+        scores=rng.normal(size=3).astype(np.float32),
+        answers=("ill", "well", "well", "ill", "well"),
+        row_scores=rng.normal(size=5).astype(np.float32),
+        cells=cells,
+        method="input_x_gradient",
+        target="well",
+        value=1.25,
+        options={"rows": "weight", "baseline": "mean"},
+        model="InContext",
+    )
 
 
 def corpus_explanation() -> CorpusExplanation:
@@ -448,6 +466,7 @@ ALL: dict[type[Result], Callable[[], Any]] = {
     TCAVResult: tcav,
     Maximized: maximized,
     RowAttention: row_attention,
+    ContextExplanation: context_explanation,
     CorpusExplanation: corpus_explanation,
     GlobalExplanation: global_explanation,
     FeaturePermutation: feature_permutation,

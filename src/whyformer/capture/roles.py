@@ -64,6 +64,7 @@ class Recorder(Intercept):
     map's gradient is made of that of its result (fused.py).
 
     ``lost``: numbers of the layers with a map that autograd knows no way from, once gradients were asked for.
+    ``inputs``: tensors whose gradients are wanted besides, from the same backward pass; then in ``input_gradients``.
     """
 
     explicit, keeps_operands = False, True
@@ -72,6 +73,8 @@ class Recorder(Intercept):
     graph: Graph | None = None  # of the pass, where there is one
     lost: frozenset[int] = frozenset()
     meanwhile: tuple[Work, ...] = ()  # what can be done while the first gradients are computed
+    inputs: tuple[Tensor, ...] = ()
+    input_gradients: tuple[Tensor | None, ...] = ()
 
     def at_site(self, site: OpenSite) -> None:
         # With frozen weights the first map has no history: it becomes the leaf that everything later hangs on.
@@ -93,7 +96,7 @@ class Recorder(Intercept):
         again: another scalar of the same pass follows. The mode stays on during backward, for models that recompute
         their forward there (checkpointing).
         """
-        ends = [site.attention if site.edge is None else site.edge for site in self.sites]
+        ends = [*(site.attention if site.edge is None else site.edge for site in self.sites), *self.inputs]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
         if not self.watches:
             works, self.meanwhile = self.meanwhile, ()
@@ -104,6 +107,8 @@ class Recorder(Intercept):
             with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
                 # autograd.grad would hand itself to the mode, and run its body with the mode off
                 grads = open_body(backward)(scalar, ends, one, retain_graph=again, allow_unused=True)
+        count = len(self.sites)
+        grads, self.input_gradients = grads[:count], tuple(grads[count:])
         if any(g is None for g in grads):
             layers = accumulate(int(not site.parallel) for site in self.sites)
             self.lost = frozenset(layer - 1 for layer, g in zip(layers, grads, strict=True) if g is None)

@@ -1,8 +1,10 @@
 """Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows."""
 
+from whyformer.tables.context_result import ContextExplanation as ContextExplanation
 from whyformer.tables.corpus import CorpusExplanation as CorpusExplanation
 from whyformer.tables.csv_rows import CsvRows as CsvRows
 from whyformer.tables.global_explanation import explain_global as explain_global
+from whyformer.tables.in_context import explain_in_context as explain_in_context
 from whyformer.tables.permutation import feature_permutation as feature_permutation
 from whyformer.tables.result import FeaturePermutation as FeaturePermutation
 from whyformer.tables.result import GlobalExplanation as GlobalExplanation
@@ -12,12 +14,14 @@ from whyformer.tables.saved import load_model as load_model
 from whyformer.tables.saved import save_model as save_model
 
 __all__ = [
+    "ContextExplanation",
     "CorpusExplanation",
     "CsvRows",
     "FeaturePermutation",
     "GlobalExplanation",
     "RowAttention",
     "explain_global",
+    "explain_in_context",
     "feature_permutation",
     "load_model",
     "row_attention",

@@ -1,0 +1,234 @@
+"""One forward and one backward of a model that learns in context: columns of the row, and training rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import whyformer as wf
+from bench.in_context_model import InContext
+from tests.models.case import randn, seeded
+from tests.references.in_context import Plain, cells_by_whole_matrices, weight_slopes
+from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
+from whyformer.tables import ContextExplanation, explain_in_context
+
+COLUMNS = ["age", "dose", "weight", "pulse"]
+KNOWN, ASKED = randn(9, 4, seed=1), randn(3, 4, seed=2)
+ANSWERS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1])
+TABLE = wf.Table(numerical=COLUMNS, classes=["ill", "well"])
+LAYERS, HEADS = 2, 2
+
+
+def model() -> InContext:
+    return seeded(lambda: InContext(width=8, layers=LAYERS, heads=HEADS)).eval()
+
+
+def explained(net: nn.Module, asked: Any = ASKED, **how: Any) -> Any:
+    how = {"context": KNOWN.numpy(), "answers": ANSWERS.tolist(), "processor": TABLE, "target": "well"} | how
+    return explain_in_context(net, asked.numpy() if isinstance(asked, Tensor) else asked, progress=False, **how)
+
+
+class OneToken(nn.Module):
+    """As TabPFN v1: a row is one token, and what is asked looks at training rows and at itself. One table at a time."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.columns, self.answer = nn.Linear(4, width), nn.Embedding(2, width)
+        layer = nn.TransformerEncoderLayer(width, 2, 16, dropout=0.0, batch_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, 2)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        known = len(y)
+        told = torch.cat([self.answer(y), self.answer.weight.new_zeros(len(x) - known, self.answer.embedding_dim)])
+        hidden = torch.zeros(len(x), len(x), dtype=torch.bool)
+        hidden[:, known:] = True
+        hidden[known:, known:] = ~torch.eye(len(x) - known, dtype=torch.bool)
+        return self.head(self.blocks((self.columns(x) + told)[None], mask=hidden)[0, known:])
+
+
+def test_a_training_rows_weight_is_the_slope_of_having_it_more_than_once() -> None:
+    net = model()
+    plain = Plain(net.state_dict(), LAYERS, HEADS)
+    for row, result in zip(ASKED, explained(net), strict=True):
+        expected = weight_slopes(plain, KNOWN, ANSWERS, row, 1)
+        np.testing.assert_allclose(result.row_scores, expected.numpy(), atol=1e-6)
+
+
+def test_weight_zero_is_left_out_and_weight_two_is_there_twice() -> None:
+    """What the slope is of: the twin's weights are rows that are there so many times."""
+    net, counts = model(), torch.ones(9).double()
+    plain = Plain(net.state_dict(), LAYERS, HEADS)
+    counts[4], counts[7] = 0, 2
+    others = [0, 1, 2, 3, 5, 6, 7, 7, 8]
+    with torch.no_grad():
+        expected = net(KNOWN[None, others], ANSWERS[None, others], ASKED[None, :1])[0, 0]
+        weighted = plain.logits(KNOWN.double(), ANSWERS, ASKED[0].double(), counts)
+    np.testing.assert_allclose(weighted.numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_generic_attention_over_cells_is_the_product_of_whole_matrices() -> None:
+    net = model()
+    plain = Plain(net.state_dict(), LAYERS, HEADS)
+    for row, result in zip(ASKED, explained(net, method="generic_attention"), strict=True):
+        cells = cells_by_whole_matrices(plain, KNOWN, ANSWERS, row, 1).numpy()
+        np.testing.assert_allclose(result.scores, cells[-1, :4], atol=1e-6)
+        np.testing.assert_allclose(result.cells, cells[:-1, :4], atol=1e-6)
+        np.testing.assert_allclose(result.row_scores, cells[:-1].sum(1), atol=1e-6)
+        assert not result.signed and not result.rows_signed and not result.warnings
+
+
+@pytest.mark.parametrize("baseline", ["mean", "zero"])
+def test_columns_are_input_times_gradient(baseline: str) -> None:
+    net = model()
+    result = explained(net, ASKED[:2], baseline=baseline, rows="cells")[1]
+    known, row = KNOWN.clone().requires_grad_(), ASKED[1:2].clone().requires_grad_()
+    slopes = torch.autograd.grad(net(known[None], ANSWERS[None], row[None])[0, 0, 1], [known, row])
+    start = KNOWN.mean(0) if baseline == "mean" else torch.zeros(4)
+    np.testing.assert_allclose(result.scores, ((row - start) * slopes[1])[0].detach().numpy(), atol=1e-6)
+    cells = ((known - start) * slopes[0]).detach().numpy()
+    np.testing.assert_allclose(result.cells, cells, atol=1e-6)
+    np.testing.assert_allclose(result.row_scores, cells.sum(1), atol=1e-6)
+
+
+def test_a_row_that_is_one_token() -> None:
+    net = seeded(OneToken).eval()
+    how = {"context": KNOWN.numpy(), "answers": ANSWERS.numpy(), "target": 1, "progress": False}
+    result = explain_in_context(net, ASKED.numpy(), **how)[2]
+    row = ASKED[2:].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(torch.cat([KNOWN, row]), ANSWERS)[0, 1], row)
+    np.testing.assert_allclose(result.scores, ((row - KNOWN.mean(0)) * slope)[0].detach().numpy(), atol=1e-6)
+    assert result.columns == ("0", "1", "2", "3") and np.abs(result.row_scores).min() > 0
+    attended = explain_in_context(net, ASKED.numpy(), method="generic_attention", **how)[2]
+    assert np.isnan(attended.scores).all() and attended.row_scores.min() >= 0 and attended.row_scores.max() > 0
+    assert "one token" in attended.warnings[0]
+    assert "columns of this row" not in attended.to_html()
+
+
+def test_small_weights_are_left_out_to_first_order() -> None:
+    """A training row that hardly gets attention: its slope is what leaving it out does."""
+    net = seeded(OneToken).eval()
+    far = KNOWN.repeat(12, 1)
+    told = ANSWERS.repeat(12)
+    result = explain_in_context(
+        net, ASKED[0].numpy(), context=far.numpy(), answers=told.numpy(), target=1, progress=False
+    )
+    with torch.no_grad():
+        whole = net(torch.cat([far, ASKED[:1]]), told)[0, 1]
+        others = [[j for j in range(108) if j != i] for i in range(9)]
+        change = [float(whole - net(torch.cat([far[o], ASKED[:1]]), told[o])[0, 1]) for o in others]
+    np.testing.assert_allclose(result.row_scores[:9], change, atol=0.1 * max(map(abs, change)))
+
+
+def test_one_pass_each_and_the_model_is_as_it_was() -> None:
+    net = model().train()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    calls: list[int] = []
+    net.register_forward_hook(lambda *_: calls.append(1))
+    first = explained(net)
+    setup = len(calls) - 3
+    assert first[0].setup_forwards + 1 == setup and [r.setup_forwards for r in first[1:]] == [0, 0]
+    calls.clear()
+    again = explained(net)
+    assert len(calls) == 3 + 1  # which form the tables have is asked each time
+    assert all((r.forwards, r.backwards) == (1, 1) for r in again)
+    for a, b in zip(first, again, strict=True):
+        assert np.array_equal(a.scores, b.scores) and np.array_equal(a.row_scores, b.row_scores)
+    assert net.training and all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+    assert all(p.requires_grad and p.grad is None for p in net.parameters())
+
+
+def test_rows_with_names_and_answers_with_names() -> None:
+    net = model()
+    as_dicts = [dict(zip(COLUMNS[::-1], row[::-1], strict=True)) for row in KNOWN.tolist()]
+    words = ["ill" if a == 0 else "well" for a in ANSWERS.tolist()]
+    one = explained(net, dict(zip(COLUMNS, ASKED[0].tolist(), strict=True)), context=as_dicts, answers=words)
+    assert isinstance(one, ContextExplanation)
+    many = explained(net)
+    np.testing.assert_allclose(one.scores, many[0].scores, atol=1e-6)
+    np.testing.assert_allclose(one.row_scores, many[0].row_scores, atol=1e-6)
+    assert one.answers == tuple(words) == many[0].answers and "well" in one.target
+    assert [c for c, _ in one.ranked()] == [COLUMNS[i] for i in np.argsort(-one.scores)]
+    assert one.ranked_rows()[0][0] == int(one.row_scores.argmax())
+    assert len(one.to_frame()) == 4 + 9
+    with torch.no_grad():
+        assert one.value == pytest.approx(float(net(KNOWN[None], ANSWERS[None], ASKED[None, :1])[0, 0, 1]), abs=1e-5)
+
+
+def test_columns_that_a_call_pads_change_nothing() -> None:
+    """A model of fixed width: what stands for absent columns has no score, and the others have theirs."""
+
+    def wide(context: Tensor, answers: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        padded = [nn.functional.pad(t, (0, 3))[None] for t in (context, rows)]
+        return padded[0], answers[None], padded[1]
+
+    net = model()
+    result = explained(net, call=wide)[0]
+    row = ASKED[:1].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net(*wide(KNOWN, ANSWERS, row))[0, 0, 1], row)
+    np.testing.assert_allclose(result.scores, ((row - KNOWN.mean(0)) * slope)[0].detach().numpy(), atol=1e-6)
+    attended = explained(net, call=wide, method="generic_attention")[0]
+    assert attended.scores.shape == (4,) and attended.cells.shape == (9, 4)
+
+
+def test_contrast_and_targets_by_row() -> None:
+    net = model()
+    contrast = explained(net, target=("well", "ill"))[0]
+    well, ill = (explained(net, ASKED[:1], target=name)[0] for name in ("well", "ill"))
+    np.testing.assert_allclose(contrast.row_scores, well.row_scores - ill.row_scores, atol=1e-5)
+    each = explained(net, target=["well", "ill", None])
+    np.testing.assert_allclose(each[1].scores, explained(net, target="ill")[1].scores, atol=1e-6)
+
+
+def test_saved_and_shown(tmp_path: Path) -> None:
+    result = explained(model())[0]
+    for name in ("why.json", "why.npz"):
+        again = wf.load(result.save(tmp_path / name))
+        np.testing.assert_allclose(again.row_scores, result.row_scores)
+        assert again.columns == result.columns and again.options == {"rows": "weight", "baseline": "mean"}
+    page = result.to_html()
+    best = int(np.abs(result.row_scores).argmax())
+    assert f"row {best} = {result.answers[best]}" in page and f"age = {result.values[0]}" in page
+    result.save(tmp_path / "why.png")
+
+
+class Unclear(nn.Module):
+    def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        return a
+
+
+class Averages(nn.Module):
+    """No attention at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
+        return self.head(x_test - x_train.mean(1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "words"),
+    [
+        ({"net": Unclear()}, BadInput, "call=lambda context, answers, rows"),
+        ({"net": Averages()}, NothingCaptured, "no attention was captured"),
+        ({"answers": ["ill"] * 8 + ["dead"]}, BadInput, "'dead' is none of the classes"),
+        ({"answers": [0, 1]}, BadInput, "one answer per row"),
+        ({"answers": [0.0] * 8 + [float("nan")]}, BadInput, "NaN or infinity"),
+        ({"context": KNOWN[:2].numpy(), "answers": [0, 1]}, NotOffered, "three or more"),
+        ({"context": KNOWN[:, :3].numpy()}, BadInput, "3 columns were given"),
+        ({"processor": "a table"}, BadInput, "described by a whyformer.Table"),
+        ({"target": "dead"}, UnknownName, "dead"),
+        ({"method": "occlusion"}, UnknownName, "occlusion"),
+    ],
+)
+def test_what_is_wrong_is_said(how: dict[str, Any], error: type[Exception], words: str) -> None:
+    net = how.pop("net", None) or model()
+    with pytest.raises(error, match=words):
+        explained(net, **how)
