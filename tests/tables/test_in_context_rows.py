@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whyformer as wf
-from bench.in_context_model import InContext
+from bench.in_context_model import Attention, InContext
 from tests.models.case import randn, seeded
 from tests.references.in_context import Plain, cells_by_whole_matrices, weight_slopes
 from whyformer.errors import BadInput, NothingCaptured, NotOffered, UnknownName
@@ -50,6 +51,70 @@ class OneToken(nn.Module):
         hidden[:, known:] = True
         hidden[known:, known:] = ~torch.eye(len(x) - known, dtype=torch.bool)
         return self.head(self.blocks((self.columns(x) + told)[None], mask=hidden)[0, known:])
+
+
+class Apart(Attention):
+    """As TabPFN v2: training rows and asked ones look at the training rows in calls of their own."""
+
+    def forward(self, x: Tensor, keys: int | None = None) -> Tensor:
+        if keys is None:
+            return super().forward(x)
+        y = self.norm(x)
+        q = self.queries(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.keys_values(y[:, :keys]).chunk(2, -1))
+        parts = [F.scaled_dot_product_attention(part, k, v) for part in (q[:, :, :keys], q[:, :, keys:])]
+        return x + self.out(torch.cat(parts, 2).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("method", ["input_x_gradient", "generic_attention"])
+def test_rows_that_look_in_calls_of_their_own(method: str) -> None:
+    together, apart = model(), model()
+    for layer in apart.layers:
+        layer.rows.__class__ = Apart
+    for a, b in zip(explained(together, method=method), explained(apart, method=method), strict=True):
+        np.testing.assert_allclose(a.scores, b.scores, atol=1e-6)
+        np.testing.assert_allclose(a.row_scores, b.row_scores, atol=1e-6)
+
+
+class Grouped(InContext):
+    """Two columns are one token; or one column is in two of them."""
+
+    def __init__(self, overlapping: bool) -> None:
+        super().__init__(width=8, layers=LAYERS, heads=HEADS)
+        self.cell, self.overlapping = nn.Linear(2, 8), overlapping
+
+    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
+        known, rows = x_train.shape[1], torch.cat([x_train, x_test], 1)
+        pairs = rows.unfold(2, 2, 1) if self.overlapping else rows.unflatten(2, (-1, 2))
+        asked = self.unknown.expand(*x_test.shape[:2], -1)
+        tokens = torch.cat([self.cell(pairs), torch.cat([self.answer(y_train), asked], 1)[:, :, None]], 2)
+        for layer in self.layers:
+            tokens = layer(tokens, known)
+        return self.head(self.norm(tokens[:, known:, -1]))
+
+
+def test_columns_of_one_token_share_its_score_and_of_several_tokens_there_is_none() -> None:
+    shared = explained(seeded(lambda: Grouped(False)).eval(), method="generic_attention")[0]
+    assert shared.scores[0] == shared.scores[1] != shared.scores[2] == shared.scores[3]
+    assert "one token together" in shared.warnings[0]
+    overlapping = seeded(lambda: Grouped(True)).eval()
+    with pytest.raises(NotOffered, match="column 1 reaches several tokens"):
+        explained(overlapping, method="generic_attention")
+    assert np.isfinite(explained(overlapping)[0].row_scores).all()
+
+
+class Standardized(InContext):
+    """As TabPFN v2: columns have the mean and the deviation of the training rows."""
+
+    def forward(self, x_train: Tensor, y_train: Tensor, x_test: Tensor) -> Tensor:
+        mean, deviation = x_train.mean(1, keepdim=True), x_train.std(1, keepdim=True)
+        return super().forward((x_train - mean) / deviation, y_train, (x_test - mean) / deviation)
+
+
+def test_training_rows_that_change_each_others_numbers_are_warned_of() -> None:
+    net = seeded(lambda: Standardized(width=8, layers=LAYERS, heads=HEADS)).eval()
+    assert "normalises its columns" in explained(net)[0].warnings[0]
+    assert not explained(net, rows="cells")[0].warnings and not explained(model())[0].warnings
 
 
 def test_a_training_rows_weight_is_the_slope_of_having_it_more_than_once() -> None:

@@ -40,7 +40,7 @@ class CellRelevance:
     first_row: int
 
     def of_columns(self, tokens: Sequence[int | None], row: int) -> Tensor:
-        """(U,) of one row; columns that share a token share its relevance evenly, those without one have none."""
+        """(U,) of one row; columns that share a token share its relevance evenly."""
         values = self.cells_TW[row]
         shares = [0.0 if t is None else float(values[t]) / tokens.count(t) for t in tokens]
         return torch.tensor(shares)
@@ -53,30 +53,56 @@ def cell_relevance(sites: Sequence[OpenSite], gradients: Sequence[Tensor], arran
     Ā over cells is made of such blocks. Only the row of R that feeds the output is followed, from the last attention to
     the first: r ← r + Āᵀ r. The output reads the tokens of the asked row at which the last attention has a gradient.
     """
+    if arrangement.several is not None:
+        raise NotOffered(
+            f"column {arrangement.several} reaches several tokens before any attention, or none, so that no token "
+            "stands for it. method='input_x_gradient' does not ask."
+        )
     grids = [_grid(s, g, arrangement, i) for i, (s, g) in enumerate(zip(sites, gradients, strict=True))]
-    count = max([max(a.shape[-2:]) for a, kind in grids if kind == "rows"], default=0)
-    if not count:
-        raise NotOffered("no attention of this model runs over training rows. method='input_x_gradient' needs none.")
+    count = _rows(grids)
     relevance = None
-    for number in reversed(range(len(grids))):
-        (map_, kind), gradient = grids[number], gradients[number]
+    for layer in reversed(_layers(arrangement)):
+        map_, kind = grids[layer[-1]]
         width = map_.shape[0] if kind == "rows" else map_.shape[-1]
         if relevance is None or (relevance.shape[1] == 1 and width > 1):
-            read = _read_tokens(last_two(sites[number], gradient), kind, width)
+            read = _read_tokens(last_two(sites[layer[-1]], gradients[layer[-1]]), kind, width)
             start = torch.zeros(count, width, device=map_.device)
             above = torch.eye(count, device=map_.device)[:, -1:] if relevance is None else relevance
             start[:, read] = above / len(read)
             relevance = start
         if width != relevance.shape[1]:
             raise NotOffered(
-                f"{arrangement.places[number].path or 'an attention'} runs over {width} tokens per row and a later one "
-                f"over {relevance.shape[1]}: which of them are the same is not known. method='input_x_gradient' does "
-                "not ask."
+                f"{arrangement.places[layer[-1]].path or 'an attention'} runs over {width} tokens per row and a later "
+                f"one over {relevance.shape[1]}: which of them are the same is not known. method='input_x_gradient' "
+                "does not ask."
             )
-        relevance = relevance + (_by_rows if kind == "rows" else _by_columns)(map_, relevance)
+        asked = relevance
+        for number in layer:
+            map_, kind = grids[number]
+            relevance = relevance + (_by_rows if kind == "rows" else _by_columns)(map_, asked)
     assert relevance is not None
     first = next(p.first_row for p in arrangement.places if p.kind == "rows")
     return CellRelevance(relevance.cpu(), first)
+
+
+def _rows(grids: Sequence[tuple[Tensor, str]]) -> int:
+    """How many rows there are, with what the model adds: the asked one may look at the others in a call of its own."""
+    sizes = [max(map_.shape[1], map_.shape[2] + (map_.shape[1] == 1)) for map_, kind in grids if kind == "rows"]
+    if not sizes:
+        raise NotOffered("no attention of this model runs over training rows. method='input_x_gradient' needs none.")
+    return max([*sizes, *(len(map_) for map_, kind in grids if kind == "columns")])
+
+
+def _layers(arrangement: Arrangement) -> list[list[int]]:
+    """Numbers of attentions, those of one module over rows together: training rows and asked ones, each in a call."""
+    layers: list[list[int]] = []
+    for number, place in enumerate(arrangement.places):
+        before = arrangement.places[number - 1] if number else None
+        if before is not None and place.kind == before.kind == "rows" and place.path and place.path == before.path:
+            layers[-1].append(number)
+        else:
+            layers.append([number])
+    return layers
 
 
 def _grid(site: OpenSite, gradient: Tensor, arrangement: Arrangement, number: int) -> tuple[Tensor, str]:

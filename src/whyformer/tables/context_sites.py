@@ -13,6 +13,7 @@ from whyformer.capture.roles import Observe, Recorder
 from whyformer.capture.site import Layout, OpenSite
 from whyformer.errors import NothingCaptured, NotOffered
 
+NEGLIGIBLE = 1e-3  # of the largest move: columns that are scaled together move each other a little
 Forward = Callable[[Tensor, Tensor, Tensor], Tensor]  # training rows, answers, one row → its logits
 
 
@@ -60,11 +61,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """All attentions of a model, in order, and the token that each column is made into (None: not clear)."""
+    """All attentions of a model, in order, and the token that each column is made into (None: several, or none)."""
 
     places: tuple[Place, ...]
     tokens: tuple[int | None, ...]
     forwards: int
+    rescaled: bool = False  # one training row changes what the first attention reads of the others
+
+    @property
+    def several(self) -> int | None:
+        """The first column that no single token stands for."""
+        return next((column for column, token in enumerate(self.tokens) if token is None), None)
 
     @property
     def over_rows(self) -> list[int]:
@@ -99,12 +106,12 @@ def arrangement_of(
     kinds = [_kind(a, b) for a, b in zip(whole, fewer, strict=True)]
     moved = context.clone()
     moved[0] = context[0] * -1.5 + 0.7
-    first = _first_row(whole, watched(moved, answers), kinds, len(context))
+    first, rescaled = _first_row(whole, watched(moved, answers), kinds, len(context))
     places = tuple(
         Place(site.path, kind, first if kind == "rows" else 0) for site, kind in zip(whole, kinds, strict=True)
     )
     tokens, passes = _tokens(whole, kinds, first, context, lambda known: watched(known, answers))
-    return Arrangement(places, tokens, 3 + passes)
+    return Arrangement(places, tokens, 3 + passes, rescaled)
 
 
 def _kind(site: OpenSite, with_fewer: OpenSite) -> str:
@@ -122,9 +129,11 @@ def _keys_first(site: OpenSite) -> Tensor:
     return site.value.movedim(site.contraction.value_key, 0).flatten(1)
 
 
-def _first_row(whole: Sequence[OpenSite], moved: Sequence[OpenSite], kinds: Sequence[str], rows: int) -> int:
+def _first_row(
+    whole: Sequence[OpenSite], moved: Sequence[OpenSite], kinds: Sequence[str], rows: int
+) -> tuple[int, bool]:
     if "rows" not in kinds:
-        return 0
+        return 0, False
     at = kinds.index("rows")
     change_K = (_keys_first(whole[at]) - _keys_first(moved[at])).abs().amax(1)
     first = int(change_K.argmax())
@@ -133,7 +142,7 @@ def _first_row(whole: Sequence[OpenSite], moved: Sequence[OpenSite], kinds: Sequ
             f"training row 0 is key {first} of {len(change_K)}, so that {rows} training rows do not follow each other "
             "from there: the model puts them in another order."
         )
-    return first
+    return first, int((change_K > NEGLIGIBLE * change_K.max()).sum()) > 1
 
 
 def _tokens(
@@ -152,7 +161,8 @@ def _tokens(
         changed = context.clone()
         changed[0, column] = context[0, column] * -1.5 + 0.7
         moves = (_of_first_row(watched(changed)[at], kinds[at], first) - plain).abs().amax(1)
-        made.append(int(moves.argmax()) if float(moves.max()) > 0 else None)
+        alone = int((moves > NEGLIGIBLE * moves.max()).sum()) == 1
+        made.append(int(moves.argmax()) if alone else None)
     return tuple(made), context.shape[1]
 
 

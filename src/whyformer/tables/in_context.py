@@ -26,6 +26,10 @@ ONE_TOKEN = (
     "the whole row is one token of this model's attention, which therefore says nothing about its columns: "
     "method='input_x_gradient' scores them."
 )
+RESCALED = (
+    "the model normalises its columns by the training rows before any attention, so that leaving one out also changes the "
+    "others' numbers: that is no part of the scores of training rows (rows='weight')."
+)
 Method = Annotated[str, OneOf(*METHODS)]
 
 
@@ -59,7 +63,8 @@ def explain_in_context(
     method="generic_attention": Chefer's rule over all cells at once; a training row scores the sum of its tokens'.
 
     Misleads when: two training rows say the same: leaving out either does little, and first order says so of both. The
-    model normalises columns by the training rows: what that does is in the gradients of cells, not in ∂s/∂w_r.
+    model normalises columns by the training rows (TabPFN v2): what that does is in the gradients of cells, not in
+    ∂s/∂w_r; the result warns of it.
     """
     net = unwrapped(model)
     table = described(processor, context)
@@ -170,7 +175,9 @@ def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: 
             row_scores = row_weights(explained.sites, explained.gradients, arrangement, count)
         else:
             raise BadInput("no attention of this model runs over training rows: use rows='cells'.")
-        return {"scores": _array(scores), "cells": _array(cells), "row_scores": _array(row_scores)}
+        made: dict[str, Any] = {"scores": scores, "cells": cells, "row_scores": row_scores}
+        doubts = (RESCALED,) if rows == "weight" and arrangement.rescaled else ()
+        return {name: _array(values) for name, values in made.items()} | {"warnings": doubts}
     relevance = cell_relevance(explained.sites, explained.gradients, arrangement)
     first, cells_TW = relevance.first_row, relevance.cells_TW
     row_scores = cells_TW[first : first + count].sum(1)
@@ -189,10 +196,9 @@ def _scores(explained: _Explained, arrangement: Arrangement, method: str, rows: 
 
 
 def _shared(arrangement: Arrangement) -> tuple[str, ...]:
-    tokens = [t for t in arrangement.tokens if t is not None]
-    if len(set(tokens)) == len(arrangement.tokens):
+    if len(set(arrangement.tokens)) == len(arrangement.tokens):
         return ()
-    return ("some columns share a token, or have none of their own: those of one token share its score evenly.",)
+    return ("some columns are one token together: they share its score evenly.",)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
