@@ -27,8 +27,8 @@ ONE_TOKEN = (
     "method='input_x_gradient' scores them."
 )
 RESCALED = (
-    "the model normalises its columns by the training rows before any attention, so that leaving one out also changes the "
-    "others' numbers: that is no part of the scores of training rows (rows='weight')."
+    "the model normalises its columns by the training rows before any attention, so that leaving one out also changes "
+    "the others' numbers: that is no part of the scores of training rows (rows='weight')."
 )
 Method = Annotated[str, OneOf(*METHODS)]
 
