@@ -24,6 +24,14 @@ from tests.tables.models import LAYOUTS, table
 def load():
     return LAYOUTS["cls_last"].build(), table()
 
+def learns_in_context():
+    import whyformer as wf
+    from bench.in_context_model import InContext
+    from tests.models.case import seeded
+
+    model = seeded(lambda: InContext(width=8, layers=1, heads=2)).eval()
+    return model, wf.Table(numerical=["age", "dose"], classes=["ill", "well"], target="state")
+
 def wrong():
     return 3
 """
@@ -45,6 +53,31 @@ def test_the_shipped_model_explains_its_rows(tmp_path: Path) -> None:
     model, described = demo.load_adult()
     found = wf.explain(model, adult_rows()[0], processor=described, method="occlusion", target=">50K")
     np.testing.assert_allclose(data[0]["scores"], found.scores, atol=1e-5)
+
+
+def test_a_model_that_learns_in_context(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    known = [{"age": i * 0.3, "dose": (i * 7) % 5 - 2.0, "state": ["ill", "well"][i % 2]} for i in range(6)]
+    training = written(tmp_path / "training.csv", known)
+    asked = written(tmp_path / "asked.csv", [{"age": 0.5, "dose": 1.0}, {"age": 0.1, "dose": -1.0}])
+    name = f"{tmp_path / 'mine.py'}:learns_in_context"
+    command = ("explain", "table", asked, "--model", name, "--context", training)
+    shown = run(*command, "-t", "well", "-r", 1, "--out", tmp_path / "why.json").stdout
+    assert "training rows and their answers" in shown and "row 3 = well" in shown and "dose = -1" in shown
+    saved = wf.load(tmp_path / "why.json")
+    data = json.loads(run(*command, "-t", "well", "--json", "-o", "rows=cells").stdout)
+    assert [len(d["row_scores"]) for d in data] == [6, 6] and data[1]["options"]["rows"] == "cells"
+    np.testing.assert_allclose(data[1]["scores"], saved.scores, atol=1e-6)
+    for row in known:
+        row["state"] = "dead"
+    for file, words in ((written(tmp_path / "t.csv", known), "'dead', which is no"), (asked, "no column 'state'")):
+        assert words in " ".join(run(*command[:-1], file, code=1).output.split())
+    for wrong, words in (
+        (("--overall",), "leave out --overall"),
+        (("--out", tmp_path / "why.html"), "--row N"),
+        (("-m", "generic_attention", "-m", "input_x_gradient"), "one method at a time"),
+    ):
+        assert words in " ".join(run(*command, *wrong, code=2).output.split())
 
 
 def test_all_rows_on_average(tmp_path: Path) -> None:

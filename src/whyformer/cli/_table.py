@@ -84,6 +84,60 @@ def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tup
     return Explainer(loaded, table), [picked[n] for n in wanted], [f"row {n}" for n in wanted]
 
 
+def in_context_pictures(
+    path: Path | None,
+    model: str | None,
+    context: Path,
+    numbers: list[int],
+    methods: list[str],
+    out: Path | None,
+    json: bool,
+    how: dict[str, Any],
+) -> None:
+    """Rows beside training rows, of a model that learns in context; what it is told is in the table's target column."""
+    from whyformer.cli._output import print_json, say_written
+    from whyformer.tables.csv_rows import CsvRows
+    from whyformer.tables.in_context import explain_in_context
+
+    if len(methods) > 1:
+        raise typer.BadParameter("--context takes one method at a time", param_hint="--method")
+    explainer, raw, titles = chosen_rows(path, model, numbers)
+    table = explainer.processor
+    if not table.target:
+        raise BadInput("which column of the training rows is the answer? Name it: Table(…, target='…').")
+    if out is not None and len(raw) > 1:
+        raise typer.BadParameter("one file holds one row: choose it with --row N", param_hint="--out")
+    known = CsvRows(context, table, 2**31 - 1)
+    (columns,) = list(known)
+    if table.target not in columns:
+        raise BadInput(f"{str(context)!r} has no column {table.target!r}, the answers that the model is told.")
+    answers = [str(v) if str(v) in table.classes else _number(table.target, v) for v in columns.pop(table.target)]
+    how = {k: v for k, v in how.items() if k not in {"batch_size", "seed"}}
+    chosen: dict[str, Any] = {"method": methods[0]} if methods else {}
+    results = explain_in_context(
+        explainer.model, raw, context=columns, answers=answers, processor=table, **chosen, **how
+    )
+    assert isinstance(results, list)
+    if json:
+        print_json([result.to_dict() for result in results], indent=None)
+    else:
+        for title, result in zip(titles, results, strict=True):
+            print(title)
+            result.show()
+    if out is not None:
+        say_written([results[0].save(out)])
+
+
+def _number(column: str, value: Any) -> float | int:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise BadInput(
+            f"column {column!r} of the training rows holds {value!r}, which is no class of the table and no number."
+        ) from None
+    return int(number) if number.is_integer() else number
+
+
 def overall_picture(
     path: Path | None, model: str | None, methods: list[str], out: Path | None, json: bool, how: dict[str, Any]
 ) -> None:

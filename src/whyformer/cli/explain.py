@@ -368,6 +368,14 @@ def table(
         list[int] | None, typer.Option("--row", "-r", min=0, metavar="N", help="Row to explain, from 0; repeatable.")
     ] = None,
     overall: Annotated[bool, typer.Option("--overall", help="Average over all rows instead.")] = False,
+    context: Annotated[
+        Path | None,
+        typer.Option(
+            "--context",
+            metavar="TRAINING.CSV",
+            help="Training rows, with the table's target column, of a model that learns in context.",
+        ),
+    ] = None,
     method: Methods = None,
     target: TargetName = None,
     versus: Versus = None,
@@ -389,11 +397,18 @@ def table(
       whyformer explain table rows.csv --model my-model/ --row 3
       whyformer explain table rows.csv --model mine.py:load \\
           --overall -m integrated_gradients -t 1
+      whyformer explain table rows.csv --model mine.py:load \\
+          --context training.csv --row 3
     """
     runs = {"scalar": scalar, "batch_size": batch_size, "seed": seed}
     how = asked(out, option, method, report, target=target_from(target, versus), **runs)
-    from whyformer.cli._table import chosen_rows, overall_picture
+    from whyformer.cli._table import chosen_rows, in_context_pictures, overall_picture
 
+    if context is not None:
+        if overall or report is not None:
+            raise typer.BadParameter("explains single rows: leave out --overall and --report", param_hint="--context")
+        in_context_pictures(rows, model, context, row or [], method or [], out, json, how)
+        return
     if overall:
         if report is not None:
             raise typer.BadParameter("a report is of single rows: leave out --overall", param_hint="--report")
