@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from whyformer.borrow import known_about
 from whyformer.errors import BadInput
 from whyformer.inputs.base import NOT_THE_MODELS, model_failed, signature_of
 from whyformer.inputs.batch import Batch
@@ -59,15 +60,36 @@ class InContextCall:
         return rows[-1:]
 
 
-def in_context_call(model: nn.Module, columns: int, call: Call | None) -> InContextCall:
-    """As the user says, or by the names of the arguments; with a batch axis where the model asks for one."""
+def in_context_call(model: nn.Module, columns: int, call: Call | None) -> tuple[InContextCall, int]:
+    """As the user says, or by the names of the arguments; with a batch axis where the model asks for one.
+
+    And how many passes it took to find that out, which is done once for each number of columns.
+    """
     if call is not None:
-        return InContextCall(model, call, True)
-    arrange = _by_name(model)
-    for batched in (True, False):
-        made = InContextCall(model, _in_batch(arrange) if batched else arrange, False)
-        if _is_answered(made, columns, batched):
-            return made
+        return InContextCall(model, call, True), 0
+    arrange, facts, key = _by_name(model), known_about(model), ("form of tables", columns)
+    passes = 0
+    if key not in facts:
+        facts[key], passes = _form(model, arrange, columns)
+    made = facts[key](arrange)
+    return InContextCall(model, made, False), passes
+
+
+def _form(model: nn.Module, arrange: Call, columns: int) -> tuple[Callable[[Call], Call], int]:
+    """Tables of their own axis or without, answers as they are or as floats: the first that the model answers."""
+    weight = next(iter(model.parameters()), torch.empty(0))
+    known = torch.arange(4 * columns, dtype=weight.dtype, device=weight.device).reshape(4, columns) / (4 * columns)
+    answers, asked, passes = torch.tensor([0, 1, 0, 1], device=weight.device), known[:2] + 0.1, 0
+    for form, lead in FORMS:
+        try:
+            with torch.no_grad():
+                logits = logits_of(model(**form(arrange)(known, answers, asked)))
+        except Exception:  # another form may be what it takes
+            continue
+        passes += 1
+        # Two rows of logits, or one for every row, behind the axis of tables if there is one.
+        if tuple(logits.shape[: len(lead)]) in (lead, (*lead[:-1], 6)) and logits.ndim <= len(lead) + 1:
+            return form, passes
     raise BadInput(
         f"{type(model).__name__} could be called neither with tables of their own axis, (1, rows, {columns}), nor "
         f"without, (rows, {columns}). {HOW}"
@@ -90,26 +112,25 @@ def _by_name(model: nn.Module) -> Call:
     )
 
 
+def _plain(arrange: Call) -> Call:
+    return arrange
+
+
 def _in_batch(arrange: Call) -> Call:
     return lambda context, y, row: arrange(context[None], y[None], row[None])
 
 
-def _is_answered(call: InContextCall, columns: int, batched: bool) -> bool:
-    """Two rows are asked about, beside four: are there two rows of logits, behind an axis of tables if there is one?"""
-    weight = next(iter(call.model.parameters()), torch.empty(0))
-    like: dict[str, Any] = {"device": weight.device}
-    known = torch.arange(4 * columns, dtype=weight.dtype, device=weight.device).reshape(4, columns) / (4 * columns)
-    for answers in (torch.tensor([0, 1, 0, 1], **like), torch.tensor([0.0, 1.0, 0.0, 1.0], **like)):
-        made = call.arrange(known, answers, known[:2] + 0.1)
-        try:
-            with torch.no_grad():
-                logits = logits_of(call.model(**made))
-        except Exception:  # the other form, or the other type of answers, may be what it takes
-            continue
-        lead = (1, 2) if batched else (2,)
-        if tuple(logits.shape[: len(lead)]) in (lead, (*lead[:-1], 6)) and logits.ndim <= len(lead) + 1:
-            return True
-    return False
+def _as_floats(form: Callable[[Call], Call]) -> Callable[[Call], Call]:
+    return lambda arrange: lambda context, y, row: form(arrange)(context, y.to(context.dtype), row)
+
+
+# How tables are laid out, and what the first axes of logits are then for two rows.
+FORMS: tuple[tuple[Callable[[Call], Call], tuple[int, ...]], ...] = (
+    (_in_batch, (1, 2)),
+    (_as_floats(_in_batch), (1, 2)),
+    (_plain, (2,)),
+    (_as_floats(_plain), (2,)),
+)
 
 
 def encoded(table: Table, rows: Any) -> tuple[Tensor, list[dict[str, str]], bool]:

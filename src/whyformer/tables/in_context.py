@@ -75,8 +75,9 @@ def explain_in_context(
         weight = next(iter(net.parameters()), torch.empty(0))
         known, asked = known.to(weight), asked.to(weight)
         told = told.to(weight.device) if told.dtype == torch.int64 else told.to(weight)
-        caller = in_context_call(net, known.shape[1], call)
+        caller, tried = in_context_call(net, known.shape[1], call)
         arrangement, new = _arrangement(caller, known, told, asked[:1])
+        setup = tried + new * arrangement.forwards
         made = []
         for number in tracker(progress)(range(len(asked)), "explaining"):
             aim = target[number] if isinstance(target, list) else target
@@ -92,7 +93,7 @@ def explain_in_context(
                     scalar=scalar,
                     signed=method == "input_x_gradient",
                     rows_signed=method == "input_x_gradient",
-                    setup_forwards=arrangement.forwards if new and not number else 0,
+                    setup_forwards=0 if number else setup,
                     model=type(net).__name__,
                     target=str(explained.target),
                     value=explained.value,
