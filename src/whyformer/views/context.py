@@ -10,14 +10,14 @@ from whyformer.parameters import checked
 from whyformer.views.facts import number
 from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, View, scale_of
 
-MOST = 12  # training rows at either end
+MOST_BARS, MOST_ROWS = 24, 12  # training rows, the strongest first
 
 
 @checked
 def context_view(result: Any) -> View:
     """The picture of a ContextExplanation: two panels of bars, and the cells of the training rows that count most."""
     panels = []
-    order = _strongest(result.row_scores)[: 2 * MOST]
+    order = _strongest(result.row_scores)[:MOST_BARS]
     names = [f"row {i} = {answer}" for i, answer in enumerate(result.answers)]
     if np.isfinite(result.scores).all():
         scale = scale_of([result.scores], result.signed, meaning="score")
@@ -30,10 +30,11 @@ def context_view(result: Any) -> View:
     rows = tuple(Bar(names[i], float(result.row_scores[i]), False) for i in order)
     panels.append(Panel((Bars(rows, row_scale),), "training rows and their answers"))
     if np.isfinite(result.cells).all():
-        shown = result.cells[order]
-        shade = scale_of([shown], result.signed, meaning="score")
-        mark = Matrix(shown, shade, tuple(names[i] for i in order), result.columns, "training row", "column")
-        panels.append(Panel((mark,), "cells of these training rows", wide=True))
+        first = order[:MOST_ROWS]
+        shade = scale_of([result.cells[first]], result.signed, meaning="score")
+        labels = tuple(names[i] for i in first)
+        mark = Matrix(result.cells[first], shade, labels, result.columns, "training row", "column")
+        panels.append(Panel((mark,), f"cells of the first {len(first)} of these training rows", wide=True))
     settings = ", ".join(f"{k}={v}" for k, v in result.options.items())
     facts = (
         Fact("explained", f"{result.scalar.replace('_', '-')} of {result.target} = {number(result.value)}"),
