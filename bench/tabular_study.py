@@ -172,7 +172,7 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
             # the mean of each seed over the data sets, and its interval over seeds
             cells = []
             for key in AGAINST:
-                seeds = dict.fromkeys(r["seed"] for r in own)
+                seeds = [s for s in dict.fromkeys(r["seed"] for r in own) if len(names) == _tables_of(own, s)]
                 each = [
                     float(np.mean([r["readings"][reading].get(key, np.nan) for r in own if r["seed"] == s]))
                     for s in seeds
@@ -182,6 +182,11 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
             lines.append(f"| {reading} | {' | '.join(cells)} |")
         lines.append("")
     return lines
+
+
+def _tables_of(results: list[dict[str, Any]], seed: int) -> int:
+    """How many data sets a seed was run on: of fewer than all, its mean would be of other tables than the rest's."""
+    return len({r["data"] for r in results if r["seed"] == seed})
 
 
 def tables(results: list[dict[str, Any]]) -> str:
