@@ -9,7 +9,7 @@ training rows: with their Shapley values (sampled orders and their reverses), an
 context, and with leaving out one row at a time.
 
 Printed are means over tasks of the rank correlation with 95 % intervals, signed scores with signed values, and sizes
-with sizes. ``--show FILE`` prints the tables of an earlier run.
+with sizes. ``--show FILE …`` prints the tables of earlier runs, together; ``--weights FILE`` explains without training.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ def parsed(arguments: Sequence[object] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", type=Path, help="of an earlier run: nothing is trained")
     parser.add_argument("--out", type=Path, help="folder for in_context.json, in_context.pt and the printed tables")
-    parser.add_argument("--show", type=Path, help="print the tables of an earlier in_context.json, and do nothing else")
+    parser.add_argument(
+        "--show", type=Path, nargs="+", help="in_context.json of earlier runs: print their tables together"
+    )
     return parser.parse_args(None if arguments is None else [str(a) for a in arguments])
 
 
@@ -241,9 +243,20 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     return made
 
 
+def merged(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The tasks of several runs (seeds) as one."""
+    names = runs[0]["accuracy"]
+    return {
+        "accuracy": {name: [value for run in runs for value in run["accuracy"][name]] for name in names},
+        "results": [result for run in runs for result in run["results"]],
+        "machine": "\n\n".join(run["machine"] for run in runs),
+    }
+
+
 def main() -> None:
     options = parsed()
-    made = json.loads(options.show.read_text(encoding="utf-8")) if options.show else run(options)
+    shown = [json.loads(path.read_text(encoding="utf-8")) for path in options.show or []]
+    made = merged(shown) if shown else run(options)
     printed = tables(made)
     print(printed)
     if options.out is not None and not options.show:

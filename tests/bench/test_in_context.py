@@ -68,3 +68,8 @@ def test_a_run_in_small() -> None:
     printed = in_context.tables({"accuracy": {"model": [0.5, 0.7]}, "results": results, "machine": "here"})
     assert "| weight gradient |" in printed and "linear tasks, columns" in printed and printed.endswith("here")
     assert len(in_context.measured(model, options, 0.0)) == 2  # of fewer there is no interval
+    one = {"accuracy": {"model": [0.5]}, "results": results, "machine": "here"}
+    both = in_context.merged([one, one | {"machine": "there"}])
+    assert (
+        len(both["results"]) == 4 and both["accuracy"] == {"model": [0.5, 0.5]} and both["machine"] == "here\n\nthere"
+    )
