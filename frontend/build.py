@@ -1,7 +1,7 @@
 """The pages' scripts, from modules of ``frontend/src``, in the package. Needs nothing but Python.
 
 What draws results is one file, whyformer.js. After it comes what a page begins with: saved.js, which finds the data on
-a saved page, or serve.js, which asks a server for them.
+a saved page, or serve.js, which asks a server for them. widget.js holds a saved page in a notebook.
 
 python frontend/build.py            # write them
 python frontend/build.py --check    # are they what the sources give?
@@ -41,6 +41,7 @@ def bundles() -> dict[Path, str]:
     for entry, path in BEGINNINGS.items():
         require_names_apart(needed[entry])
         texts[path] = bundle([module for module in needed[entry] if module not in common])
+    texts[HTML / "widget.js"] = bundle(["widget.js"]) + "\nexport default { render };\n"  # a module, to be imported
     return texts
 
 

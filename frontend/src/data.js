@@ -10,7 +10,7 @@
  *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
  *   next: [string, number][]}, picture: string | null, size: [number, number] | null,
- *   frames: {box: number[], label: string}[], by: string}} Data
+ *   frames: {box: number[], label: string}[], by: string, others: import("./classes.js").Question[]}} Data
  * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
  */
 

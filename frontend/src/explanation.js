@@ -1,6 +1,7 @@
 // One input under one method or several: prediction, text or picture, bars, waterfall and map, all linked.
 import { gradient } from "./color.js";
 import { ORDERS, barsOf } from "./bars.js";
+import { classesOf } from "./classes.js";
 import { entriesOf, number, percent, scaleOf, scoreOf } from "./data.js";
 import { chooser, element, tick } from "./dom.js";
 import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
@@ -14,10 +15,12 @@ import { waterfallOf } from "./waterfall.js";
 
 /**
  * @param {import("./data.js").Data} data
+ * @param {import("./classes.js").Ask | null} [ask] what a click on a class does where the page has no map for it
  * @returns {{node: HTMLElement, repaint: () => void}}
  */
-export function explanationOf(data) {
-  const { units, maps } = data;
+export function explanationOf(data, ask = null) {
+  const { units } = data;
+  let { maps } = data;
   const several = maps.length > 1;
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
   const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
@@ -27,7 +30,11 @@ export function explanationOf(data) {
   const body = element("div", { class: "wf-maps" });
   const evidence = evidenceState();
   const measured = maps.some((map) => map.trust);
-  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body, measured ? null : howToTrust());
+  const classes = classesOf(data, ask, (question) => {
+    maps = question?.maps ?? data.maps;
+    draw();
+  });
+  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -155,17 +162,6 @@ export function explanationOf(data) {
   });
   draw();
   return { node, repaint: draw };
-}
-
-/** What the model said, and the next classes, as bars of their probability. @param {import("./data.js").Data} data */
-function classesOf(data) {
-  const { label, probability, next } = data.prediction;
-  if (probability === null) return null;
-  const line = (name, share, first) => element("li", { class: first ? "wf-class wf-first" : "wf-class" },
-    element("span", { class: "wf-label", dir: "auto" }, name), element("span", { class: "wf-number" }, percent(share)),
-    element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
-  return element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
-    line(label, probability, true), ...next.map(([name, share]) => line(name, share, false)));
 }
 
 /** @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */

@@ -3,10 +3,11 @@ import { beeswarmOf } from "./beeswarm.js";
 import { dialogueOf } from "./dialogue.js";
 import { enlarging } from "./enlarge.js";
 import { explanationOf } from "./explanation.js";
+import { questionsOf } from "./questions.js";
 import { sortable } from "./table.js";
 import { theme } from "./theme.js";
 
-const DRAW = { explanation: explanationOf, rows: beeswarmOf };
+const DRAW = { explanation: (data, place) => explanationOf(data, questionsOf(data, place)), rows: beeswarmOf };
 
 /** In a notebook the page stands in a frame, which is made as high as the page. */
 function fitFrame() {
@@ -22,11 +23,12 @@ function start() {
   const repaints = [];
   const button = theme(() => repaints.forEach((repaint) => repaint()));
   document.querySelector(".wf")?.prepend(button);
+  let place = 0;
   for (const script of document.querySelectorAll("script.wf-data[data-kind]")) {
     const section = script.closest(".wf-view");
     try {
       const data = JSON.parse(script.textContent ?? "");
-      const { node, repaint } = DRAW[data.kind](data);
+      const { node, repaint } = DRAW[data.kind](data, data.kind === "explanation" ? place++ : 0);
       script.before(node);
       repaints.push(repaint);
       section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });

@@ -137,9 +137,9 @@ class Explainer(LoadedModel):
             question = Question(chosen[0], settings[chosen[0].name], scalar, keep_layers, seed)
             answers = self.graphs.answers(source, question, target, batch_size, units)
             if answers is not None:
-                made = [e for answer in answers for e in _made(question, *answer)]
+                made = Explanations(e for answer in answers for e in _made(question, *answer))
                 one = made[0] if source.single else made
-                return one if method is None or isinstance(method, str) else {chosen[0].name: one}
+                return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
         results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
         with borrowed(self.model, self.marks):
             session: Session | None = None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_
 
 import numpy as np
 
+from whyformer.brief import brief
 from whyformer.errors import BadInput, MissingExtra, NotOffered, WhyformerError
 from whyformer.files.archives import Damaged, members_bytes, parsed, read_arrays, read_json, require_room
 from whyformer.files.paths import is_file, is_folder, path_of, readable_file, writable_file, writing
@@ -88,6 +89,13 @@ class Pictured:
     def _repr_html_(self) -> str:
         return str(self.view()._repr_html_())
 
+    def widget(self, *how: Any, ask: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """The page for a notebook that runs: a click on a class is answered by ``ask(target=…)``, an explain call.
+
+        It takes anywidget (the extra ``notebook``) and a kernel; elsewhere it is the page that notebooks draw anyway.
+        """
+        return self.view(*how, **options).widget(ask)
+
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:
         """Write a picture: .html, .png, .svg or .pdf."""
         path = writable_file(path, PICTURES)
@@ -110,11 +118,16 @@ class Result(Pictured, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:  # a dataclass would write one of its own, with all numbers
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
         if "what" in cls.__dict__:
             other = RESULTS.setdefault(cls.what, cls)
             if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
                 raise TypeError(f"{cls.__name__}.what: {cls.what!r} is taken by {other.__name__}.")
             RESULTS[cls.what] = cls
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @checked
     def save(self, path: str | Path, *how: Any, **options: Any) -> Path:

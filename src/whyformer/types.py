@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = np.ndarray[Any, Any]
+LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,12 @@ class Explanation(Result):
     errors: Float32 | None = None  # standard error of each score, where the method has them
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
 
+    def __repr__(self) -> str:
+        text = self.units.text if self.units.text is not None else f"{len(self.units)} units"
+        shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+        first = ", ".join(f"{label} {score:.3g}" for label, score in self.ranked(specials=False)[:3])
+        return f"Explanation({self.method} of {shown!r}, {self.target}: {first}, …)"
+
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
         """Units from the highest to the lowest score; ties keep their order."""
@@ -291,6 +298,10 @@ class Generation(list[Explanation], Result):
 
 class Explanations(list[Any], Pictured):
     """A list with one explanation per input (or a list per input that gives several), which is drawn as one page."""
+
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return Explanations(part) if isinstance(at, slice) else part
 
 
 class ByMethod(dict[str, Any], Pictured):

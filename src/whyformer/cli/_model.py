@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,27 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from whyformer.errors import BadInput, MissingExtra
+from whyformer.files.loading import quiet
 from whyformer.files.paths import is_file, is_folder, path_of
 
 HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars and notices of transformers while a model is loaded; its settings are put back."""
-    from transformers.utils import logging as hf_logging
-
-    verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity(logging.ERROR)
-    hf_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        hf_logging.set_verbosity(verbosity)
-        if bars:
-            hf_logging.enable_progress_bar()
 
 
 def load_text(name: str | None, trusted: bool = False) -> tuple[Any, Any]:

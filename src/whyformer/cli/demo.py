@@ -55,8 +55,8 @@ def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[t
     from PIL import Image
 
     from whyformer import demo
-    from whyformer.cli._model import quiet
     from whyformer.explainer import Explainer
+    from whyformer.files.loading import quiet
 
     with quiet():
         model, processor = demo.load_pets() if name == "pets" else demo.load_textures()
@@ -77,9 +77,9 @@ def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
 
 
 def _stripes() -> Any:
-    from whyformer.cli._model import quiet
     from whyformer.cli.tcav import shipped_concepts
     from whyformer.concepts.tcav import tcav
+    from whyformer.files.loading import quiet
     from whyformer.views.concepts import scores_view
 
     with quiet():

@@ -101,7 +101,7 @@ def hub_model(name: str) -> ServedModel:
 
 
 def _shipped() -> list[ServedModel]:
-    from whyformer.cli._model import quiet
+    from whyformer.files.loading import quiet
     from whyformer.serve.models import shipped_models
 
     try:

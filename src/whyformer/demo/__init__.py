@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.errors import MissingExtra
+from whyformer.files.loading import quiet
 
 SENTIMENT = Path(__file__).parent / "sentiment"
 SENTENCES = (  # to try it on
@@ -24,8 +25,9 @@ def load_sentiment() -> tuple[Any, Any]:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
     except ImportError:
         raise MissingExtra("transformers", "hf", "the demo model") from None
-    model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT, trust_remote_code=False)
-    return model.eval(), AutoTokenizer.from_pretrained(SENTIMENT, trust_remote_code=False)
+    with quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(SENTIMENT, trust_remote_code=False)
+        return model.eval(), AutoTokenizer.from_pretrained(SENTIMENT, trust_remote_code=False)
 
 
 def load_pets() -> tuple[Any, Any]:
@@ -44,8 +46,9 @@ def _load_image(name: str) -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtra("transformers", "hf", "the demo model") from None
     folder = Path(__file__).parent / name
-    model = AutoModelForImageClassification.from_pretrained(folder, trust_remote_code=False)
-    return model.eval(), AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
+    with quiet():
+        model = AutoModelForImageClassification.from_pretrained(folder, trust_remote_code=False)
+        return model.eval(), AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
 
 
 def load_adult() -> tuple[Any, Any]:

@@ -76,11 +76,13 @@ def explanation_view(
     detail: bool = False,
     title: str = "",
     colour_first_token: bool = False,
+    others: Sequence[Explanation] = (),
 ) -> View:
     """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it).
 
     ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
-    language model takes part in the colours, too.
+    language model takes part in the colours, too. ``others``: explanations of the same input for other targets, such as
+    (prediction, next class); on a page, a click on that class shows it.
     """
     notes, whole = facts(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
@@ -104,8 +106,20 @@ def explanation_view(
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
-        explained=Explained([whole.replace(signed=explanation.signed)], pixels, by),
+        explained=Explained([whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole])),
     )
+
+
+def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tuple[Explanation, ...]:
+    """In the order of the methods that are shown; of another input they would be drawn over the wrong units."""
+    labels, methods = shown[0].units.labels, [e.method for e in shown]
+    for other in others:
+        if other.units.labels != labels or other.method not in methods:
+            raise BadInput(
+                f"others= is for explanations of the same input by the methods shown ({', '.join(methods)}), and one "
+                f"is by {other.method} of {len(other.units)} units."
+            )
+    return tuple(_as_drawn(e) for e in sorted(others, key=lambda e: methods.index(e.method)))
 
 
 def headline(explanation: Explanation, title: str = "") -> str:
@@ -201,6 +215,7 @@ def side_by_side(
     notes: Mapping[str, str] | None = None,
     detail: bool = False,
     title: str = "",
+    others: Sequence[Explanation] = (),
 ) -> View:
     """Several explanations of one input beside each other, on one colour scale.
 
@@ -208,13 +223,15 @@ def side_by_side(
     is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
     with and without a sign have one scale each, of the same reach.
     ``shared=False`` gives each its own scale. ``notes``: a sentence per method name. ``detail``: below each map that of
-    single pixels, where a method has one, on its own scale.
+    single pixels, where a method has one, on its own scale. ``others``: of the same input and methods for other
+    targets; on a page, a click on that class shows them.
     """
     chosen = list(explanations.values()) if isinstance(explanations, Mapping) else list(explanations)
     if not chosen:
         raise BadInput("side_by_side: there is no explanation to show.")
     if detail and not any(map(has_pixels, chosen)):
         raise NotOffered(f"detail=True: none of {', '.join(e.method for e in chosen)} has scores of single pixels.")
+    alternatives = _others(others, chosen)
     chosen = [with_values(_as_drawn(e)) for e in chosen]
     if len({(e.units.labels, e.units.text) for e in chosen}) > 1:
         raise BadInput("side_by_side is for explanations of one input; use page([...]) for several inputs.")
@@ -251,7 +268,7 @@ def side_by_side(
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
-        explained=Explained(chosen, pixels, by),
+        explained=Explained(chosen, pixels, by, others=alternatives),
     )
 
 

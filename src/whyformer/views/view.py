@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from whyformer.brief import brief
 from whyformer.errors import BadInput
 from whyformer.evidence import Deletion, Standing
 from whyformer.symbols import as_symbols
@@ -350,17 +351,20 @@ class Panel:
 class _Drawn(ABC):
     """What views and pages can do; the backends are loaded when asked for."""
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     def show(self) -> None:
         """Print to the terminal."""
         from whyformer.views.terminal.page import show
 
         show(self._page())
 
-    def to_html(self) -> str:
-        """A whole page that needs no network."""
+    def to_html(self, *, asks: bool = False) -> str:
+        """A whole page that needs no network. ``asks``: who holds it answers its questions (a notebook's kernel)."""
         from whyformer.views.html.page import document
 
-        return document(self._page())
+        return document(self._page(), asks)
 
     def plot(self) -> Any:
         """A matplotlib figure."""
@@ -378,6 +382,12 @@ class _Drawn(ABC):
         from whyformer.views.html.page import framed
 
         return framed(self._page())
+
+    def widget(self, ask: Callable[..., Any] | None = None) -> Any:
+        """For a notebook that runs: a click on a class is answered by ``ask(target=…)``."""
+        from whyformer.views.notebook import widget_of
+
+        return widget_of(self, ask)
 
     @abstractmethod
     def _page(self) -> Page:
@@ -401,6 +411,7 @@ class Explained:
     image: Array | None = None
     by: str = "token"
     trust: tuple[Trust, ...] = ()  # one per explanation, where it was measured
+    others: tuple[Explanation, ...] = ()  # of the same input: why the prediction, rather than another class
 
 
 @dataclass(frozen=True, eq=False)
@@ -410,7 +421,7 @@ class Rows:
     explanations: list[Explanation]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class View(_Drawn):
     """One picture: a header, panels (``columns`` of them beside each other where there is room), a caption."""
 
@@ -443,7 +454,7 @@ class Terms:
     level: str = ""  # "warning", "note" or "ok"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Page(_Drawn):
     """Views below each other, with paragraphs and terms before and after."""
 

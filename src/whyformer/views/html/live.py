@@ -78,7 +78,29 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
         "size": _size(source.image, first.units),
         "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
         "by": source.by,
+        "others": [question for group in _by_target(source.others) if (question := question_of(group)) is not None],
     }
+
+
+def _by_target(others: tuple[Explanation, ...]) -> list[list[Explanation]]:
+    groups: dict[Any, list[Explanation]] = {}
+    for explanation in others:
+        groups.setdefault((explanation.target.index, explanation.target.versus), []).append(explanation)
+    return list(groups.values())
+
+
+def question_of(explanations: list[Explanation]) -> dict[str, Any] | None:
+    """Why not another class: what a click on it shows. None of explanations of the prediction alone."""
+    target, said = explanations[0].target, explanations[0].prediction
+    asked = [i for i in (target.index, target.versus) if i is not None and i != said.index]
+    if not asked:
+        return None
+    names = {target.index: target.label, target.versus: target.versus_label}
+    names |= {choice.index: choice.label for choice in said.next or ()}
+    first, second = (names[i] or str(i) for i in (target.index, asked[0]))
+    words = f"Why {second}?" if target.versus is None else f"Why {first} rather than {names[target.versus]}?"
+    maps = [_map(e, None) | {"name": e.method} for e in explanations]
+    return {"label": second, "words": words, "maps": maps}
 
 
 def _units(units: Units) -> dict[str, Any]:

@@ -42,12 +42,13 @@ from whyformer.views.view import (
 SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 
 
-def document(page: Page) -> str:
+def document(page: Page, asks: bool = False) -> str:
     """A whole page."""
     title = page.title or (page.views[0].title if page.views else "whyformer")
     return (
         # "only": browsers that darken pages by themselves would turn the colour scales over.
-        '<!doctype html>\n<html lang="en" style="color-scheme:only light">\n<head>\n<meta charset="utf-8">\n'
+        f'<!doctype html>\n<html lang="en" style="color-scheme:only light"{" data-asks" * asks}>\n<head>\n'
+        '<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         # An empty icon keeps browsers from asking for one.
         '<link rel="icon" href="data:,">\n'

@@ -1,6 +1,26 @@
 // Made by frontend/build.py from frontend/src: change those.
 
-const DRAW = { explanation: explanationOf, rows: beeswarmOf };
+function howToAsk(predicted, label) {
+  const code = `wf.explain(model, inputs, processor=…, target=(${JSON.stringify(predicted)}, ${JSON.stringify(label)}))`;
+  return element("span", {}, `This page has no map of ${predicted} rather than ${label}. `, element("code", {}, code),
+    " makes one; given to save as others=[…], it opens here.");
+}
+
+function questionsOf(data, place) {
+  if (document.documentElement.dataset.asks === undefined) return (label) => howToAsk(data.prediction.label, label);
+  return (label) => new Promise((done, failed) => {
+    const number = `${Date.now()}-${Math.random()}`;
+    const listen = (event) => {
+      if (event.source !== window.parent || event.data?.whyformer !== number) return;
+      window.removeEventListener("message", listen);
+      if (event.data.question) done(event.data.question); else failed(new Error(event.data.error ?? "no answer"));
+    };
+    window.addEventListener("message", listen);
+    window.parent.postMessage({ whyformer: "ask", number, label, place }, "*");
+  });
+}
+
+const DRAW = { explanation: (data, place) => explanationOf(data, questionsOf(data, place)), rows: beeswarmOf };
 
 function fitFrame() {
   const frame = (window.frameElement);
@@ -14,11 +34,12 @@ function start() {
   const repaints = [];
   const button = theme(() => repaints.forEach((repaint) => repaint()));
   document.querySelector(".wf")?.prepend(button);
+  let place = 0;
   for (const script of document.querySelectorAll("script.wf-data[data-kind]")) {
     const section = script.closest(".wf-view");
     try {
       const data = JSON.parse(script.textContent ?? "");
-      const { node, repaint } = DRAW[data.kind](data);
+      const { node, repaint } = DRAW[data.kind](data, data.kind === "explanation" ? place++ : 0);
       script.before(node);
       repaints.push(repaint);
       section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });

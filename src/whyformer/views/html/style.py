@@ -109,6 +109,11 @@ padding:.1em .8em;cursor:pointer}
 align-items:center;
 border-radius:4px;padding:0 4px;font-size:.93em}
 .wf-first{font-weight:600}
+.wf .wf-asks{font-size:1em;background:none;border:0;border-bottom:1px dotted var(--wf-grey);padding:0;cursor:pointer;
+text-align:left;justify-self:start;max-width:100%}
+.wf .wf-asks[aria-pressed=true]{font-weight:600;border-bottom:2px solid var(--wf-raise)}
+.wf-why{margin:0 0 .6em;max-width:52em;overflow-wrap:anywhere}
+.wf-why:empty{display:none}
 .wf-label{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .wf-line .wf-label{font-family:ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;font-size:.93em}
 .wf-pairs .wf-line{grid-template-columns:minmax(8em,20em) 5em minmax(60px,1fr)}

@@ -511,6 +511,51 @@ function whisker(score, scale, error) {
   return element("i", { class: "wf-whisker", style: { left: `${left}%`, width: `${at(score + error) - left}%` } });
 }
 
+function classesOf(data, ask, show) {
+  const { label, probability, next } = data.prediction;
+  if (probability === null) return null;
+  const known = new Map((data.others ?? []).map((question) => [question.label, question]));
+  const told = element("div", { class: "wf-why", "aria-live": "polite" });
+  const buttons = [];
+  let shown = "";
+  const back = () => element("button", { type: "button", class: "wf-more", onclick: () => choose("") }, "back to the prediction");
+  const answer = (question) => {
+    known.set(question.label, question);
+    told.replaceChildren(element("b", {}, question.words), ` ${question.maps[0].explained}. `, back());
+    show(question);
+  };
+  const choose = async (name) => {
+    shown = name === shown ? "" : name;
+    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.label === shown)));
+    told.replaceChildren();
+    const question = known.get(shown);
+    if (question) return answer(question);
+    show(null);
+    if (!shown || !ask) return;
+    const asked = ask(shown);
+    if (asked instanceof Node) return told.replaceChildren(asked);
+    told.replaceChildren("asking …");
+    try {
+      const answered = await asked;
+      if (shown === name) answer(answered);
+    } catch (error) {
+      if (shown === name) told.replaceChildren(error.message);
+    }
+  };
+  const line = (name, share, first) => {
+    const asks = !first && (ask !== null || known.has(name));
+    const words = asks
+      ? element("button", { type: "button", class: "wf-label wf-asks", dir: "auto", dataset: { label: name }, "aria-pressed": "false", title: `why not ${name}?`, onclick: () => choose(name) }, name)
+      : element("span", { class: "wf-label", dir: "auto" }, name);
+    if (asks) buttons.push(words);
+    return element("li", { class: first ? "wf-class wf-first" : "wf-class" }, words, element("span", { class: "wf-number" }, percent(share)),
+      element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
+  };
+  return element("div", { class: "wf-said-classes" },
+    element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
+      line(label, probability, true), ...next.map(([name, share]) => line(name, share, false))), told);
+}
+
 const CURVE_WIDE = 460;
 const CURVE_HIGH = 230;
 const EDGE = { left: 46, right: 12, top: 10, bottom: 36 };
@@ -1080,8 +1125,9 @@ function waterfallOf(map, context) {
   return list;
 }
 
-function explanationOf(data) {
-  const { units, maps } = data;
+function explanationOf(data, ask = null) {
+  const { units } = data;
+  let { maps } = data;
   const several = maps.length > 1;
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
   const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
@@ -1090,7 +1136,11 @@ function explanationOf(data) {
   const body = element("div", { class: "wf-maps" });
   const evidence = evidenceState();
   const measured = maps.some((map) => map.trust);
-  const node = element("div", { class: "wf-live-view" }, classesOf(data), toolsOf(), said, body, measured ? null : howToTrust());
+  const classes = classesOf(data, ask, (question) => {
+    maps = question?.maps ?? data.maps;
+    draw();
+  });
+  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -1216,16 +1266,6 @@ function explanationOf(data) {
   });
   draw();
   return { node, repaint: draw };
-}
-
-function classesOf(data) {
-  const { label, probability, next } = data.prediction;
-  if (probability === null) return null;
-  const line = (name, share, first) => element("li", { class: first ? "wf-class wf-first" : "wf-class" },
-    element("span", { class: "wf-label", dir: "auto" }, name), element("span", { class: "wf-number" }, percent(share)),
-    element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
-  return element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
-    line(label, probability, true), ...next.map(([name, share]) => line(name, share, false)));
 }
 
 function legendOf(scale, overImage, shares) {

@@ -1,0 +1,59 @@
+// What the model said, and the next classes: a click on one asks why it was not that.
+import { percent } from "./data.js";
+import { element } from "./dom.js";
+
+/**
+ * @typedef {{label: string, words: string, maps: import("./data.js").ScoreMap[]}} Question why the prediction rather than `label`
+ * @typedef {(label: string) => Promise<Question> | Node} Ask of a class that the page has no map for: its answer, or what is said instead
+ */
+
+/**
+ * @param {import("./data.js").Data} data @param {Ask | null} ask without it, only classes that the page has maps for are buttons
+ * @param {(question: Question | null) => void} show draws a question, or the prediction again
+ */
+export function classesOf(data, ask, show) {
+  const { label, probability, next } = data.prediction;
+  if (probability === null) return null;
+  /** @type {Map<string, Question>} */
+  const known = new Map((data.others ?? []).map((question) => [question.label, question]));
+  const told = element("div", { class: "wf-why", "aria-live": "polite" });
+  /** @type {HTMLElement[]} */
+  const buttons = [];
+  let shown = "";
+  const back = () => element("button", { type: "button", class: "wf-more", onclick: () => choose("") }, "back to the prediction");
+  const answer = (question) => {
+    known.set(question.label, question);
+    told.replaceChildren(element("b", {}, question.words), ` ${question.maps[0].explained}. `, back());
+    show(question);
+  };
+  const choose = async (name) => {
+    shown = name === shown ? "" : name;
+    buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.label === shown)));
+    told.replaceChildren();
+    const question = known.get(shown);
+    if (question) return answer(question);
+    show(null);
+    if (!shown || !ask) return;
+    const asked = ask(shown);
+    if (asked instanceof Node) return told.replaceChildren(asked);
+    told.replaceChildren("asking …");
+    try {
+      const answered = await asked;
+      if (shown === name) answer(answered);
+    } catch (error) {
+      if (shown === name) told.replaceChildren(error.message);
+    }
+  };
+  const line = (name, share, first) => {
+    const asks = !first && (ask !== null || known.has(name));
+    const words = asks
+      ? element("button", { type: "button", class: "wf-label wf-asks", dir: "auto", dataset: { label: name }, "aria-pressed": "false", title: `why not ${name}?`, onclick: () => choose(name) }, name)
+      : element("span", { class: "wf-label", dir: "auto" }, name);
+    if (asks) buttons.push(words);
+    return element("li", { class: first ? "wf-class wf-first" : "wf-class" }, words, element("span", { class: "wf-number" }, percent(share)),
+      element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
+  };
+  return element("div", { class: "wf-said-classes" },
+    element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
+      line(label, probability, true), ...next.map(([name, share]) => line(name, share, false))), told);
+}

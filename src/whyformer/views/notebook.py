@@ -1,0 +1,74 @@
+"""A page in a notebook that runs: its questions go to the kernel, and the answers appear on it.
+
+What notebooks draw by themselves is the page in a frame (``html.page.framed``): it stays in the saved notebook. A
+widget is gone with its kernel, so it is there for those who ask for it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from whyformer.types import Explanation
+from whyformer.views.html.live import question_of
+from whyformer.views.view import Explained
+
+Ask = Callable[..., Any]
+
+
+def widget_of(drawn: Any, ask: Ask | None = None) -> Any:
+    """``drawn`` (a View or Page) as a widget; itself, where there is no anywidget or no kernel.
+
+    ask: what answers ``ask(target=(None, class))``, such as ``functools.partial(wf.explain, model, text)``.
+    """
+    kind = widget_kind() if _has_kernel() else None
+    if kind is None:
+        return drawn
+    widget = kind(page=drawn.to_html(asks=ask is not None))
+    if ask is not None:
+        widget.on_msg(lambda _, told, __: widget.send(answer(drawn, ask, told)))
+    return widget
+
+
+def answer(drawn: Any, ask: Ask, told: Any) -> dict[str, Any]:
+    """What the page is told when a class is clicked: its maps, or why there are none."""
+    number, label, place = str(told.get("number", "")), str(told.get("label", "")), int(told.get("place", 0))
+    try:
+        sources = [view.explained for view in drawn._page().views if isinstance(view.explained, Explained)]
+        said = sources[place].explanations[0].prediction
+        other = next(choice.index for choice in said.next or () if str(choice) == label)  # labels may be missing
+        question = question_of(_of_input(ask(target=(None, other)), place))
+    except Exception as error:  # whatever it is, the page waits for it
+        return {"number": number, "error": f"{type(error).__name__}: {error}"}
+    return {"number": number, "question": question and question | {"label": label}}
+
+
+def _of_input(answered: Any, place: int) -> list[Explanation]:
+    parts = list(answered.values()) if isinstance(answered, dict) else [answered]
+    return [part[place] if isinstance(part, list) else part for part in parts]
+
+
+def _has_kernel() -> bool:
+    """IPython is there where somebody runs it; a terminal has no place for widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+@cache
+def widget_kind() -> Any:
+    """The class of widgets; None without anywidget."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        return None
+
+    class PageWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        _esm = (Path(__file__).parent / "html" / "widget.js").read_text(encoding="utf-8")
+        page = traitlets.Unicode().tag(sync=True)
+
+    return PageWidget
