@@ -15,7 +15,7 @@ export function barsOf(data, map, context) {
   const { order, filter, specials, shown } = state.choices;
   const wanted = filter.trim().toLowerCase();
   const rows = context.entries
-    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares) }))
+    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares), untried: isUntried(map, entry) }))
     .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
   const compare = {
     ranked: (a, b) => b.score - a.score,
@@ -23,17 +23,18 @@ export function barsOf(data, map, context) {
     reading: (a, b) => a.place - b.place,
     name: (a, b) => a.entry.label.localeCompare(b.entry.label),
   };
-  rows.sort(compare[order]);
+  rows.sort((a, b) => (order === "ranked" || order === "size" ? Number(a.untried) - Number(b.untried) : 0) || compare[order](a, b));
   const drawn = rows.slice(0, shown);
   const number = columnOf([scale.reach]);
-  const items = drawn.map(({ entry, score }) => {
+  const items = drawn.map(({ entry, score, untried }) => {
     const aside = entry.members.some((i) => map.aside.includes(i));
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = say(score);
+    const told = untried ? "typical" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
-      class: `wf-line${entry.special ? " wf-special" : ""}`,
+      class: `wf-line${entry.special || untried ? " wf-special" : ""}`,
+      title: untried ? UNTRIED : null,
       dataset: { units: entry.members.join() },
       "aria-label": `${entry.label}, ${limits}`,
     },
@@ -50,6 +51,13 @@ export function barsOf(data, map, context) {
   }
   if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
   return parts;
+}
+
+const UNTRIED = "not tried out: the row holds what stands for an absent value here";
+
+/** A column whose zero says nothing. @param {import("./data.js").ScoreMap} map @param {import("./data.js").Entry} entry */
+export function isUntried(map, entry) {
+  return entry.members.every((unit) => map.untried.includes(unit));
 }
 
 /** @param {number} score @param {import("./color.js").Scale} scale @param {boolean} quiet @param {number} error of 95 %, to either side */

@@ -18,8 +18,8 @@ export function beeswarmOf(data) {
   const [left, wide] = [170, 760];
   const high = HIGH * order.length + 30;
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
-    class: "wf-matrix", role: "img", tabindex: "0",
-    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column; ${order.map((c) => data.labels[c]).join(", ")}`,
+    class: "wf-matrix", role: "application", tabindex: "0",
+    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down go from column to column, left and right from row to row`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   [canvas.width, canvas.height] = [2 * wide, 2 * high];
@@ -70,8 +70,30 @@ export function beeswarmOf(data) {
     }
     pen.globalAlpha = 1;
   };
-  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column.");
-  canvas.addEventListener("pointermove", (event) => {
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column. A click goes to the row, arrow keys walk.");
+  const tell = (row, column) => {
+    paint(row);
+    const value = data.values[row][column];
+    said.textContent = `${data.names[row]} · ${data.labels[column]}${value ? ` = ${value}` : ""}: ${number(data.scores[row][column])}`;
+  };
+  /** Rows are drawn one by one below; not all of many. @param {number} row */
+  const goTo = (row) => {
+    const headings = [...document.querySelectorAll(".wf-view > h2")];
+    headings.find((heading) => heading.textContent?.startsWith(`${data.names[row]}: `))?.scrollIntoView({ behavior: "smooth", block: "start" });
+  };
+  let [line_, row_] = [0, -1];
+  canvas.addEventListener("keydown", (event) => {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (event.key === "Escape") paint(null);
+    if (event.key === "Enter" && row_ >= 0) goTo(row_);
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    const [down, right] = moves[event.key];
+    line_ = Math.max(0, Math.min(order.length - 1, line_ + (row_ < 0 ? 0 : down)));
+    row_ = Math.max(0, Math.min(data.scores.length - 1, row_ < 0 ? 0 : row_ + right));
+    tell(row_, order[line_]);
+  });
+  const under = (event) => {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [((event.clientX - box.left) / box.width) * wide, ((event.clientY - box.top) / box.height) * high];
     let best = null;
@@ -80,11 +102,15 @@ export function beeswarmOf(data) {
       const far = (dot.x - x) ** 2 + (dot.y - y) ** 2;
       if (far < least) [best, least] = [dot, far];
     }
-    paint(best ? best.row : null);
-    if (best) {
-      const value = data.values[best.row][best.column];
-      said.textContent = `${data.names[best.row]} · ${data.labels[best.column]}${value ? ` = ${value}` : ""}: ${number(data.scores[best.row][best.column])}`;
-    }
+    return best;
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const dot = under(event);
+    if (dot) tell(dot.row, dot.column); else paint(null);
+  });
+  canvas.addEventListener("click", (event) => {
+    const dot = under(event);
+    if (dot) goTo(dot.row);
   });
   canvas.addEventListener("pointerleave", () => paint(null));
   paint(null);

@@ -3,7 +3,7 @@
 /**
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
  * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
- *   explained: string, share: number, aside: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
+ *   explained: string, share: number, aside: number[], untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
  *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null}} ScoreMap
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,

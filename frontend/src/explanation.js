@@ -52,15 +52,17 @@ export function explanationOf(data, ask = null) {
       const scale = scales[maps.indexOf(map)];
       const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
+      const [picture, legend] = [patches ? pictureOf(data, map, context) : null, legendOf(scale, Boolean(patches), shares)];
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
-      if (patches) parts.push(pictureOf(data, map, context));
+      const beside = picture && !several && !textStreams(units).length;  // a picture leaves room for its bars
+      if (beside) folds.push(element("div", { class: "wf-part" }, picture, legend)); else if (picture) parts.push(picture);
       for (const stream of textStreams(units)) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
-      parts.push(legendOf(scale, Boolean(patches), shares));
+      if (!beside) parts.push(legend);
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
       if (map.matrix || map.layers) {

@@ -33,8 +33,8 @@ export function matrixOf(data, map, context) {
   const top = labelled ? 8 * Math.max(...data.units.labels.map((l) => short(l).length)) * 0.8 + 12 : 2;
   const [wide, high] = [left + cell * grid.columns + (labelled ? 40 : 2), top + cell * grid.rows + 2];
   const canvas = /** @type {HTMLCanvasElement} */ (element("canvas", {
-    class: "wf-matrix", tabindex: "0", role: "img",
-    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}; the row of a chosen unit is listed beside it`,
+    class: "wf-matrix", tabindex: "0", role: "application",
+    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}: up and down go from row to row, which is listed beside it`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   const cells = document.createElement("canvas");
@@ -105,11 +105,21 @@ export function matrixOf(data, map, context) {
   };
   canvas.addEventListener("pointermove", (event) => {
     const at = under(event);
+    if (grid.rows > 1 && !state.choices.pinned) state.set({ unit: at ? Math.floor(at[0] * perRow) : null });
     canvas.title = at ? `${grid.rows === 1 ? "read" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
   });
   canvas.addEventListener("click", (event) => {
     const at = under(event);
     if (at && grid.rows > 1) state.set({ unit: Math.floor(at[0] * perRow), pinned: true });
+  });
+  canvas.addEventListener("pointerleave", () => { if (!state.choices.pinned) state.set({ unit: null }); });
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowDown: 1, ArrowUp: -1 };
+    if (event.key === "Escape") state.set({ unit: null, pinned: false });
+    if (!(event.key in steps) || grid.rows === 1) return;
+    event.preventDefault();
+    const row = rowOf(state.choices.unit ?? map.read ?? 0) + (state.choices.unit === null ? 0 : steps[event.key]);
+    state.set({ unit: Math.floor(Math.max(0, Math.min(grid.rows - 1, row)) * perRow), pinned: true });
   });
   context.marks.push(() => {
     const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);

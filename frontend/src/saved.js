@@ -1,13 +1,13 @@
 // Finds the data that stand beside the still pictures of a page, and puts live ones in their place.
 import { beeswarmOf } from "./beeswarm.js";
 import { dialogueOf } from "./dialogue.js";
-import { enlarging } from "./enlarge.js";
 import { explanationOf } from "./explanation.js";
+import { headsOfRecord } from "./heads.js";
 import { questionsOf } from "./questions.js";
 import { sortable } from "./table.js";
 import { theme } from "./theme.js";
 
-const DRAW = { explanation: (data, place) => explanationOf(data, questionsOf(data, place)), rows: beeswarmOf };
+const DRAW = { explanation: (data, place) => explanationOf(data, questionsOf(data, place)), rows: beeswarmOf, heads: headsOfRecord };
 
 /** In a notebook the page stands in a frame, which is made as high as the page. */
 function fitFrame() {
@@ -38,7 +38,6 @@ function start() {
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));
-  document.querySelectorAll(".wf-small .wf-panel").forEach((panel) => enlarging(panel));
   document.querySelectorAll(".wf-switch").forEach((old) => {
     if (!document.querySelector(".wf-still:not([hidden]) tr.wf-special")) old.hidden = true;
   });

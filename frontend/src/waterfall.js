@@ -1,4 +1,5 @@
 // From the value at the background to the value that was explained, unit by unit: for methods that add up.
+import { isUntried } from "./bars.js";
 import { barColour } from "./color.js";
 import { columnOf, scoreOf } from "./data.js";
 import { element } from "./dom.js";
@@ -12,10 +13,11 @@ const MOST = 12;
  */
 export function waterfallOf(map, context) {
   const base = /** @type {number} */ (map.base);
-  const all = context.entries.map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
+  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
   all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
-  const steps = all.slice(0, MOST).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
-  const rest = all.slice(MOST);
+  const most = all.length === MOST + 1 ? MOST + 1 : MOST;  // a line for "1 other" can as well be that one
+  const steps = all.slice(0, most).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
+  const rest = all.slice(most);
   if (rest.length) steps.push({ name: `${rest.length} others`, units: [], score: rest.reduce((sum, r) => sum + r.score, 0), quiet: false });
   const reached = base + steps.reduce((sum, step) => sum + step.score, 0);
   const off = map.value - reached;

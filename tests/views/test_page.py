@@ -19,7 +19,7 @@ from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL, report
 from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
-from whyformer.views import heads_grid, side_by_side
+from whyformer.views import side_by_side
 from whyformer.views.html.live import script
 from whyformer.views.view import Panel, Table, View
 
@@ -318,17 +318,6 @@ def test_other_results_open_dark_and_narrow_without_errors(browser: Browser, tmp
     opened(browser, result, tmp_path, dark=True, width=420)
     assert browser.does("document.documentElement.classList.contains('wf-started')")
     assert browser.does("document.documentElement.scrollWidth") <= 420
-    assert browser.errors == []
-
-
-def test_a_small_map_of_a_head_opens_in_large(browser: Browser, tmp_path: Path) -> None:
-    opened(browser, heads_grid(samples.encoder_record()), tmp_path)
-    browser.point(".wf-small .wf-panel", click=True)
-    assert browser.does("document.querySelector('dialog[open] h3').textContent") == "0.0"
-    assert browser.does("document.querySelector('dialog svg').getBoundingClientRect().width") > 500
-    browser.press("Escape")
-    browser.does("document.querySelector('dialog')?.close()")
-    assert browser.does("new Promise(r => setTimeout(() => r(document.querySelector('dialog')), 100))") is None
     assert browser.errors == []
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.types import Explanation, Record, Site, Units
+from whyformer.views.cells import largest
 from whyformer.views.facts import number
 from whyformer.views.image import require_fit, to_pixels
-from whyformer.views.view import Fact, HeadColours, Matrix, Panel, Scale, View, scale_of
+from whyformer.views.view import Fact, HeadColours, Heads, Matrix, Panel, Scale, View, scale_of
 
 Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units
@@ -83,10 +84,10 @@ def _drawn(title: str, panels: Sequence[Panel], facts: tuple[Fact, ...], caption
         caption = caption.replace(CAPTION, IN_NUMBERS)
     if len(scales) > 1:
         caption += " Each map has its own scale: strengths cannot be compared between maps."
-    largest = max(
+    highest = max(
         (float(np.nanmax(np.abs(m.values))) for p in panels for m in p.marks if isinstance(m, Matrix)), default=0.0
     )
-    power = math.floor(math.log10(largest)) if np.isfinite(largest) and largest >= LARGE else 0
+    power = math.floor(math.log10(highest)) if np.isfinite(highest) and highest >= LARGE else 0
     if power and 0 < crowded <= FEW:
         caption += f" Numbers in the cells are times 1e{power}."
     legend = scales.pop() if len(scales) == 1 else None
@@ -125,7 +126,7 @@ def heads_grid(
     large = values or (labels is not None and longest <= MOST_LABELLED)
     for (_, site), each in zip(chosen, whole, strict=True):
         _label_pair(labels, each[0].shape, site.first_query)  # a wrong number of them is refused, drawn or not
-    maps = [[one if large else _largest(one, SMALL) for one in heads] for heads in whole]
+    maps = [[one if large else largest(one, SMALL) for one in heads] for heads in whole]
     scales = iter(_scales([one for heads in maps for one in heads], scale))
     columns = min(NUMBERED if values else LABELLED if large else 10**6, max(len(m) for m in maps))
     panels: list[Panel] = []
@@ -146,16 +147,10 @@ def heads_grid(
         )
     if labels is not None and not large:
         caption += f" Labels are drawn up to {MOST_LABELLED} positions."
-    return _drawn("Attention, every head", panels, facts, caption, columns)
-
-
-def _largest(values: Array, longest: int) -> Array:
-    """At most so many rows and columns: a mean would fade single weights, and the scale would be that of means."""
-    for axis in (0, 1):
-        if values.shape[axis] > longest:
-            starts = [int(part[0]) for part in np.array_split(np.arange(values.shape[axis]), longest)]
-            values = np.maximum.reduceat(values, starts, axis)
-    return values
+    words = () if labels is None else _label_pair(labels, whole[0][0].shape, chosen[0][1].first_query)[1]
+    every = tuple((f"{at}: {site.path}", heads) for (at, site), heads in zip(chosen, whole, strict=True))
+    drawn = _drawn("Attention, every head", panels, facts, caption, columns)
+    return replace(drawn, explained=None if values else Heads(every, words))
 
 
 @checked

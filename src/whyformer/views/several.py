@@ -25,6 +25,8 @@ def list_page(explanations: Sequence[Any], title: str = "", **how: Any) -> Page:
     """One view per input; rows of one table begin with all of them together."""
     together = [rows_view(explanations)] if are_rows(explanations) else _detections(explanations)
     views = [view for item in explanations[:MOST] for view in _views(item, how)]
+    if are_rows(explanations):
+        views = [replace(view, title=f"row {number}: {view.title}") for number, view in enumerate(views)]
     count = sum(map(_count, explanations))
     told = f"{count} explanation{'s' * (count != 1)}"
     if count > len(explanations):  # detections of an image, tokens of an answer

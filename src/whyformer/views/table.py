@@ -41,18 +41,24 @@ def unseen_panel(columns: Sequence[str]) -> list[Panel]:
     return [Panel((), "not explained by attention", wide=True, note=", ".join(columns))]
 
 
-def unmoved_words(chosen: Sequence[Explanation]) -> str:
+def stand_in_of(explanation: Explanation) -> str:
+    """What a method put in the place of a column: "mean", "zero"; nothing where it took nothing away."""
+    return next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
+
+
+def untried(explanation: Explanation) -> list[int]:
     """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
+    units = explanation.units
+    zero = [i for i, score in enumerate(explanation.scores) if score == 0 and units.stream[i] == "table"]
+    return zero if stand_in_of(explanation) and len(zero) < len(units) else []
+
+
+def unmoved_words(chosen: Sequence[Explanation]) -> str:
+    """Names the columns that were not tried out."""
     for explanation in chosen:
-        stand_in = next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
-        labels = [
-            label.split(" = ")[0]
-            for label, score, stream in zip(
-                explanation.units.labels, explanation.scores, explanation.units.stream, strict=True
-            )
-            if score == 0 and stream == "table"
-        ]
-        if stand_in and 0 < len(labels) < len(explanation.units):
+        stand_in = stand_in_of(explanation)
+        labels = [explanation.units.labels[i].split(" = ")[0] for i in untried(explanation)]
+        if labels:
             return (
                 f" Exactly 0 ({', '.join(labels)}): the row holds what stands for an absent value there ({stand_in}), "
                 "so these columns were not tried out."

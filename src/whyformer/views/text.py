@@ -9,6 +9,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from whyformer.types import Explanation, Units
+from whyformer.views.table import untried
 from whyformer.views.view import (
     FIRST_TOKEN,
     Bar,
@@ -25,6 +26,7 @@ from whyformer.views.view import (
 )
 
 ABOUT_95 = 1.96  # standard errors
+TYPICAL = "typical: not tried out"  # beside the zero of a column that holds what stands for an absent value
 NOWHERE = (0, 0)  # the span of what is not in the string
 
 
@@ -38,6 +40,7 @@ class _Entry:
     span: tuple[int, int] | None
     aside: bool = False
     error: float | None = None
+    note: str = ""
 
 
 def token_run(
@@ -125,7 +128,7 @@ def bars(
     drawn = []
     for entry in chosen:
         label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
-        drawn.append(Bar(label, entry.score * times, entry.special, *ends, quiet=entry.aside))
+        drawn.append(Bar(label, entry.score * times, entry.special, *ends, note=entry.note, quiet=entry.aside))
     return Bars(tuple(drawn), scale)
 
 
@@ -143,13 +146,14 @@ def ranking(
     left_out = max(0, len(order) - most)
     cut = most - most // 2 if explanation.signed else most  # of signed scores both ends are of interest
     chosen = order if not left_out else order[:cut] + order[len(order) - (most - cut) :]
-    sink = first_token(explanation)
+    sink, unmoved = first_token(explanation), untried(explanation)
     shown = [
         Bar(
             _read(explanation, units.labels[i]),
             float(scores[i]) * times,
             units.special[i],
             *_limits(float(scores[i]), _error(explanation, [i]), times),
+            note=TYPICAL if i in unmoved else "",
             quiet=i == sink,
         )
         for i in chosen
@@ -170,7 +174,7 @@ def scale_for(explanation: Explanation, by: str = "token") -> Scale:
 def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -> list[_Entry]:
     units = explanation.units
     members = range(len(units)) if members is None else members
-    sink = first_token(explanation)
+    sink, unmoved = first_token(explanation), untried(explanation)
     if by == "token" or units.word is None:
         return [
             _Entry(
@@ -180,6 +184,7 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
                 None if units.spans is None else units.spans[i],
                 i == sink,
                 _error(explanation, [i]),
+                TYPICAL if i in unmoved else "",
             )
             for i in members
         ]

@@ -421,6 +421,14 @@ class Rows:
     explanations: list[Explanation]
 
 
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """Attention of every head, for pages on which one is chosen: per site its name and maps (H, Q, K)."""
+
+    sites: tuple[tuple[str, Array], ...]
+    labels: tuple[str, ...] = ()  # of positions, where they are known
+
+
 @dataclass(frozen=True, repr=False)
 class View(_Drawn):
     """One picture: a header, panels (``columns`` of them beside each other where there is room), a caption."""
@@ -434,7 +442,7 @@ class View(_Drawn):
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
-    explained: Explained | Rows | None = dataclasses.field(default=None, compare=False, repr=False)
+    explained: Explained | Rows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def legends(self) -> tuple[Scale, ...]:
@@ -502,7 +510,7 @@ def in_symbols(part: Any, words: Callable[[str], str] = as_symbols) -> Any:
         return words(part)
     if isinstance(part, tuple):
         return tuple(in_symbols(inner, words) for inner in part)
-    if not dataclasses.is_dataclass(part) or isinstance(part, Explained):
+    if not dataclasses.is_dataclass(part) or isinstance(part, (Explained, Heads)):
         return part
     kind: Any = type(part)
     return kind(**{f.name: in_symbols(getattr(part, f.name), words) for f in dataclasses.fields(part)})

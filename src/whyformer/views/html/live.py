@@ -12,13 +12,17 @@ import numpy as np
 
 from whyformer.files.image_file import LONGEST, jpeg_uri
 from whyformer.types import Explanation, Units
+from whyformer.views.cells import largest
 from whyformer.views.facts import explained
 from whyformer.views.image import frames_of, of_sound, png, shrunk
-from whyformer.views.view import Explained, Panel, Rows, Trust, View, aside_of, position_read, share
+from whyformer.views.table import untried
+from whyformer.views.view import Explained, Heads, Panel, Rows, Trust, View, aside_of, position_read, share
 
 Array = np.ndarray[Any, Any]
 DIGITS = 5  # significant, of scores
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
+MOST_HEAD_CELLS = 500_000  # of all heads together
+FEWEST_HEAD_CELLS = 24  # rows and columns of one of very many heads
 MOST_LAYER_CELLS = 600_000  # of all layers together; more would make the page slow to open
 
 
@@ -38,7 +42,10 @@ def live_html(view: View) -> str:
     """The data of one view in an element that browsers do not draw; nothing where the view has no live form."""
     if view.explained is None:
         return ""
-    data = _of_rows(view.explained) if isinstance(view.explained, Rows) else _of_input(view.explained, view.panels)
+    if isinstance(view.explained, Explained):
+        data = _of_input(view.explained, view.panels)
+    else:
+        data = _of_rows(view.explained) if isinstance(view.explained, Rows) else _of_heads(view.explained)
     return f'<script type="application/json" class="wf-data" data-kind="{data["kind"]}">{as_json(data)}</script>'
 
 
@@ -138,6 +145,7 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
         "explained": explained(explanation),
         "share": rounded(share(explanation)),
         "aside": sorted(aside_of(explanation)),
+        "untried": untried(explanation),
         "matrix": None if matrix is None or matrix.ndim != 2 else _grid(matrix),
         "layers": None if layers is None or layers.ndim != 3 else [_grid(layer) for layer in layers],
         "read": position_read(explanation),
@@ -193,6 +201,25 @@ def _of_rows(rows: Rows) -> dict[str, Any]:
         "values": [[(e.units.values or ("",) * len(first))[i] for i in plain] for e in rows.explanations],
         "scores": [[rounded(e.scores[i]) for i in plain] for e in rows.explanations],
         "names": [f"row {number}" for number in range(len(rows.explanations))],
+    }
+
+
+def _of_heads(heads: Heads) -> dict[str, Any]:
+    """Maps of all heads; of long inputs, the largest weight of neighbours."""
+    count = sum(len(maps) for _, maps in heads.sites)
+    most = max(FEWEST_HEAD_CELLS, min(MOST_CELLS, int((MOST_HEAD_CELLS / count) ** 0.5)))
+    return {
+        "kind": "heads",
+        "labels": list(heads.labels),
+        "sites": [
+            {
+                "name": name,
+                "queries": maps.shape[1],
+                "keys": maps.shape[2],
+                "heads": [_grid(largest(np.asarray(one, np.float32), most)) for one in maps],
+            }
+            for name, maps in heads.sites
+        ],
     }
 
 

@@ -20,6 +20,7 @@ from whyformer.views.view import (
     Explained,
     Fact,
     HeadColours,
+    Heads,
     Heat,
     Lines,
     Mark,
@@ -127,7 +128,8 @@ def _view(view: View, caption: str) -> str:
     parts += [_legend(scale, over_images, view.explained is not None) for scale in view.legends]
     parts.append(live_html(view))
     if caption:
-        parts.append(f'<p class="wf-caption">{escape(caption)}</p>')
+        still = " wf-still" * isinstance(view.explained, Heads)  # it speaks of the small maps
+        parts.append(f'<p class="wf-caption{still}">{escape(caption)}</p>')
     parts += [_facts(view.facts)] if view.words_first else []
     parts.append(_doubts(view.doubts))
     return "\n".join(p for p in [*parts, "</section>"] if p)
@@ -138,6 +140,8 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
     if view.explained is None:
         return False
     marks = [mark for panel in row for mark in panel.marks]
+    if isinstance(view.explained, Heads):
+        return True
     kinds: tuple[type, ...] = (TokenRun, Bars, Ranking, Heat, Reading)
     units = view.explained.explanations[0].units
     if units.seconds is not None or (isinstance(view.explained, Explained) and view.explained.trust):

@@ -210,6 +210,13 @@ button.wf-badge{cursor:pointer}
 .wf-line.wf-away .wf-label{text-decoration:line-through;color:var(--wf-grey)}
 .wf-line.wf-away .wf-track,.wf-moment.wf-away i{opacity:.25}
 .wf-gone{image-rendering:pixelated}
+.wf-heads-grid{overflow-x:auto;max-height:60vh;margin:0 0 1em}
+.wf-heads-row{display:flex;gap:4px;align-items:center;margin:0 0 4px}
+.wf-heads-row .wf-note{width:2em;text-align:right;flex:none}
+.wf .wf-head{padding:2px;border:1px solid var(--wf-line);border-radius:4px;background:none;cursor:pointer;flex:none;
+line-height:0}
+.wf .wf-head[aria-pressed=true]{box-shadow:0 0 0 2px var(--wf-ink)}
+.wf-head canvas{display:block}
 .wf-findings{list-style:none;margin:.4em 0 1em;padding:0;max-width:56em}
 .wf-findings li{border-left:4px solid var(--wf-line);background:var(--wf-card);padding:.4em .9em;margin:.4em 0}
 .wf-findings.wf-warning li{border-color:#e08214}

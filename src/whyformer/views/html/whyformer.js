@@ -180,8 +180,8 @@ function beeswarmOf(data) {
   const [left, wide] = [170, 760];
   const high = HIGH * order.length + 30;
   const canvas = (element("canvas", {
-    class: "wf-matrix", role: "img", tabindex: "0",
-    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column; ${order.map((c) => data.labels[c]).join(", ")}`,
+    class: "wf-matrix", role: "application", tabindex: "0",
+    "aria-label": `scores of ${data.scores.length} rows, one line of dots per column (${order.map((c) => data.labels[c]).join(", ")}): up and down go from column to column, left and right from row to row`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   [canvas.width, canvas.height] = [2 * wide, 2 * high];
@@ -231,8 +231,29 @@ function beeswarmOf(data) {
     }
     pen.globalAlpha = 1;
   };
-  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column.");
-  canvas.addEventListener("pointermove", (event) => {
+  const said = element("p", { class: "wf-said-unit", "aria-live": "polite" }, "Point at a dot: its row is marked in every column. A click goes to the row, arrow keys walk.");
+  const tell = (row, column) => {
+    paint(row);
+    const value = data.values[row][column];
+    said.textContent = `${data.names[row]} · ${data.labels[column]}${value ? ` = ${value}` : ""}: ${number(data.scores[row][column])}`;
+  };
+  const goTo = (row) => {
+    const headings = [...document.querySelectorAll(".wf-view > h2")];
+    headings.find((heading) => heading.textContent?.startsWith(`${data.names[row]}: `))?.scrollIntoView({ behavior: "smooth", block: "start" });
+  };
+  let [line_, row_] = [0, -1];
+  canvas.addEventListener("keydown", (event) => {
+    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    if (event.key === "Escape") paint(null);
+    if (event.key === "Enter" && row_ >= 0) goTo(row_);
+    if (!(event.key in moves)) return;
+    event.preventDefault();
+    const [down, right] = moves[event.key];
+    line_ = Math.max(0, Math.min(order.length - 1, line_ + (row_ < 0 ? 0 : down)));
+    row_ = Math.max(0, Math.min(data.scores.length - 1, row_ < 0 ? 0 : row_ + right));
+    tell(row_, order[line_]);
+  });
+  const under = (event) => {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [((event.clientX - box.left) / box.width) * wide, ((event.clientY - box.top) / box.height) * high];
     let best = null;
@@ -241,11 +262,15 @@ function beeswarmOf(data) {
       const far = (dot.x - x) ** 2 + (dot.y - y) ** 2;
       if (far < least) [best, least] = [dot, far];
     }
-    paint(best ? best.row : null);
-    if (best) {
-      const value = data.values[best.row][best.column];
-      said.textContent = `${data.names[best.row]} · ${data.labels[best.column]}${value ? ` = ${value}` : ""}: ${number(data.scores[best.row][best.column])}`;
-    }
+    return best;
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const dot = under(event);
+    if (dot) tell(dot.row, dot.column); else paint(null);
+  });
+  canvas.addEventListener("click", (event) => {
+    const dot = under(event);
+    if (dot) goTo(dot.row);
   });
   canvas.addEventListener("pointerleave", () => paint(null));
   paint(null);
@@ -355,31 +380,6 @@ function dialogueOf(root) {
   return () => draw(drawn);
 }
 
-function enlarging(panel) {
-  const map = panel.querySelector("svg");
-  if (!map) return;
-  const name = panel.querySelector("h3")?.textContent ?? "";
-  const open = () => {
-    const copy = (map.cloneNode(true));
-    const dialog = (element("dialog", { class: "wf-large", "aria-label": name },
-      element("form", { method: "dialog" }, element("h3", {}, name), element("button", {}, "close")), copy));
-    dialog.addEventListener("close", () => dialog.remove());
-    dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-    panel.closest(".wf")?.append(dialog);
-    dialog.showModal();
-  };
-  panel.classList.add("wf-opens");
-  panel.tabIndex = 0;
-  panel.setAttribute("role", "button");
-  panel.setAttribute("aria-label", `head ${name}, open in large`);
-  panel.addEventListener("click", open);
-  panel.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    open();
-  });
-}
-
 function link(state, container, items, name) {
   container.setAttribute("role", "listbox");
   container.setAttribute("aria-label", name);
@@ -450,7 +450,7 @@ function barsOf(data, map, context) {
   const { order, filter, specials, shown } = state.choices;
   const wanted = filter.trim().toLowerCase();
   const rows = context.entries
-    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares) }))
+    .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares), untried: isUntried(map, entry) }))
     .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
   const compare = {
     ranked: (a, b) => b.score - a.score,
@@ -458,17 +458,18 @@ function barsOf(data, map, context) {
     reading: (a, b) => a.place - b.place,
     name: (a, b) => a.entry.label.localeCompare(b.entry.label),
   };
-  rows.sort(compare[order]);
+  rows.sort((a, b) => (order === "ranked" || order === "size" ? Number(a.untried) - Number(b.untried) : 0) || compare[order](a, b));
   const drawn = rows.slice(0, shown);
   const number = columnOf([scale.reach]);
-  const items = drawn.map(({ entry, score }) => {
+  const items = drawn.map(({ entry, score, untried }) => {
     const aside = entry.members.some((i) => map.aside.includes(i));
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
-    const told = say(score);
+    const told = untried ? "typical" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
-      class: `wf-line${entry.special ? " wf-special" : ""}`,
+      class: `wf-line${entry.special || untried ? " wf-special" : ""}`,
+      title: untried ? UNTRIED : null,
       dataset: { units: entry.members.join() },
       "aria-label": `${entry.label}, ${limits}`,
     },
@@ -485,6 +486,12 @@ function barsOf(data, map, context) {
   }
   if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
   return parts;
+}
+
+const UNTRIED = "not tried out: the row holds what stands for an absent value here";
+
+function isUntried(map, entry) {
+  return entry.members.every((unit) => map.untried.includes(unit));
 }
 
 function track(score, scale, quiet, error = 0) {
@@ -765,8 +772,8 @@ function matrixOf(data, map, context) {
   const top = labelled ? 8 * Math.max(...data.units.labels.map((l) => short(l).length)) * 0.8 + 12 : 2;
   const [wide, high] = [left + cell * grid.columns + (labelled ? 40 : 2), top + cell * grid.rows + 2];
   const canvas = (element("canvas", {
-    class: "wf-matrix", tabindex: "0", role: "img",
-    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}; the row of a chosen unit is listed beside it`,
+    class: "wf-matrix", tabindex: "0", role: "application",
+    "aria-label": `map of ${grid.rows} × ${grid.columns}, ${map.name}: up and down go from row to row, which is listed beside it`,
     style: { width: `${wide}px`, maxWidth: "100%", aspectRatio: `${wide} / ${high}` },
   }));
   const cells = document.createElement("canvas");
@@ -837,11 +844,21 @@ function matrixOf(data, map, context) {
   };
   canvas.addEventListener("pointermove", (event) => {
     const at = under(event);
+    if (grid.rows > 1 && !state.choices.pinned) state.set({ unit: at ? Math.floor(at[0] * perRow) : null });
     canvas.title = at ? `${grid.rows === 1 ? "read" : names(at[0], perRow)} → ${names(at[1], perColumn)}: ${number(values[at[0] * grid.columns + at[1]])}` : "";
   });
   canvas.addEventListener("click", (event) => {
     const at = under(event);
     if (at && grid.rows > 1) state.set({ unit: Math.floor(at[0] * perRow), pinned: true });
+  });
+  canvas.addEventListener("pointerleave", () => { if (!state.choices.pinned) state.set({ unit: null }); });
+  canvas.addEventListener("keydown", (event) => {
+    const steps = { ArrowDown: 1, ArrowUp: -1 };
+    if (event.key === "Escape") state.set({ unit: null, pinned: false });
+    if (!(event.key in steps) || grid.rows === 1) return;
+    event.preventDefault();
+    const row = rowOf(state.choices.unit ?? map.read ?? 0) + (state.choices.unit === null ? 0 : steps[event.key]);
+    state.set({ unit: Math.floor(Math.max(0, Math.min(grid.rows - 1, row)) * perRow), pinned: true });
   });
   context.marks.push(() => {
     const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);
@@ -1092,10 +1109,11 @@ const MOST = 12;
 
 function waterfallOf(map, context) {
   const base = (map.base);
-  const all = context.entries.map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
+  const all = context.entries.filter((entry) => !isUntried(map, entry)).map((entry) => ({ entry, score: scoreOf(map, entry, false) }));
   all.sort((a, b) => Math.abs(b.score) - Math.abs(a.score));
-  const steps = all.slice(0, MOST).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
-  const rest = all.slice(MOST);
+  const most = all.length === MOST + 1 ? MOST + 1 : MOST;  // a line for "1 other" can as well be that one
+  const steps = all.slice(0, most).map(({ entry, score }) => ({ name: entry.label, units: entry.members, score, quiet: entry.special }));
+  const rest = all.slice(most);
   if (rest.length) steps.push({ name: `${rest.length} others`, units: [], score: rest.reduce((sum, r) => sum + r.score, 0), quiet: false });
   const reached = base + steps.reduce((sum, step) => sum + step.score, 0);
   const off = map.value - reached;
@@ -1158,15 +1176,17 @@ function explanationOf(data, ask = null) {
       const scale = scales[maps.indexOf(map)];
       const context = { several, state, entries, shares, scale, marks, away: () => awayOf(map, evidence) };
       const [parts, folds] = [[], []];
+      const [picture, legend] = [patches ? pictureOf(data, map, context) : null, legendOf(scale, Boolean(patches), shares)];
       if (several) parts.push(element("h3", {}, map.name));
       if (map.trust) parts.push(badgeOf(map, context, evidence, mark));
-      if (patches) parts.push(pictureOf(data, map, context));
+      const beside = picture && !several && !textStreams(units).length;  // a picture leaves room for its bars
+      if (beside) folds.push(element("div", { class: "wf-part" }, picture, legend)); else if (picture) parts.push(picture);
       for (const stream of textStreams(units)) {
         if (textStreams(units).length > 1) parts.push(element(several ? "h4" : "h3", {}, stream));
         parts.push(textOf(data, map, context, stream));
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
-      parts.push(legendOf(scale, Boolean(patches), shares));
+      if (!beside) parts.push(legend);
       folds.push(fold(`bars`, barsOf(data, map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
       if (map.matrix || map.layers) {

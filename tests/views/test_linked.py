@@ -1,0 +1,144 @@
+"""On pages in a real browser: maps are pointed at, heads chosen, columns not tried out, rows gone to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.browser import Browser
+from tests.views import samples
+from tests.views.conftest import opened
+from tests.views.test_several import rows
+from whyformer.types import Explanation, Record, Site, Units
+from whyformer.views import heads_grid
+
+SAID_UNIT = "document.querySelector('.wf-said-unit').textContent"
+
+
+def chosen(browser: Browser) -> list[str]:
+    return list(browser.does("[...document.querySelectorAll('.wf-here')].map(e => e.textContent)"))
+
+
+def over(browser: Browser, row: float, column: float, size: int, selector: str = "canvas.wf-matrix") -> None:
+    """The mouse over a cell of a map without labels."""
+    x, y = browser.does(
+        f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect(); return "
+        f"[b.left + b.width * {(column + 0.5) / size}, b.top + b.height * {(row + 0.5) / size}]; }})"
+        f"(document.querySelector('{selector}'))"
+    )
+    browser.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+
+def long_text(size: int) -> Explanation:
+    words = tuple(f"w{i}" for i in range(size))
+    units = Units(words, (False,) * size, ("text",) * size)
+    scores = np.linspace(0, 1, size, dtype=np.float32)
+    matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
+    return samples.text(scores=scores).replace(units=units, matrix=matrix, readout="")
+
+
+def test_a_row_of_the_map_is_linked_to_text_and_bars(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, long_text(60), tmp_path)
+    over(browser, 30, 5, 60)
+    assert chosen(browser)[0] == "w30" and browser.does(SAID_UNIT).startswith("w30 · ")
+    browser.point("h2")
+    assert chosen(browser) == []
+    browser.does("document.querySelector('canvas.wf-matrix').focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown"):
+        browser.press(key)
+    assert chosen(browser)[0] == "w1"
+    assert browser.does("document.querySelector('.wf-row-of h3').textContent") == "row of w1"
+    browser.press("Escape")
+    assert chosen(browser) == [] and browser.errors == []
+
+
+@pytest.mark.parametrize(("size", "most"), [(512, 30), (4096, 200)])
+def test_pointing_stays_quick_on_long_texts(browser: Browser, tmp_path: Path, size: int, most: float) -> None:
+    """Milliseconds until a unit is marked everywhere, the quickest tenth of 40 (other work slows the rest)."""
+    opened(browser, long_text(size), tmp_path)
+    browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    took = browser.does(
+        "[...document.querySelectorAll('.wf-maps .wf-token')].slice(100, 140).map(e => { const t = performance.now(); "
+        "e.dispatchEvent(new PointerEvent('pointerover', {bubbles: true})); document.body.getBoundingClientRect(); "
+        "return performance.now() - t; })"
+    )
+    assert sorted(took)[4] < most
+    assert browser.errors == []
+
+
+def record(size: int = 70) -> Record:
+    """Two sites; in each the first head looks at itself, the second at the word before."""
+    heads = torch.stack([torch.eye(size), torch.eye(size).roll(-1, 1)])
+    sites = [Site(f"layer.{i}", "self", ("text", "text"), heads[None] * (0.5 + 0.5 * i)) for i in range(2)]
+    return Record(tuple(sites), torch.zeros(1, 2))
+
+
+def test_heads_are_chosen_and_their_words_coloured(browser: Browser, tmp_path: Path) -> None:
+    labels = [f"t{i}" for i in range(70)]
+    opened(browser, heads_grid(record(), labels=labels), tmp_path)
+    assert browser.does("document.querySelectorAll('.wf-head').length") == 4
+    assert browser.does("[...document.querySelectorAll('.wf-still')].every(e => e.hidden)")
+    title = "document.querySelector('.wf-head-large h3').textContent"
+    assert browser.does(title) == "layer 0, head 0"
+    browser.point(".wf-token[data-units='40']")
+    assert browser.does(SAID_UNIT) == "t40 looks most at t40 (0.500)"
+    browser.does("document.querySelector('.wf-head').focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowDown")
+    assert browser.does(title) == "layer 1, head 1"
+    assert browser.does("document.activeElement.getAttribute('aria-label')") == "layer 1, head 1"
+    browser.point(".wf-token[data-units='40']", click=True)
+    assert browser.does(SAID_UNIT) == "t40 looks most at t39 (1.00)"
+    strongest = "getComputedStyle(document.querySelector(\".wf-token[data-units='39']\")).backgroundColor"
+    assert browser.does(strongest) == "rgb(33, 102, 172)"
+    assert browser.does("document.querySelector('.wf-row-of .wf-label').textContent") == "t39"
+    assert browser.errors == []
+
+
+def test_heads_without_labels_and_with_fewer_queries(browser: Browser, tmp_path: Path) -> None:
+    few = replace(record().sites[0], attention_BHQK=torch.rand(1, 3, 1, 70))
+    opened(browser, heads_grid(replace(record(), sites=(few,))), tmp_path, width=420, dark=True)
+    assert browser.does("document.querySelectorAll('.wf-head').length") == 3
+    assert browser.does("document.documentElement.scrollWidth") <= 420 and browser.errors == []
+
+
+def untouched() -> Explanation:
+    return samples.table().replace(
+        scores=np.array([0.5, 0.0, -0.2], np.float32), options={"replace": "mean"}, base=0.1, value=0.4, signed=True
+    )
+
+
+def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_path: Path) -> None:
+    opened(browser, untouched(), tmp_path)
+    lines = browser.does(
+        "[...document.querySelector('.wf-lines').children].map(l => [l.querySelector('.wf-label').textContent, "
+        "l.querySelector('.wf-number').textContent])"
+    )
+    assert [number for _, number in lines] == ["0.500", "-0.200", "typical"]
+    name = untouched().units.labels[1]
+    steps = browser.does("[...document.querySelectorAll('.wf-waterfall .wf-label')].map(e => e.textContent)")
+    assert lines[2][0].startswith(name) and not any(step.startswith(name) for step in steps)
+    assert samples.still(untouched().to_html()).count("typical: not tried out") == 2  # in the bars and in the list
+    assert browser.errors == []
+
+
+def test_a_dot_leads_to_its_row(browser: Browser, tmp_path: Path) -> None:
+    many: Any = rows(6)
+    opened(browser, many, tmp_path)
+    titles = browser.does("[...document.querySelectorAll('.wf-view > h2')].map(e => e.textContent)")
+    assert [title.split(":")[0] for title in titles[1:]] == [f"row {i}" for i in range(6)]
+    browser.does("document.querySelector('canvas').focus()")
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown"):
+        browser.press(key)
+    order = np.argsort(-np.abs([e.scores for e in many]).mean(0))
+    label, value = many[2].units.labels[order[1]], many[2].units.values[order[1]]
+    assert browser.does(SAID_UNIT).startswith(f"row 2 · {label} = {value}: ")
+    browser.press("Enter")
+    top = "document.querySelectorAll('.wf-view > h2')[3].getBoundingClientRect().top"
+    assert -5 <= browser.does(f"new Promise(r => setTimeout(() => r({top}), 1500))") <= 500
+    assert browser.errors == []
