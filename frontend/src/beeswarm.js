@@ -79,7 +79,7 @@ export function beeswarmOf(data) {
   /** Rows are drawn one by one below; not all of many. @param {number} row */
   const goTo = (row) => {
     const headings = [...document.querySelectorAll(".wf-view > h2")];
-    headings.find((heading) => heading.textContent?.startsWith(`${data.names[row]}: `))?.scrollIntoView({ behavior: "smooth", block: "start" });
+    headings.find((heading) => /^[:,]/.test((heading.textContent ?? "").replace(data.names[row], "")))?.scrollIntoView({ behavior: "smooth", block: "start" });
   };
   let [line_, row_] = [0, -1];
   canvas.addEventListener("keydown", (event) => {

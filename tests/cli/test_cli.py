@@ -267,3 +267,13 @@ def test_capture_says_when_attention_methods_cannot_be_used(tmp_path: Path, phot
     shown = run("capture", "--model", tmp_path, "--image", photo, code=1).stdout
     assert "no attention was seen" in shown
     assert "Attention methods cannot be used" in shown
+
+
+def test_a_page_has_the_answers_to_why_not_the_next_class(tmp_path: Path) -> None:
+    page = tmp_path / "why.html"
+    run("explain", "text", "I like the movie", "-m", "generic_attention", "-m", "occlusion", "--out", page)
+    told = re.search(r'"others":\[(.*)\]', page.read_text(encoding="utf-8"))
+    assert told is not None and '"words":"Why positive rather than negative?"' in told.group(1)
+    assert told.group(1).count('"method":') == 1  # what takes a pass per word is not asked unasked
+    run("explain", "text", "I like the movie", "--target", "negative", "--out", page)
+    assert '"others":[]' in page.read_text(encoding="utf-8")

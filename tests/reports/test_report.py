@@ -49,6 +49,22 @@ def test_it_says_what_the_verbs_say() -> None:
     assert report.misleads["generic_attention"].startswith("the scale of the score")
 
 
+def test_it_answers_why_not_the_next_class() -> None:
+    model, tokenizer = loaded()
+    report = reported()
+    best = report.comparison.rows[0]
+    assert len(report.others) == 2
+    for text, (other,), (explanation, *_) in zip(TEXTS, report.others, report.explanations, strict=False):
+        following = explanation.prediction.next[0]
+        assert (other.target.index, other.target.versus) == (explanation.prediction.index, following.index)
+        again = wf.explain(
+            model, text, processor=tokenizer, method=best.method, target=(None, following.index), **best.options
+        )
+        np.testing.assert_allclose(other.scores, again.scores, atol=1e-5)
+    aimed = wf.report(model, TEXTS[:2], processor=tokenizer, methods=FEW[:1], target="positive", checks=[], drawn=1)
+    assert aimed.others is None  # the question was another
+
+
 def test_curves_are_what_the_model_says_without_the_highest_units() -> None:
     model, tokenizer = loaded()
     deletion, (explanation, *_) = reported().deletions[0], reported().explanations[0]

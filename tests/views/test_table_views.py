@@ -39,7 +39,7 @@ def test_methods_side_by_side() -> None:
     methods = ["raw_attention", "generic_attention"]
     found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=methods)
     shown = samples.still(views.side_by_side(found).to_html())
-    assert shown.count(f"work = {ROW['work']}") == 2  # bars in the order of the columns, no ranked list besides
+    assert shown.count(f">work = {ROW['work']}<") == 2  # bars in the order of the columns, no ranked list besides
     three = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=[*methods, "occlusion"])
     assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,6 +110,36 @@ def deliver(
             view.show()
     if out is not None:
         say_written(write(results, views, out, "Why did the model say that?"))
+
+
+CHEAP = 4  # passes of a method whose explanations of other classes are put on a page unasked
+
+
+def next_classes(explainer: Any, raw: Any, explained: Any, out: Path | None, how: dict[str, Any]) -> list[Any] | None:
+    """Per input, why the prediction rather than the next classes: a page that cannot ask has them with it."""
+    by_method = explained if isinstance(explained, dict) else {None: explained}
+    if out is None or out.suffix != ".html" or how["target"] is not None:
+        return None
+    from whyformer.reports.contrasts import contrasts
+
+    others: list[list[Explanation]] = [[] for _ in next(iter(by_method.values()))]
+    for explanations in by_method.values():
+        first = explanations[0]
+        if isinstance(first, list) or first.cost.forwards + first.cost.backwards > CHEAP:
+            continue
+        ask = partial(_towards, explainer, raw, first.method, how)
+        for number, answers in enumerate(contrasts(ask, explanations) or ()):
+            others[number] += answers
+    return others if any(others) else None
+
+
+def _towards(explainer: Any, raw: Any, method: str, how: dict[str, Any], targets: list[Any]) -> Any:
+    """As it was asked for, with those of the options that this method has."""
+    from whyformer.registry import get_method
+
+    names = {"scalar", "batch_size", "memory", "seed", *get_method(method).options}
+    fitting = {name: value for name, value in how.items() if name in names}
+    return explainer.explain(raw, method=method, target=targets, progress=False, **fitting)
 
 
 REPORTED = ("target", "scalar", "batch_size", "seed")

@@ -35,6 +35,7 @@ def views_of(
     by: str = "token",
     shared: bool = True,
     detail: bool = False,
+    others: list[Any] | None = None,
 ) -> list[Any]:
     """One view per input: a single explanation in full, several side by side."""
     from whyformer.views import side_by_side, view_of
@@ -42,7 +43,7 @@ def views_of(
     views = []
     for i, row in enumerate(results):
         how: dict[str, Any] = {"image": images[i] if images else None, "title": titles[i] if titles else "", "by": by}
-        how["detail"] = detail
+        how |= {"detail": detail, "others": others[i] if others else ()}
         views.append(view_of(row[0], **how) if len(row) == 1 else side_by_side(row, shared=shared, **how))
     return views
 

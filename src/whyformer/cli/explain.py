@@ -24,6 +24,7 @@ from whyformer.cli._explaining import (
     asked,
     deliver,
     deliver_report,
+    next_classes,
     per_input,
     repeated,
     seen_by,
@@ -282,7 +283,8 @@ def text(
 
     explainer = Explainer(*load_text(model, trust_remote_code))
     explained = explainer.explain(raw, method=method or None, **how)
-    deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained))
+    others = next_classes(explainer, raw, explained, out, how)
+    deliver(per_input(explained), out, json, by=by, shared=not own_scale, views=written(explained), others=others)
     deliver_report(explainer, raw, report, method, option, how)
 
 
@@ -346,7 +348,8 @@ def image(
     names = [*faces] if faces else [path.name for path in images or []]
     results, seen = per_input(explained), repeated(explained, seen_by(explainer, opened))
     titles = [_titled(name, row) for name, row in zip(repeated(explained, names), results, strict=True)]
-    deliver(results, out, json, images=seen, titles=titles, shared=not own_scale, detail=detail)
+    drawn: dict[str, Any] = {"images": seen, "titles": titles, "shared": not own_scale, "detail": detail}
+    deliver(results, out, json, others=next_classes(explainer, opened, explained, out, how), **drawn)
     deliver_report(explainer, opened, report, method, option, how)
 
 
@@ -416,7 +419,8 @@ def table(
         return
     explainer, raw, titles = chosen_rows(rows, model, row or [])
     explained = explainer.explain(raw, method=method or None, **how)
-    deliver(per_input(explained), out, json, titles=titles, shared=not own_scale)
+    others = next_classes(explainer, raw, explained, out, how)
+    deliver(per_input(explained), out, json, titles=titles, shared=not own_scale, others=others)
     deliver_report(explainer, raw, report, method, option, how)
 
 

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +22,7 @@ from whyformer.explainer import Explainer, Segments
 from whyformer.inputs.choose import are_tensors
 from whyformer.parameters import BatchSize, Count, Replacement, Seed, checked
 from whyformer.registry import default_method, get_method
+from whyformer.reports.contrasts import contrasts
 from whyformer.reports.deletion import deletion_of
 from whyformer.result import Result
 from whyformer.targets import Aims, Scalar
@@ -44,6 +45,7 @@ class Report(Result):
     """What a model said of some inputs, why, by several methods, and what speaks for and against believing them."""
 
     what: ClassVar[str] = "report"
+    later: ClassVar[tuple[str, ...]] = ("others",)
 
     comparison: Comparison
     explanations: tuple[tuple[Explanation, ...], ...]  # per input that is drawn: one per method, the best first
@@ -55,6 +57,8 @@ class Report(Result):
     ideas: dict[str, str] = field(default_factory=dict)  # method → what it does, in a sentence
     misleads: dict[str, str] = field(default_factory=dict)  # method → when its map should not be believed
     seconds: float = 0.0
+    # Per input that is drawn: why the prediction rather than the next classes, by the best method.
+    others: tuple[tuple[Explanation, ...], ...] | None = None
 
     @property
     def title(self) -> str:
@@ -137,6 +141,7 @@ def report(
         columns = [_explained(games, row, scalar)[:drawn] for row in rows]
         explanations = tuple(zip(*columns, strict=True))
         names = tuple(row.name for row in rows)
+        others = contrasts(partial(_explained, games, rows[0], scalar), columns[0]) if target is None else None
         deletions = tuple(
             deletion_of(games, number, {name: e.scores for name, e in zip(names, each, strict=True)}, value)
             for number, each in enumerate(explanations)
@@ -154,6 +159,7 @@ def report(
         ideas={name: entry.idea for name, entry in entries.items()},
         misleads={name: misleading(entry.run) for name, entry in entries.items()},
         seconds=time.perf_counter() - started,
+        others=others,
     )
 
 
@@ -170,10 +176,10 @@ def _first(inputs: Any, size: int, count: int) -> Any:
     return inputs[:count] if several and size > count else inputs
 
 
-def _explained(games: Games, row: ComparedMethod, scalar: str) -> list[Explanation]:
-    """Of every input, as it was compared."""
+def _explained(games: Games, row: ComparedMethod, scalar: str, target: Any = None) -> list[Explanation]:
+    """Of every input, as it was compared, or for other targets."""
     how: dict[str, Any] = {"method": row.method, "scalar": scalar, "seed": games.seed, "progress": False}
-    how |= {"target": games.wanted_targets, "batch_size": games.batch_size, **games.asked}
+    how |= {"target": target or games.wanted_targets, "batch_size": games.batch_size, **games.asked}
     return list(games.explainer.explain(games.inputs, **how, **row.options))
 
 

@@ -285,9 +285,12 @@ def page(
     return Page(title, views, tuple(lead), tuple(outro))
 
 
-def title_of(explanation: Explanation) -> str:
-    """The input in one line, of a long one its beginning."""
+def title_of(explanation: Explanation, number: int | None = None) -> str:
+    """The input in one line, of a long one its beginning; ``number``: which of several pictures or rows."""
     words = _title(explanation)
+    if number is not None:
+        words = words.replace("table row", f"row {number}", 1) if words.startswith("table row") else words
+        words = words.replace("image", f"image {number}", 1) if words.startswith("image, ") else words
     return words if len(words) <= LONGEST_TITLE else words[: LONGEST_TITLE - 1].rstrip() + "…"
 
 
@@ -308,7 +311,10 @@ def _title(explanation: Explanation) -> str:
     if set(units.stream) <= set(TEXT):
         return "".join(p.text for p in token_run(explanation).pieces if not p.special).strip()
     if set(units.stream) == {"table"}:
-        return f"table row, {len(plain)} columns"
+        values = units.values or ("",) * len(units)
+        cells = [f"{name} = {value}" if value else name for name, value in zip(units.labels, values, strict=True)]
+        known = [cell for cell, special in zip(cells, units.special, strict=True) if not special and " = " in cell]
+        return f"table row: {', '.join(known)}" if known else f"table row, {len(plain)} columns"
     return f"{len(plain)} units of {' and '.join(dict.fromkeys(units.stream))}"
 
 

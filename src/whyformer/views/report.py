@@ -108,13 +108,14 @@ def _agreement(comparison: Any) -> list[str]:
 
 def _said_view(report: Any) -> View:
     rows = []
-    for each in report.explanations:
+    for number, each in enumerate(report.explanations):
         said = each[0].prediction
         likely = "–" if said.probability is None else percent(said.probability)
         following = ", ".join(f"{choice} ({percent(choice.probability)})" for choice in said.next or ())
-        rows.append((title_of(each[0]), str(said), likely, following or "–"))
+        rows.append((title_of(each[0], number), str(said), likely, following or "–"))
     left_out = report.comparison.inputs - len(rows)
-    caption = f"{left_out} more {report.called} were compared and are not drawn." if left_out > 0 else ""
+    more = f"{left_out} more {report.called} were" if left_out > 1 else f"1 more {report.called.removesuffix('s')} was"
+    caption = f"{more} compared and not drawn." if left_out > 0 else ""
     table = Table(("input", "prediction", "probability", "next"), tuple(rows))
     return View("What the model said", (Panel((table,), wide=True),), caption=caption)
 
@@ -124,7 +125,8 @@ def _input_view(report: Any, number: int) -> View:
     explanations: tuple[Explanation, ...] = report.explanations[number]
     deletion: Deletion | None = report.deletions[number]
     trust = tuple(Trust(report.standings[name], name, deletion) for name in report.names)
-    view = side_by_side(list(explanations), title=title_of(explanations[0]))
+    others = report.others[number] if report.others else ()
+    view = side_by_side(list(explanations), title=title_of(explanations[0], number), others=others)
     panels = [
         replace(panel, title=name if len(explanations) > 1 else panel.title, note=str(each.standing))
         for panel, name, each in zip(view.panels, report.names, trust, strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from whyformer.files.image_file import pixels_of_uri
 from whyformer.types import ByMethod, Explanation, Explanations, Generation
-from whyformer.views.explained import page, side_by_side
+from whyformer.views.explained import page, side_by_side, title_of
 from whyformer.views.facts import explained, facts_about_input, facts_about_method
 from whyformer.views.image import frames_of, gradient_space
 from whyformer.views.table import global_bars
@@ -26,7 +26,7 @@ def list_page(explanations: Sequence[Any], title: str = "", **how: Any) -> Page:
     together = [rows_view(explanations)] if are_rows(explanations) else _detections(explanations)
     views = [view for item in explanations[:MOST] for view in _views(item, how)]
     if are_rows(explanations):
-        views = [replace(view, title=f"row {number}: {view.title}") for number, view in enumerate(views)]
+        views = [replace(v, title=title_of(e, i)) for i, (v, e) in enumerate(zip(views, explanations, strict=False))]
     count = sum(map(_count, explanations))
     told = f"{count} explanation{'s' * (count != 1)}"
     if count > len(explanations):  # detections of an image, tokens of an answer

@@ -46,10 +46,14 @@ def stand_in_of(explanation: Explanation) -> str:
     return next((str(explanation.options[name]) for name in STAND_INS if explanation.options.get(name)), "")
 
 
+def _is_column(units: Units, index: int) -> bool:
+    return units.stream[index] == "table" and not units.special[index]
+
+
 def untried(explanation: Explanation) -> list[int]:
     """Columns that hold what stands for an absent value anyway: nothing was taken away, so their zero says nothing."""
     units = explanation.units
-    zero = [i for i, score in enumerate(explanation.scores) if score == 0 and units.stream[i] == "table"]
+    zero = [i for i, score in enumerate(explanation.scores) if score == 0 and _is_column(units, i)]
     return zero if stand_in_of(explanation) and len(zero) < len(units) else []
 
 

@@ -239,7 +239,7 @@ function beeswarmOf(data) {
   };
   const goTo = (row) => {
     const headings = [...document.querySelectorAll(".wf-view > h2")];
-    headings.find((heading) => heading.textContent?.startsWith(`${data.names[row]}: `))?.scrollIntoView({ behavior: "smooth", block: "start" });
+    headings.find((heading) => /^[:,]/.test((heading.textContent ?? "").replace(data.names[row], "")))?.scrollIntoView({ behavior: "smooth", block: "start" });
   };
   let [line_, row_] = [0, -1];
   canvas.addEventListener("keydown", (event) => {
