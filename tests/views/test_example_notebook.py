@@ -34,6 +34,42 @@ def executed() -> Iterator[Any]:
     yield notebook
 
 
+CLICKED = """
+from functools import partial
+import whyformer as wf
+from whyformer.demo import load_sentiment
+
+model, tokenizer = load_sentiment()
+ask = partial(wf.explain, model, "I cannot wait for next time", processor=tokenizer)
+ask().widget(ask=ask)
+"""
+
+
+def test_a_kernel_answers_the_widget() -> None:
+    """What a notebook's front end would send when a class is clicked, sent to a real kernel."""
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        shown: list[Any] = []
+        client.execute_interactive(CLICKED, output_hook=shown.append, timeout=300)
+        data = next(m["content"]["data"] for m in shown if m["msg_type"] == "execute_result")
+        comm = data["application/vnd.jupyter.widget-view+json"]["model_id"]
+        question = {"number": "1", "label": "negative", "place": 0}
+        sent = {"comm_id": comm, "data": {"method": "custom", "content": question}}
+        client.shell_channel.send(client.session.msg("comm_msg", sent))
+        while True:
+            message = client.get_iopub_msg(timeout=120)
+            if message["msg_type"] == "comm_msg" and message["content"]["data"].get("method") == "custom":
+                break
+        answered = message["content"]["data"]["content"]
+        assert answered["number"] == "1"
+        assert answered["question"]["words"] == "Why positive rather than negative?"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
 def exported(notebook: Any, folder: Path, theme: str = "light") -> Path:
     from nbconvert import HTMLExporter
 

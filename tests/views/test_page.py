@@ -245,6 +245,30 @@ def test_a_view_becomes_a_picture(browser: Browser, tmp_path: Path) -> None:
     assert browser.errors == []
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_picture_has_what_the_view_has(browser: Browser, tmp_path: Path, dark: bool) -> None:
+    """Where the clipboard refuses, the picture goes into a file: its pixels are looked at."""
+    opened(browser, explanation(), tmp_path, dark=dark)
+    browser.does(
+        "navigator.clipboard.write = () => Promise.reject(new Error('no')); "
+        "URL.createObjectURL = (blob) => { window.picture = blob; return 'data:,'; }; "
+        "HTMLAnchorElement.prototype.click = () => {}; 1"
+    )
+    click(browser, "copy as image")
+    read = (
+        "new Promise(async (done) => { while (!window.picture) await new Promise(r => setTimeout(r, 50)); "
+        "const image = await createImageBitmap(window.picture); const c = new OffscreenCanvas(image.width, image.height)"
+        "; const pen = c.getContext('2d'); pen.drawImage(image, 0, 0); const seen = {}; "
+        "const d = pen.getImageData(0, 0, c.width, c.height).data; for (let i = 0; i < d.length; i += 4) { "
+        "const k = `${d[i]} ${d[i + 1]} ${d[i + 2]}`; seen[k] = (seen[k] ?? 0) + 1; } done([image.width, seen]); })"
+    )
+    width, seen = browser.does(read)
+    ground, bar = ("13 17 23", "76 159 220") if dark else ("255 255 255", "43 123 185")
+    assert width > 1500 and max(seen, key=seen.get) == ground  # twice as fine as the screen
+    assert seen[bar] > 5000  # bars, in their colour
+    assert browser.errors == []
+
+
 def test_narrow_screens_do_not_scroll_sideways(browser: Browser, tmp_path: Path) -> None:
     for shown in (explanation(), side_by_side([explanation(), samples.text("occlusion", signed=True)])):
         opened(browser, shown, tmp_path, width=420)

@@ -227,6 +227,7 @@ line-height:0}
 .wf summary{cursor:pointer}
 .wf summary h2{display:inline}
 .wf details:has(>summary>h2){margin:0 0 1em}
+@media (max-width:620px){table.wf-shaded td:first-child{white-space:normal!important;min-width:9em}}
 @media (max-width:620px){.wf-class,.wf-line{grid-template-columns:minmax(4em,8em) 4.6em minmax(40px,1fr)}
 .wf-pairs .wf-line{grid-template-columns:minmax(6em,11em) 4.6em minmax(40px,1fr)}}
 """

@@ -21,6 +21,7 @@ NUMBERED = 40.0  # side of a cell with its number in it
 MOST_NUMBERS = 400
 UPRIGHT = 3  # letters of a column's label that need not be slanted
 LONGEST_LABEL = 16
+FEW_LABELS, LONGEST_OF_FEW = 12, 26  # names of methods are to be read whole
 MOST_LABELS = 48
 NAME = 16  # height of the name at a box
 
@@ -95,12 +96,13 @@ def matrix_svg(mark: Matrix) -> str:
         drawn = _image(pixels, (rows, columns), blocky=True) + frame
         return _framed((rows, columns), drawn, "attention map").replace("<svg", '<svg class="wf-map-small"', 1)
     labelled = max(rows, columns) <= MOST_LABELS
-    row_labels = [_short(x) for x in mark.row_labels] if labelled else []
-    column_labels = [_short(x) for x in mark.column_labels] if labelled else []
+    longest = LONGEST_LABEL if max(rows, columns) > FEW_LABELS else LONGEST_OF_FEW
+    row_labels = [_short(x, longest) for x in mark.row_labels] if labelled else []
+    column_labels = [_short(x, longest) for x in mark.column_labels] if labelled else []
     numbered = mark.numbers and rows * columns <= MOST_NUMBERS
     cell = NUMBERED if numbered else CELL if labelled else 480 / max(rows, columns)
     slanted = max((len(x) for x in column_labels), default=0) > UPRIGHT
-    left = 22 + max((len(x) for x in row_labels), default=0) * LETTER
+    left = 22 + max((len(x) for x in row_labels), default=0) * LETTER + (8 if mark.row_axis else 0)
     top = 22 + (max(len(x) for x in column_labels) * LETTER * 0.8 if slanted else 0)
     height, width = rows * cell, columns * cell
     parts = [_image(pixels, (height, width), left, top, blocky=True)]
@@ -165,6 +167,6 @@ def _cell_tips(mark: Matrix, left: float, top: float, cell: float) -> list[str]:
     ]
 
 
-def _short(label: str) -> str:
-    longest = 2 * LONGEST_LABEL if " = " in label else LONGEST_LABEL  # a column and its value
+def _short(label: str, longest: int) -> str:
+    longest = max(longest, 2 * LONGEST_LABEL) if " = " in label else longest  # a column and its value
     return label if len(label) <= longest else label[: longest - 1] + "…"
