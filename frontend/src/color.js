@@ -41,6 +41,26 @@ export function colourOf(scale, score, overImage = false) {
   return between(overImage ? HEAT : ramps.sequential, width > 0 ? (score - scale.low) / width : 0);
 }
 
+const STEPS_OF_PALETTE = 1024;
+
+/**
+ * Colours of many scores as pixels: mixing each anew would take seconds on large maps.
+ * @param {Scale} scale @param {ArrayLike<number>} scores @param {Uint8ClampedArray} pixels
+ */
+export function paintScores(scale, scores, pixels) {
+  const least = scale.signed ? -scale.reach : scale.low;
+  const width = scale.reach - least || 1;
+  const palette = Array.from({ length: STEPS_OF_PALETTE + 1 }, (_, i) => colourOf(scale, least + (width * i) / STEPS_OF_PALETTE));
+  for (let i = 0; i < scores.length; i++) {
+    const at = Math.round(((scores[i] - least) / width) * STEPS_OF_PALETTE);
+    const colour = palette[Math.max(0, Math.min(STEPS_OF_PALETTE, at))];
+    pixels[4 * i] = colour[0];
+    pixels[4 * i + 1] = colour[1];
+    pixels[4 * i + 2] = colour[2];
+    pixels[4 * i + 3] = 255;
+  }
+}
+
 /** @param {RGB} colour */
 export function css(colour) {
   return `rgb(${colour.join(" ")})`;

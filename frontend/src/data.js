@@ -80,12 +80,20 @@ export function scaleOf(map, entries, shares, fromZero = true) {
   return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
 }
 
+/** @type {WeakMap<Grid, Float32Array>} */
+const NUMBERS = new WeakMap();
+
 /** The numbers of a grid, row by row: two bytes each, between `low` and `high`. @param {Grid} grid */
 export function numbersOf(grid) {
-  const bytes = Uint8Array.from(atob(grid.data), (c) => c.charCodeAt(0));
-  const steps = new DataView(bytes.buffer);
-  const value = (_, i) => grid.low + (steps.getUint16(2 * i, true) / 65535) * (grid.high - grid.low);
-  return Float32Array.from({ length: bytes.length / 2 }, value);
+  const known = NUMBERS.get(grid);
+  if (known) return known;
+  const bytes = atob(grid.data);
+  const values = new Float32Array(bytes.length / 2);
+  for (let i = 0; i < values.length; i++) {
+    values[i] = grid.low + ((bytes.charCodeAt(2 * i) + 256 * bytes.charCodeAt(2 * i + 1)) / 65535) * (grid.high - grid.low);
+  }
+  NUMBERS.set(grid, values);
+  return values;
 }
 
 /** Three digits that tell scores apart. @param {number} value */

@@ -26,6 +26,10 @@ export function explanationOf(data, ask = null) {
   const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
   /** @type {(() => void)[]} */
   let marks = [];
+  /** @type {import("./data.js").Entry[]} */
+  let entries = [];
+  /** Bars are sorted and filtered without drawing the rest anew. @type {Map<string, {draw: () => void, marks: (() => void)[]}>} */
+  const lists = new Map();
   const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
   const body = element("div", { class: "wf-maps" });
   const evidence = evidenceState();
@@ -38,9 +42,10 @@ export function explanationOf(data, ask = null) {
 
   function draw() {
     marks = [];
+    lists.clear();
     const { by, shared, hidden, layer } = state.choices;
     const shares = several && mixed && shared;
-    const entries = entriesOf(units, by);
+    entries = entriesOf(units, by);
     const patches = units.grid ? patchesOf(units).map((i) => ({ label: units.labels[i], members: [i], special: false, span: null })) : null;
     const shown = maps.filter((map) => !hidden.has(map.name));
     const scales = maps.map((map) => scaleOf(map, patches ?? entries, shares, !patches));
@@ -63,7 +68,7 @@ export function explanationOf(data, ask = null) {
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside) parts.push(legend);
-      folds.push(fold(`bars`, barsOf(data, map, context), true));
+      folds.push(fold(`bars`, listOf(map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
       if (map.matrix || map.layers) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
@@ -82,8 +87,20 @@ export function explanationOf(data, ask = null) {
     mark();
   }
 
+  /** @param {import("./data.js").ScoreMap} map @param {any} context */
+  function listOf(map, context) {
+    const place = element("div");
+    const list = { marks: [], draw: () => {
+      list.marks = [];
+      place.replaceChildren(barsOf(data, map, { ...context, marks: list.marks }));
+    } };
+    list.draw();
+    lists.set(map.name, list);
+    return place;
+  }
+
   function mark() {
-    for (const each of marks) each();
+    for (const each of [...[...lists.values()].flatMap((list) => list.marks), ...marks]) each();
     said.textContent = sentence();
     node.classList.toggle("wf-pinned", state.choices.pinned);
   }
@@ -96,7 +113,6 @@ export function explanationOf(data, ask = null) {
         ? "Point at a patch for its score; a click holds it, arrow keys move on."
         : "Point at a unit for its score under every method; a click holds it, arrow keys move on, Escape lets go.";
     }
-    const entries = entriesOf(units, state.choices.by);
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
       const score = scoreOf(map, entry, false);
@@ -160,7 +176,10 @@ export function explanationOf(data, ask = null) {
 
   state.listen((changed) => {
     const quick = new Set(["unit", "pinned", "opacity", "zoom", "smooth"]);
-    if ([...changed].every((key) => quick.has(key))) mark(); else draw();
+    const sorting = new Set([...quick, "order", "filter", "shown"]);
+    if (![...changed].every((key) => sorting.has(key))) return draw();
+    if (![...changed].every((key) => quick.has(key))) lists.forEach((list) => list.draw());
+    mark();
   });
   draw();
   return { node, repaint: draw };

@@ -1,5 +1,5 @@
 // Every head of every layer as a small map: one is chosen, and drawn large with the words that look and are looked at.
-import { colourOf, css, inkOn } from "./color.js";
+import { colourOf, css, inkOn, paintScores } from "./color.js";
 import { number, numbersOf } from "./data.js";
 import { chooser, element } from "./dom.js";
 import { link } from "./linked.js";
@@ -38,7 +38,7 @@ export function headsOfRecord(data) {
       const pen = /** @type {CanvasRenderingContext2D} */ (buttons[s][h].querySelector("canvas").getContext("2d"));
       const pixels = pen.createImageData(grid.columns, grid.rows);
       const scale = { reach: shared ? highest : grid.high, low: 0, signed: false };
-      numbersOf(grid).forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+      paintScores(scale, numbersOf(grid), pixels.data);
       pen.putImageData(pixels, 0, 0);
     }));
   }

@@ -1,5 +1,5 @@
 // The relevance map, who gets what from whom: drawn on a canvas, whatever its size; a unit's row as a list beside it.
-import { colourOf, css, isDark } from "./color.js";
+import { css, isDark, paintScores } from "./color.js";
 import { columnOf, number, numbersOf } from "./data.js";
 import { element } from "./dom.js";
 import { track } from "./bars.js";
@@ -41,7 +41,7 @@ export function matrixOf(data, map, context) {
   [cells.width, cells.height] = [grid.columns, grid.rows];
   const small = /** @type {CanvasRenderingContext2D} */ (cells.getContext("2d"));
   const pixels = small.createImageData(grid.columns, grid.rows);
-  values.forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+  paintScores(scale, values, pixels.data);
   small.putImageData(pixels, 0, 0);
   const density = 2;
   [canvas.width, canvas.height] = [wide * density, high * density];

@@ -40,7 +40,8 @@ export function waterfallOf(map, context) {
     at += step.score;
     return line(step.name, `${step.score >= 0 ? "+" : ""}${number(step.score)}`, from, at, barColour(step.score, step.quiet), step.units);
   });
-  const list = element("div", { class: "wf-lines wf-waterfall" },
+  const pairs = steps.some((step) => step.name.includes(" = "));  // columns with their values
+  const list = element("div", { class: `wf-lines wf-waterfall${pairs ? " wf-pairs" : ""}` },
     line("background", number(base), base, base, "var(--wf-ink)", null), ...lines,
     line("explained value", number(map.value), map.value, map.value, "var(--wf-ink)", null));
   context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from background to value, ${map.name}`));

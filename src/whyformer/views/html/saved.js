@@ -25,7 +25,7 @@ function headsOfRecord(data) {
       const pen = (buttons[s][h].querySelector("canvas").getContext("2d"));
       const pixels = pen.createImageData(grid.columns, grid.rows);
       const scale = { reach: shared ? highest : grid.high, low: 0, signed: false };
-      numbersOf(grid).forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+      paintScores(scale, numbersOf(grid), pixels.data);
       pen.putImageData(pixels, 0, 0);
     }));
   }

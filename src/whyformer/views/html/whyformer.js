@@ -62,6 +62,22 @@ function colourOf(scale, score, overImage = false) {
   return between(overImage ? HEAT : ramps.sequential, width > 0 ? (score - scale.low) / width : 0);
 }
 
+const STEPS_OF_PALETTE = 1024;
+
+function paintScores(scale, scores, pixels) {
+  const least = scale.signed ? -scale.reach : scale.low;
+  const width = scale.reach - least || 1;
+  const palette = Array.from({ length: STEPS_OF_PALETTE + 1 }, (_, i) => colourOf(scale, least + (width * i) / STEPS_OF_PALETTE));
+  for (let i = 0; i < scores.length; i++) {
+    const at = Math.round(((scores[i] - least) / width) * STEPS_OF_PALETTE);
+    const colour = palette[Math.max(0, Math.min(STEPS_OF_PALETTE, at))];
+    pixels[4 * i] = colour[0];
+    pixels[4 * i + 1] = colour[1];
+    pixels[4 * i + 2] = colour[2];
+    pixels[4 * i + 3] = 255;
+  }
+}
+
 function css(colour) {
   return `rgb(${colour.join(" ")})`;
 }
@@ -140,11 +156,18 @@ function scaleOf(map, entries, shares, fromZero = true) {
   return { reach: scores.reduce((most, s) => Math.max(most, Math.abs(s)), 0), low, signed };
 }
 
+const NUMBERS = new WeakMap();
+
 function numbersOf(grid) {
-  const bytes = Uint8Array.from(atob(grid.data), (c) => c.charCodeAt(0));
-  const steps = new DataView(bytes.buffer);
-  const value = (_, i) => grid.low + (steps.getUint16(2 * i, true) / 65535) * (grid.high - grid.low);
-  return Float32Array.from({ length: bytes.length / 2 }, value);
+  const known = NUMBERS.get(grid);
+  if (known) return known;
+  const bytes = atob(grid.data);
+  const values = new Float32Array(bytes.length / 2);
+  for (let i = 0; i < values.length; i++) {
+    values[i] = grid.low + ((bytes.charCodeAt(2 * i) + 256 * bytes.charCodeAt(2 * i + 1)) / 65535) * (grid.high - grid.low);
+  }
+  NUMBERS.set(grid, values);
+  return values;
 }
 
 function number(value) {
@@ -780,7 +803,7 @@ function matrixOf(data, map, context) {
   [cells.width, cells.height] = [grid.columns, grid.rows];
   const small = (cells.getContext("2d"));
   const pixels = small.createImageData(grid.columns, grid.rows);
-  values.forEach((value, i) => pixels.data.set([...colourOf(scale, value), 255], 4 * i));
+  paintScores(scale, values, pixels.data);
   small.putImageData(pixels, 0, 0);
   const density = 2;
   [canvas.width, canvas.height] = [wide * density, high * density];
@@ -1136,7 +1159,8 @@ function waterfallOf(map, context) {
     at += step.score;
     return line(step.name, `${step.score >= 0 ? "+" : ""}${number(step.score)}`, from, at, barColour(step.score, step.quiet), step.units);
   });
-  const list = element("div", { class: "wf-lines wf-waterfall" },
+  const pairs = steps.some((step) => step.name.includes(" = "));  // columns with their values
+  const list = element("div", { class: `wf-lines wf-waterfall${pairs ? " wf-pairs" : ""}` },
     line("background", number(base), base, base, "var(--wf-ink)", null), ...lines,
     line("explained value", number(map.value), map.value, map.value, "var(--wf-ink)", null));
   context.marks.push(link(context.state, list, lines.filter((l) => l.dataset.units), `from background to value, ${map.name}`));
@@ -1150,6 +1174,8 @@ function explanationOf(data, ask = null) {
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
   const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
   let marks = [];
+  let entries = [];
+  const lists = new Map();
   const said = element("p", { class: "wf-said-unit", "aria-live": "polite" });
   const body = element("div", { class: "wf-maps" });
   const evidence = evidenceState();
@@ -1162,9 +1188,10 @@ function explanationOf(data, ask = null) {
 
   function draw() {
     marks = [];
+    lists.clear();
     const { by, shared, hidden, layer } = state.choices;
     const shares = several && mixed && shared;
-    const entries = entriesOf(units, by);
+    entries = entriesOf(units, by);
     const patches = units.grid ? patchesOf(units).map((i) => ({ label: units.labels[i], members: [i], special: false, span: null })) : null;
     const shown = maps.filter((map) => !hidden.has(map.name));
     const scales = maps.map((map) => scaleOf(map, patches ?? entries, shares, !patches));
@@ -1187,7 +1214,7 @@ function explanationOf(data, ask = null) {
       }
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside) parts.push(legend);
-      folds.push(fold(`bars`, barsOf(data, map, context), true));
+      folds.push(fold(`bars`, listOf(map, context), true));
       if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
       if (map.matrix || map.layers) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
@@ -1206,8 +1233,19 @@ function explanationOf(data, ask = null) {
     mark();
   }
 
+  function listOf(map, context) {
+    const place = element("div");
+    const list = { marks: [], draw: () => {
+      list.marks = [];
+      place.replaceChildren(barsOf(data, map, { ...context, marks: list.marks }));
+    } };
+    list.draw();
+    lists.set(map.name, list);
+    return place;
+  }
+
   function mark() {
-    for (const each of marks) each();
+    for (const each of [...[...lists.values()].flatMap((list) => list.marks), ...marks]) each();
     said.textContent = sentence();
     node.classList.toggle("wf-pinned", state.choices.pinned);
   }
@@ -1219,7 +1257,6 @@ function explanationOf(data, ask = null) {
         ? "Point at a patch for its score; a click holds it, arrow keys move on."
         : "Point at a unit for its score under every method; a click holds it, arrow keys move on, Escape lets go.";
     }
-    const entries = entriesOf(units, state.choices.by);
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
       const score = scoreOf(map, entry, false);
@@ -1282,7 +1319,10 @@ function explanationOf(data, ask = null) {
 
   state.listen((changed) => {
     const quick = new Set(["unit", "pinned", "opacity", "zoom", "smooth"]);
-    if ([...changed].every((key) => quick.has(key))) mark(); else draw();
+    const sorting = new Set([...quick, "order", "filter", "shown"]);
+    if (![...changed].every((key) => sorting.has(key))) return draw();
+    if (![...changed].every((key) => quick.has(key))) lists.forEach((list) => list.draw());
+    mark();
   });
   draw();
   return { node, repaint: draw };
