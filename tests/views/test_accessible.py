@@ -13,19 +13,21 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL
+from tests.views.test_notebook import SAID, rather_than
 from whyformer.views import heads_grid, side_by_side
 
 LIGHT = ("Explanation", "Generation", "Report", "heads grid", "image")
-DARK = ("CheckUp", "Citations", "HeadRoles", "Report", "TCAVResult", "side by side")
+DARK = ("heads grid", "why not", "CheckUp", "Citations", "HeadRoles", "Report", "TCAVResult", "side by side")
 PAGES: dict[str, Callable[[], Any]] = {kind.__name__: make for kind, make in ALL.items()}
 PAGES |= {
     "side by side": lambda: side_by_side([samples.text(), samples.text("occlusion", signed=True, base=0.1)]),
     "image": samples.image,
+    "why not": lambda: rather_than(0).replace(target=SAID).view(others=[rather_than(0)]),
     "heads grid": lambda: heads_grid(samples.encoder_record()),
 }
 UNFOLDED = (
     "document.querySelectorAll('details').forEach(d => { d.open = true; });"
-    "document.querySelectorAll('button.wf-badge').forEach(b => b.click())"
+    "document.querySelectorAll('button.wf-badge, .wf-asks').forEach(b => b.click())"
 )
 BROKEN = (
     "axe.run(document, {resultTypes: ['violations']}).then(r => r.violations.map(v => "

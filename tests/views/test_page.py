@@ -258,7 +258,8 @@ def test_the_picture_has_what_the_view_has(browser: Browser, tmp_path: Path, dar
     read = (
         "new Promise(async (done) => { while (!window.picture) await new Promise(r => setTimeout(r, 50)); "
         "const image = await createImageBitmap(window.picture); "
-        "const c = new OffscreenCanvas(image.width, image.height); const pen = c.getContext('2d'); pen.drawImage(image, 0, 0); const seen = {}; "
+        "const c = new OffscreenCanvas(image.width, image.height); "
+        "const pen = c.getContext('2d'); pen.drawImage(image, 0, 0); const seen = {}; "
         "const d = pen.getImageData(0, 0, c.width, c.height).data; for (let i = 0; i < d.length; i += 4) { "
         "const k = `${d[i]} ${d[i + 1]} ${d[i + 2]}`; seen[k] = (seen[k] ?? 0) + 1; } done([image.width, seen]); })"
     )
