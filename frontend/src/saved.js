@@ -3,6 +3,7 @@ import { beeswarmOf } from "./beeswarm.js";
 import { dialogueOf } from "./dialogue.js";
 import { explanationOf } from "./explanation.js";
 import { headsOfRecord } from "./heads.js";
+import { MANY, OPEN, folding } from "./folded.js";
 import { questionsOf } from "./questions.js";
 import { sortable } from "./table.js";
 import { theme } from "./theme.js";
@@ -24,17 +25,21 @@ function start() {
   const button = theme(() => repaints.forEach((repaint) => repaint()));
   document.querySelector(".wf")?.prepend(button);
   let place = 0;
+  const many = document.querySelectorAll("script.wf-data[data-kind=explanation]").length > MANY;
   for (const script of document.querySelectorAll("script.wf-data[data-kind]")) {
     const section = script.closest(".wf-view");
-    try {
-      const data = JSON.parse(script.textContent ?? "");
-      const { node, repaint } = DRAW[data.kind](data, data.kind === "explanation" ? place++ : 0);
-      script.before(node);
-      repaints.push(repaint);
-      section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
-    } catch (error) {
-      console.error(error);  // the still picture stays
-    }
+    const at = script.dataset.kind === "explanation" ? place++ : 0;
+    const draw = () => {
+      try {
+        const { node, repaint } = DRAW[script.dataset.kind](JSON.parse(script.textContent ?? ""), at);
+        script.before(node);
+        repaints.push(repaint);
+        section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
+      } catch (error) {
+        console.error(error);  // the still picture stays
+      }
+    };
+    if (many && at >= OPEN && section) folding(section, draw); else draw();
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));

@@ -127,6 +127,30 @@ def test_columns_that_hold_the_typical_value_have_no_zero(browser: Browser, tmp_
     assert browser.errors == []
 
 
+def test_many_rows_are_a_line_each_until_they_are_wanted(browser: Browser, tmp_path: Path) -> None:
+    many: Any = rows(12)
+    opened(browser, many, tmp_path)
+    views = (
+        "[...document.querySelectorAll('.wf-view')].map(v => v.querySelectorAll('.wf-live-view, canvas').length > 0)"
+    )
+    assert browser.does(views) == [True] * 4 + [False] * 9  # all together, three rows, and nine that are folded
+    assert browser.does("document.querySelectorAll('.wf-folded')[5].clientHeight") < 80
+    browser.does("document.querySelector('canvas').focus()")
+    for _ in range(10):
+        browser.press("ArrowRight")
+    browser.press("Enter")  # goes to row 9, and opens it
+    row = "document.querySelectorAll('.wf-view')[10]"
+    assert browser.does(f"{row}.querySelectorAll('.wf-live-view .wf-line').length") > 2
+    assert browser.does(f"{row}.querySelector('h2 button').getAttribute('aria-expanded')") == "true"
+    browser.does(f"{row}.querySelector('h2 button').click()")
+    assert browser.does(f"{row}.clientHeight") < 80
+    browser.does("document.querySelector('.wf-theme').click()")
+    opened(browser, many, tmp_path, scripts=False)
+    browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+    assert browser.does("document.querySelectorAll('.wf-folded').length") == 0  # all is there without scripts
+    assert browser.errors == []
+
+
 def test_a_dot_leads_to_its_row(browser: Browser, tmp_path: Path) -> None:
     many: Any = rows(6)
     opened(browser, many, tmp_path)

@@ -99,6 +99,23 @@ function headsOfRecord(data) {
   return { node: element("div", { class: "wf-live-view" }, tools, grid, large), repaint };
 }
 
+const MANY = 6;  // inputs; of more, some are folded
+const OPEN = 3;
+
+function folding(section, draw) {
+  const heading = section.querySelector(":scope > h2");
+  if (!heading) return draw();
+  let drawn = false;
+  const button = element("button", { type: "button", class: "wf-unfold", "aria-expanded": "false", onclick: () => {
+    const open = section.classList.toggle("wf-folded");
+    button.setAttribute("aria-expanded", String(!open));
+    if (!drawn) draw();
+    drawn = true;
+  } }, heading.textContent ?? "");
+  heading.replaceChildren(button);
+  section.classList.add("wf-folded");
+}
+
 function howToAsk(predicted, label) {
   const code = `wf.explain(model, inputs, processor=…, target=(${JSON.stringify(predicted)}, ${JSON.stringify(label)}))`;
   return element("span", {}, `This page has no map of ${predicted} rather than ${label}. `, element("code", {}, code),
@@ -134,17 +151,21 @@ function start() {
   const button = theme(() => repaints.forEach((repaint) => repaint()));
   document.querySelector(".wf")?.prepend(button);
   let place = 0;
+  const many = document.querySelectorAll("script.wf-data[data-kind=explanation]").length > MANY;
   for (const script of document.querySelectorAll("script.wf-data[data-kind]")) {
     const section = script.closest(".wf-view");
-    try {
-      const data = JSON.parse(script.textContent ?? "");
-      const { node, repaint } = DRAW[data.kind](data, data.kind === "explanation" ? place++ : 0);
-      script.before(node);
-      repaints.push(repaint);
-      section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
-    } catch (error) {
-      console.error(error);  // the still picture stays
-    }
+    const at = script.dataset.kind === "explanation" ? place++ : 0;
+    const draw = () => {
+      try {
+        const { node, repaint } = DRAW[script.dataset.kind](JSON.parse(script.textContent ?? ""), at);
+        script.before(node);
+        repaints.push(repaint);
+        section?.querySelectorAll(":scope > .wf-still").forEach((still) => { still.hidden = true; });
+      } catch (error) {
+        console.error(error);  // the still picture stays
+      }
+    };
+    if (many && at >= OPEN && section) folding(section, draw); else draw();
   }
   for (const dialogue of document.querySelectorAll(".wf-dialogue")) repaints.push(dialogueOf(dialogue));
   document.querySelectorAll("table.wf-shaded").forEach((table) => sortable(table));

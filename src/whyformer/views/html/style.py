@@ -210,6 +210,11 @@ button.wf-badge{cursor:pointer}
 .wf-line.wf-away .wf-label{text-decoration:line-through;color:var(--wf-grey)}
 .wf-line.wf-away .wf-track,.wf-moment.wf-away i{opacity:.25}
 .wf-gone{image-rendering:pixelated}
+.wf-folded>:not(h2){display:none}
+.wf-folded>h2{margin:0}
+.wf .wf-unfold{font:inherit;background:none;border:0;padding:0;cursor:pointer;text-align:left}
+.wf-unfold::before{content:"▾ ";color:var(--wf-grey)}
+.wf-folded .wf-unfold::before{content:"▸ "}
 .wf-heads-grid{overflow-x:auto;max-height:60vh;margin:0 0 1em}
 .wf-heads-row{display:flex;gap:4px;align-items:center;margin:0 0 4px}
 .wf-heads-row .wf-note{width:2em;text-align:right;flex:none}

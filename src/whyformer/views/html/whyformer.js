@@ -262,7 +262,9 @@ function beeswarmOf(data) {
   };
   const goTo = (row) => {
     const headings = [...document.querySelectorAll(".wf-view > h2")];
-    headings.find((heading) => /^[:,]/.test((heading.textContent ?? "").replace(data.names[row], "")))?.scrollIntoView({ behavior: "smooth", block: "start" });
+    const heading = headings.find((each) => /^[:,]/.test((each.textContent ?? "").replace(data.names[row], "")));
+    heading?.querySelector("button[aria-expanded=false]")?.click();
+    heading?.scrollIntoView({ behavior: "smooth", block: "start" });
   };
   let [line_, row_] = [0, -1];
   canvas.addEventListener("keydown", (event) => {
