@@ -1,10 +1,12 @@
 // The page of `whyformer serve`: ask a model, see its prediction at once, explain it, and look closer.
-import { percent } from "./data.js";
+import { number, percent } from "./data.js";
 import { element } from "./dom.js";
-import { asked, cancelled, posted, worked } from "./serve_api.js";
+import { asked, posted } from "./serve_api.js";
 import { historyList } from "./serve_history.js";
 import { formOf } from "./serve_input.js";
+import { jobList } from "./serve_jobs.js";
 import { methodList } from "./serve_methods.js";
+import { questionLine } from "./serve_question.js";
 import { resultOf } from "./serve_result.js";
 import { theme } from "./theme.js";
 
@@ -21,127 +23,139 @@ async function begin() {
   let shown = null;
   /** @type {any} */
   let current = null;
-  let versus = "";
-  let turn = 0;  // of predictions: a late answer to an old question is dropped
+  // A late answer to an old question is dropped: of predictions, and of what is to be drawn.
+  let predictions = 0;
+  let drawings = 0;
   let waiting = 0;
+  let erasing = false;
 
   const status = element("p", { class: "sv-status", role: "status" });
-  const progress = /** @type {HTMLProgressElement} */ (element("progress", { "aria-label": "progress" }));
-  const cancel = element("button", { type: "button", class: "sv-cancel" }, "cancel");
-  const busy = element("p", { class: "sv-busy", hidden: true }, progress, cancel);
-  const chooser = /** @type {HTMLSelectElement} */ (element("select", { id: "sv-model", "aria-label": "model" }));
+  const chooser = /** @type {HTMLSelectElement} */ (element("select", { id: "sv-model" }));
+  const trouble = element("p", { class: "sv-error sv-trouble", hidden: true });
   const place = element("div", { class: "sv-form" });
   const prediction = element("div", { class: "sv-prediction", "aria-live": "polite" });
-  const question = element("p", { class: "sv-question" });
   const output = element("main", { class: "sv-main" });
+  const question = questionLine(() => {});
   const methods = methodList(() => {});
-  const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }));
+  const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }), say);
+  const jobs = jobList(say, () => history.refresh());
 
   function say(words, wrong = false) {
     status.textContent = words;
     status.classList.toggle("sv-error", wrong);
   }
 
-  /** Follow long work, with its progress; what goes wrong is said. */
-  async function working(path, asking) {
-    let job = "";
-    cancel.onclick = () => job && cancelled(job).catch((error) => say(error.message, true));
-    try {
-      return await worked(path, asking, (news) => {
-        job = news.job;
-        busy.hidden = false;
-        progress.max = Math.max(1, news.of);
-        progress.value = Math.min(news.of, news.done + (news.steps > 1 ? news.step / news.steps : 0));
-        say(news.state === "waiting" ? `waiting: ${news.ahead} before this` : `${news.what}: ${news.done} of ${news.of}${news.label ? `, ${news.label}` : ""}`);
-      });
-    } finally {
-      busy.hidden = true;
-      say("");
-    }
-  }
-
+  /** Ask for something to be drawn. What is asked or opened meanwhile comes in its place; it is in the list all the same. */
   async function run(path, asking) {
+    const mine = ++drawings;
+    say("");
     try {
-      show(await working(path, asking), true);
-      await history.refresh();
+      const told = await jobs.work(path, asking);
+      if (mine === drawings) show(told, true);
     } catch (error) {
       say(error.message, true);
     }
+    await history.refresh();
   }
 
   function show(told, link) {
     current = told;
     shown = resultOf(told, {
-      contrast: (label) => { versus = label; sayQuestion(); explain(); },
+      contrast: (said, other) => { question.contrast(said, other); explain(); },
       erase: (unit) => {
         const before = told.question.input.erased ?? [];
-        explain({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] });
+        form.fill({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] }, told.question);
+        changed();
+        explain();
       },
+      erasing: (on) => { if (on !== undefined) erasing = on; return erasing; },
       choose: (method) => { methods.choose([method]); explain(); },
-      about: (kind, id, more) => working(`/api/${kind}`, { result: id, ...more }),
+      about: (kind, id, more) => jobs.work(`/api/${kind}`, { result: id, ...more }),
     });
     output.replaceChildren(shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
     document.title = `${told.title} · whyformer`;
   }
 
-  function explain(input = form.input()) {
+  function explain() {
+    const input = form.input();
     const names = methods.chosen();
-    const asking = { model: model.name, input, ...form.more(), method: names.length === 1 ? names[0] : names.length ? names : null };
-    if (versus) asking.versus = versus;
+    const asking = { model: model.name, input, ...form.more(), ...question.aim(), method: names.length === 1 ? names[0] : names.length ? names : null };
     const before = current && current.kind === "explanation" && current.model === model.name && current.views.length ? current : null;
-    if (before && JSON.stringify(before.question.input) !== JSON.stringify(input)) asking.edited_from = before.id;
+    if (before && form.isEdit(before.question.input, input)) asking.edited_from = before.id;
     return run("/api/explain", asking);
   }
 
-  function sayQuestion() {
-    question.replaceChildren(...(versus ? [`Why the prediction rather than ${versus}? `, element("button", { type: "button", onclick: () => { versus = ""; sayQuestion(); } }, "no contrast")] : []));
+  async function predict() {
+    const mine = ++predictions;
+    const [of, input] = [model, form.input()];
+    try {
+      const told = await posted("/api/predict", { model: of.name, input });
+      if (mine !== predictions) return;
+      question.show(of, told.prediction);
+      prediction.replaceChildren(saidOf(told));
+    } catch (error) {
+      if (mine === predictions) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
+    }
   }
 
-  async function predict() {
-    const mine = ++turn;
-    try {
-      const { prediction: said } = await posted("/api/predict", { model: model.name, input: form.input() });
-      if (mine !== turn) return;
-      const line = (label, probability, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
-        element("button", { type: "button", disabled: first, title: first ? "" : "why not that?", onclick: () => { versus = label; sayQuestion(); explain(); } }, label),
-        element("span", {}, probability === null ? "" : percent(probability)), element("i", { style: { width: `${100 * (probability ?? 0)}%` } }));
-      prediction.replaceChildren(element("ul", {}, line(said.label, said.probability, true), ...said.next.map((each) => line(each.label, each.probability, false))));
-    } catch (error) {
-      if (mine === turn) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
+  /** What the model says: classes, objects, written tokens, or a number. @param {any} told */
+  function saidOf(told) {
+    const said = told.prediction;
+    if (told.items?.[0]?.box) {
+      return element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`))));
     }
+    if (told.items) return element("p", { dir: "auto" }, "it writes: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
+    if (said.probability === null && !said.next.length) {
+      return element("p", {}, element("b", { dir: "auto" }, said.label), model.kind === "similarity" || said.label === "similarity" ? `: ${number(told.value)} (${told.scalar})` : "");
+    }
+    const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
+      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
+      element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
+    return element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
   }
 
   function changed() {
     clearTimeout(waiting);
+    predictions += 1;
     waiting = setTimeout(predict, QUIET);
   }
 
   async function choose(name) {
     model = models.find((each) => each.name === name) ?? models[0];
     chooser.value = model.name;
-    versus = "";
-    sayQuestion();
+    predictions += 1;
+    prediction.replaceChildren();
+    question.restore(null);
+    question.show(model, null);
+    trouble.hidden = true;
     form = formOf(model, changed, (words) => say(words, true));
     place.replaceChildren(form.node);
     const mine = model;
     const offer = async (wait) => {
       const told = await asked(`/api/methods?model=${encodeURIComponent(mine.name)}&wait=${wait}`);
-      if (mine === model) methods.show(told.methods, !wait);
+      if (mine !== model) return;
+      methods.show(told.methods, !wait);
+      trouble.hidden = !told.trouble;
+      trouble.textContent = told.trouble ? `This model could not be tried on a sample: ${told.trouble}` : "";
     };
     await offer(0);
     offer(50).catch(() => {});  // which of them apply is known a little later
   }
 
   async function open(id, link = true) {
+    const mine = ++drawings;
     try {
       const told = await asked(`/api/results/${id}`);
-      const { input, versus: other, method, ...more } = told.question;
+      if (mine !== drawings) return;
+      const { input, method } = told.question;
       if (input && models.some((each) => each.name === told.model)) {
         if (told.model !== model.name) await choose(told.model);
-        form.fill(input, more);
-        versus = typeof other === "string" ? other : "";
-        sayQuestion();
+        if (mine !== drawings) return;
+        form.fill(input, told.question);
+        const named = told.question.target !== undefined || told.question.versus !== undefined;
+        question.restore(named && told.views[0]?.target ? told.views[0].target : null);
+        if (method) methods.choose([method].flat());
         predict();
       }
       show(told, link);
@@ -153,8 +167,8 @@ async function begin() {
   const go = element("button", { type: "submit", class: "sv-go" }, "Explain");
   const measure = element("button", { type: "button", onclick: () => run("/api/compare", { model: model.name, inputs: [form.input()], methods: methods.chosen().length > 1 ? methods.chosen() : null }) }, "Compare methods");
   const left = element("form", { class: "sv-side sv-left", "aria-label": "question", onsubmit: (event) => { event.preventDefault(); explain(); } },
-    element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), place, prediction, question, methods.node,
-    element("p", { class: "sv-line" }, go, measure), busy, status);
+    element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), trouble, place, prediction, question.node, methods.node,
+    element("p", { class: "sv-line" }, go, measure), jobs.node, status);
   left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
   if (mayLoad) left.prepend(loaderOf());
   function loaderOf() {
@@ -165,8 +179,7 @@ async function begin() {
         const told = await posted("/api/models", { name: name.value });
         if (!models.some((each) => each.name === told.name)) models.push(told);
         list();
-        await choose(told.name);
-        await predict();
+        await turnTo(told.name);
         say("");
       } catch (error) {
         say(error.message, true);
@@ -177,16 +190,29 @@ async function begin() {
   function list() {
     chooser.replaceChildren(...models.map((each) => element("option", { value: each.name }, `${each.name} (${each.kind})`)));
   }
+  /** Another model: what is on screen, and what was asked of the one before, is not about it. */
+  async function turnTo(name) {
+    clear();
+    await choose(name);
+    await predict();
+  }
+  function clear() {
+    drawings += 1;
+    current = null;
+    shown = null;
+    output.replaceChildren();
+  }
   list();
-  chooser.addEventListener("change", async () => { current = null; output.replaceChildren(); await choose(chooser.value); await predict(); });
+  chooser.addEventListener("change", () => turnTo(chooser.value).catch((error) => say(error.message, true)));
   const button = theme(() => shown?.repaint());
   root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
   const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
-  window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else output.replaceChildren(); });
+  window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
   await choose(model.name);
   const id = linked();
   if (id) await open(id, false); else await predict();
   await history.refresh();
+  jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");
 }
 

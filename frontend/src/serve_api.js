@@ -22,15 +22,12 @@ export function posted(path, question) {
 }
 
 /**
- * Ask for long work: what comes in a moment is the answer, else the job is followed. `news` hears how far it is.
- * @param {string} path @param {any} question @param {(job: any) => void} news @returns {Promise<any>} the result
+ * News of a job until it is done. `news` hears how far it is.
+ * @param {string} job @param {(told: any) => void} news @returns {Promise<any>} what is told of it at its end
  */
-export async function worked(path, question, news) {
-  const told = await posted(path, { ...question, wait: 0.4 });
-  if (!told.job) return told;
-  news(told);
-  const ended = await new Promise((resolve, reject) => {
-    const events = new EventSource(`/api/jobs/${told.job}/events`);
+export function heard(job, news) {
+  return new Promise((resolve, reject) => {
+    const events = new EventSource(`/api/jobs/${job}/events`);
     const close = (then, value) => { events.close(); then(value); };
     events.addEventListener("progress", (event) => news(JSON.parse(event.data)));
     events.addEventListener("done", (event) => close(resolve, JSON.parse(event.data)));
@@ -41,7 +38,6 @@ export async function worked(path, question, news) {
       if (events.readyState === EventSource.CLOSED) close(reject, new Refused("the connection was lost."));
     });
   });
-  return asked(`/api/results/${ended.answer}`);
 }
 
 /** @param {string} job */

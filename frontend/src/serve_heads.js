@@ -22,37 +22,58 @@ function headCanvas(layer, head, side) {
   return canvas;
 }
 
-/** @param {any} about @returns {HTMLElement} */
-export function headsOf(about) {
+const MOST_NAMES = 48;  // that are written beside a map
+const LARGE = 360;  // pixels
+
+/** The names of rows and columns beside a map, where there is room for them. */
+function namedMap(canvas, names) {
+  if (!names || names.length > MOST_NAMES) return canvas;
+  const cell = LARGE / names.length;
+  const size = { fontSize: `${Math.max(8, Math.min(12, cell * 0.9))}px` };
+  const left = element("div", { class: "sv-rows", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { height: `${cell}px`, lineHeight: `${cell}px` } }, name)));
+  const top = element("div", { class: "sv-columns-of", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { width: `${cell}px` } }, element("b", {}, name))));
+  return element("div", { class: "sv-named" }, element("i", {}), top, left, canvas);
+}
+
+/** @param {any} about @param {(() => void)[]} repaints @returns {HTMLElement} */
+export function headsOf(about, repaints) {
   const large = element("div", { class: "sv-large", "aria-live": "polite" });
   const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
+  let chosen = [0, 0];
 
-  function enlarge(layer, l, head) {
-    const whole = layer.columns === about.labels.length && layer.rows === about.labels.length;
-    const canvas = headCanvas(layer, head, 360);
-    const words = element("p", { class: "wf-note" }, whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
+  function enlarge(l, head) {
+    chosen = [l, head];
+    const layer = about.layers[l];
+    const names = layer.whole && layer.names !== null ? about.names[layer.names] : null;
+    const canvas = headCanvas(layer, head, LARGE);
+    const words = element("p", { class: "wf-note" }, layer.whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
     const cells = cellsOf(layer, head);
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
       const row = Math.min(layer.rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * layer.rows)));
       const column = Math.min(layer.columns - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * layer.columns)));
       const weight = (cells[row * layer.columns + column] / 255) * layer.highest[head];
-      const name = (at) => (whole ? about.labels[at] : `cell ${at}`);
+      const name = (at) => names?.[at] ?? (layer.whole ? `position ${at}` : `cell ${at}`);
       words.textContent = `${name(row)} attends to ${name(column)}: ${number(weight)}`;
     });
     const share = about.importance ? `, importance ${number(about.importance[l][head] ?? 0)}` : "";
-    large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}`),
-      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), canvas, words);
+    large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
+      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), namedMap(canvas, names), words);
   }
-
-  const rows = about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}`),
-    ...Array.from({ length: layer.heads }, (_, head) => {
-      const weight = about.importance ? Math.abs(about.importance[l][head] ?? 0) / most : 0;
-      return element("button", { type: "button", class: "sv-head-button", "aria-label": `layer ${l}, head ${head}`, onclick: () => enlarge(layer, l, head) },
-        headCanvas(layer, head, 56), element("i", { class: "sv-weight", style: { width: `${100 * weight}%` } }));
-    })));
+  const grid = element("div", { class: "sv-heads-grid" });
+  function draw() {
+    grid.replaceChildren(...about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}${layer.stream ? ` ${layer.stream}` : ""}`),
+      ...Array.from({ length: layer.heads }, (_, head) => {
+        const weight = about.importance ? Math.abs(about.importance[l][head] ?? 0) / most : 0;
+        return element("button", { type: "button", class: "sv-head-button", "aria-label": `layer ${l}, head ${head}`, onclick: () => enlarge(l, head) },
+          headCanvas(layer, head, 56), element("i", { class: "sv-weight", style: { width: `${100 * weight}%` } }));
+      }))));
+    enlarge(...chosen);
+  }
+  draw();
+  repaints.push(draw);  // colours of the theme are in the canvases
   const words = about.importance
     ? "Rows attend to columns. The bar under a head is how far the explained score depends on it (gradient), next to the strongest."
     : "Rows attend to columns.";
-  return element("div", { class: "sv-heads" }, element("div", { class: "sv-heads-grid" }, ...rows), large, element("p", { class: "wf-note" }, words));
+  return element("div", { class: "sv-heads" }, element("p", { class: "wf-note" }, words), element("div", { class: "sv-heads-both" }, grid, large));
 }

@@ -1,15 +1,17 @@
-// What is asked about: a text, a prompt, a picture or a row of a table; with samples to begin with.
+// What is asked about: texts, a prompt, a picture, a sound or a row of a table; with samples to begin with.
 import { element, tick } from "./dom.js";
-import { asked } from "./serve_api.js";
+import { pictureForm, soundForm } from "./serve_upload.js";
 
 /**
- * The form of one model. `changed` is called whenever the input is another one.
+ * The form of one model. `changed` is called whenever the input is another one; `isEdit` says whether the second of two
+ * inputs is the first one edited, and not another.
  * @param {any} model @param {() => void} changed @param {(words: string) => void} say
- * @returns {{node: HTMLElement, input: () => any, more: () => any, fill: (input: any, more?: any) => void}}
+ * @returns {{node: HTMLElement, input: () => any, more: () => any, fill: (input: any, more?: any) => void, isEdit: (before: any, after: any) => boolean}}
  */
 export function formOf(model, changed, say) {
-  const forms = { text: textForm, language: promptForm, image: imageForm, table: rowForm };
-  return forms[model.kind](model, changed, say);
+  const forms = { text: textForm, similarity: textForm, language: promptForm, image: pictureForm, detector: pictureForm, pair: pairForm, sound: soundForm, table: rowForm };
+  const isEdit = (before, after) => JSON.stringify(before) !== JSON.stringify(after);
+  return { more: () => ({}), isEdit, ...forms[model.kind](model, changed, say) };
 }
 
 function areaOf(words, value, changed) {
@@ -21,65 +23,73 @@ function areaOf(words, value, changed) {
 
 function chipsOf(samples, choose) {
   return element("p", { class: "sv-chips" }, ...samples.map((sample) =>
-    element("button", { type: "button", onclick: () => choose(sample) }, sample)));
+    element("button", { type: "button", dir: "auto", onclick: () => choose(sample) }, [sample].flat().join(" · "))));
 }
 
+/** One text, or two where the model reads pairs. */
 function textForm(model, changed) {
-  const area = areaOf("text", model.samples[0], changed);
-  const fill = (input) => { area.value = input.text ?? model.samples[input.sample] ?? ""; };
-  const chips = chipsOf(model.samples, (sample) => { area.value = sample; changed(); });
-  return { node: element("div", {}, area, chips), input: () => ({ text: area.value }), more: () => ({}), fill };
+  const [first, other] = [model.samples[0]].flat();
+  const area = areaOf(model.second?.names[0] ?? "text", first, changed);
+  const second = areaOf(model.second?.names[1] ?? "", other ?? "", changed);
+  const open = () => { pair.hidden = false; more.hidden = true; };
+  const more = element("button", { type: "button", hidden: !model.second || model.second.must, onclick: () => { open(); second.focus(); } }, "add a second text");
+  const pair = element("label", { class: "sv-pair", hidden: !(model.second?.must || other) }, element("span", { class: "wf-note" }, model.second?.names[1] ?? ""), second);
+  const write = (one, two) => {
+    area.value = one;
+    second.value = two ?? "";
+    if (two) open();
+  };
+  const fill = (input) => {
+    const [one, two] = [model.samples[input.sample ?? -1] ?? []].flat();
+    write(input.text ?? one ?? "", input.second ?? two);
+  };
+  const chips = chipsOf(model.samples, (sample) => { write(...[sample].flat()); changed(); });
+  const name = model.second?.must ? element("span", { class: "wf-note" }, model.second.names[0]) : null;
+  return {
+    node: element("div", {}, name, area, pair, element("p", { class: "sv-line" }, more), chips),
+    input: () => ({ text: area.value, ...(model.second && second.value.trim() ? { second: second.value } : {}) }),
+    fill,
+  };
 }
 
 function promptForm(model, changed) {
   const area = areaOf("prompt", model.samples[0], changed);
   const length = /** @type {HTMLInputElement} */ (element("input", { type: "number", min: 0, max: 256, value: 0, "aria-label": "tokens to write" }));
   let chat = false;
+  let answer;  // that was asked about over HTTP: asked again with the prompt, until the prompt is another
+  area.addEventListener("input", () => { answer = undefined; });
   const chatting = model.chat ? tick("as a message", false, (on) => { chat = on; changed(); }) : null;
+  const chips = model.samples.length > 1 ? chipsOf(model.samples, (sample) => { area.value = sample; answer = undefined; changed(); }) : null;
   const node = element("div", {}, area, element("p", { class: "sv-line" },
-    element("label", {}, "write ", length, " tokens (0: explain the next one)"), chatting));
+    element("label", {}, "write ", length, " tokens (0: explain the next one)"), chatting), chips);
   return {
     node,
-    input: () => ({ prompt: area.value, ...(chat ? { chat } : {}) }),
-    more: () => (Number(length.value) > 0 ? { generate: Math.round(Number(length.value)) } : {}),
+    input: () => ({ prompt: area.value, ...(answer === undefined ? {} : { answer }), ...(chat ? { chat } : {}) }),
+    more: () => (Number(length.value) > 0 ? { generate: Math.min(256, Math.round(Number(length.value))) } : {}),
     fill: (input, more = {}) => {
       area.value = input.prompt ?? input.text ?? model.samples[input.sample] ?? "";
       length.value = String(more.generate ?? 0);
+      answer = input.answer;
+      chat = Boolean(input.chat);
+      const box = /** @type {HTMLInputElement | null} */ (chatting?.querySelector("input") ?? null);
+      if (box) box.checked = chat;
     },
   };
 }
 
-function imageForm(model, changed, say) {
-  /** @type {any} */
-  let chosen = { sample: 0 };
-  const shown = /** @type {HTMLImageElement} */ (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
-  const address = (input) => (input.image ? `/api/images/${input.image}` : `/api/samples?model=${encodeURIComponent(model.name)}&number=${input.sample}`);
-  const show = (input) => { chosen = input; shown.src = address(input); };
-  const file = /** @type {HTMLInputElement} */ (element("input", { type: "file", accept: "image/png,image/jpeg,image/webp", "aria-label": "choose a picture" }));
-  async function upload(data) {
-    if (!data) return;
-    try {
-      const told = await asked("/api/images", { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
-      show({ image: told.image });
-      changed();
-    } catch (error) {
-      say(error.message);
-    }
-  }
-  file.addEventListener("change", () => upload(file.files?.[0]));
-  const zone = element("div", { class: "sv-drop" }, shown, element("p", {}, "Drop a picture here, or ", file));
-  zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("sv-over"); });
-  zone.addEventListener("dragleave", () => zone.classList.remove("sv-over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("sv-over");
-    upload(event.dataTransfer?.files[0]);
-  });
-  const thumbs = element("p", { class: "sv-chips" }, ...Array.from({ length: model.pictures }, (_, number) =>
-    element("button", { type: "button", class: "sv-thumb", onclick: () => { show({ sample: number }); changed(); } },
-      element("img", { src: address({ sample: number }), alt: `sample ${number}` }))));
-  show(chosen);
-  return { node: element("div", {}, zone, thumbs), input: () => ({ ...chosen }), more: () => ({}), fill: ({ erased, ...input }) => show(input) };
+/** A picture and what is asked about it. */
+function pairForm(model, changed, say) {
+  const picture = pictureForm(model, changed, say);
+  const area = areaOf("text about the picture", model.samples[0] ?? "", changed);
+  return {
+    node: element("div", {}, picture.node, element("label", { class: "sv-pair" }, element("span", { class: "wf-note" }, "text about it"), area)),
+    input: () => ({ ...picture.input(), text: area.value }),
+    fill: (input) => {
+      picture.fill(input);
+      area.value = input.text ?? model.samples[input.sample ?? 0] ?? "";
+    },
+    isEdit: (before, after) => picture.isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+  };
 }
 
 function rowForm(model, changed) {
@@ -109,7 +119,6 @@ function rowForm(model, changed) {
       const { value } = /** @type {any} */ (fields.get(name));
       return [name, categories ? categories[Number(value)] : value === "" ? null : Number(value)];
     })) }),
-    more: () => ({}),
     fill: (input) => fillRow(input.row ?? model.samples[input.sample ?? 0] ?? {}),
   };
 }

@@ -2,7 +2,7 @@
 import { beeswarmOf } from "./beeswarm.js";
 import { number, percent } from "./data.js";
 import { dialogueOf } from "./dialogue.js";
-import { element } from "./dom.js";
+import { chooser, element } from "./dom.js";
 import { enlarging } from "./enlarge.js";
 import { explanationOf } from "./explanation.js";
 import { patchesOf } from "./picture.js";
@@ -11,55 +11,68 @@ import { trustOf } from "./serve_trust.js";
 import { sortable } from "./table.js";
 
 const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const TABS = { heads: "layers × heads", trust: "trust" };
 const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
 
 /**
- * @typedef {{contrast: (label: string) => void, erase: (unit: number) => void, choose: (method: string) => void,
- *   about: (kind: string, id: string, more: any) => Promise<any>}} Doors
+ * @typedef {{index: number, label: string}} Named
+ * @typedef {{contrast: (said: Named, other: Named) => void, erase: (unit: number) => void, erasing: (on?: boolean) => boolean,
+ *   choose: (method: string) => void, about: (kind: string, id: string, more: any) => Promise<any>}} Doors
  * @param {any} told @param {Doors} doors
  * @returns {{node: HTMLElement, repaint: () => void}}
  */
 export function resultOf(told, doors) {
   /** @type {(() => void)[]} */
   const repaints = [];
-  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
-  const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
-  if (told.html) whole.append(stillView(told.html, repaints));
-  const failures = Object.entries(told.failures ?? {});
-  const parts = [whole];
-  if (told.beside?.difference) parts.unshift(differenceOf(told.beside.difference));
-  if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
-    element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
-  const first = element("div", {}, ...parts);
-
+  const tabs = told.tabs?.length ? [["explanation", "explanation"], ...told.tabs.map((kind) => [kind, TABS[kind]])] : [];
+  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "what is shown of the result" : null });
+  let item = 0;  // of several objects or written tokens
+  let tab = "explanation";
   /** @type {Map<string, HTMLElement>} */
-  const opened = new Map([["explanation", first]]);
-  const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
-  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
-  async function open(kind, more = {}) {
-    if (more.again) opened.delete(kind);
-    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
-    if (!opened.has(kind)) {
+  const opened = new Map();
+  const key = () => `${tab} ${item}`;
+
+  function firstTab() {
+    const parts = [];
+    if (told.beside?.difference) parts.push(differenceOf(told.beside.difference));
+    if (told.html) parts.push(stillView(told.html, repaints));
+    if (told.left_out) parts.push(element("p", { class: "wf-note" }, told.left_out));
+    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints));
+    const failures = Object.entries(told.failures ?? {});
+    if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
+      element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
+    return element("div", {}, ...parts);
+  }
+  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => { tab = kind; open(); } }, words));
+  const items = told.items.length > 1 ? chooser("which one", told.items.map((name, i) => [String(i), `${i + 1}: ${name}`]), () => String(item), (value) => { item = Number(value); open(); }) : null;
+  items?.classList.add("sv-items");
+
+  async function open(more = {}) {
+    const mine = key();
+    if (more.again) opened.delete(mine);
+    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === tab)));
+    if (!opened.has(mine) && tab === "explanation") opened.set(mine, firstTab());
+    if (!opened.has(mine)) {
       body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
       try {
-        const { about } = await doors.about(kind, told.id, more);
-        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
+        const { about } = await doors.about(tab, told.id, { item, ...more });
+        opened.set(mine, mine.startsWith("heads") ? headsOf(about, repaints) : trustOf(about, doors.choose, () => open({ again: true, thorough: true })));
       } catch (error) {
-        body.replaceChildren(element("p", { class: "sv-error" }, error.message));
+        if (mine === key()) body.replaceChildren(element("p", { class: "sv-error" }, error.message));
         return;
       }
-      if (!buttons.some((button) => button.dataset.tab === kind && button.getAttribute("aria-selected") === "true")) return;
+      if (mine !== key()) return;
     }
-    body.replaceChildren(/** @type {HTMLElement} */ (opened.get(kind)));
+    body.replaceChildren(/** @type {HTMLElement} */ (opened.get(mine)));
   }
   const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
     [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
   element("a", { href: told.link, class: "sv-link" }, "link"));
+  const title = told.items.length ? told.title : told.views[0]?.title ?? told.title;
   const node = element("section", { class: "wf-view sv-result", "aria-label": "result", "data-id": told.id },
-    element("h2", { dir: "auto" }, told.views[0]?.title ?? told.title), files,
+    element("h2", { dir: "auto" }, title), files, items,
     tabs.length ? element("div", { class: "sv-tabs", role: "tablist" }, ...buttons) : null, body);
-  if (tabs.length) buttons[0].setAttribute("aria-selected", "true");
-  body.append(first);
+  open();
   return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
 }
 
@@ -67,22 +80,23 @@ export function resultOf(told, doors) {
 function liveView(view, doors, repaints) {
   const { node, repaint } = KINDS[view.data.kind](view.data);
   repaints.push(repaint);
-  node.addEventListener("click", (event) => {
-    const line = event.target instanceof Element ? event.target.closest(".wf-class:not(.wf-first)") : null;
-    if (line) doors.contrast(line.querySelector(".wf-label")?.textContent ?? "");
-  });
-  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line) => {
+  // By their place in the list, which is that of their numbers: two classes may have one name.
+  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
     line.setAttribute("title", "why not that? click");
+    line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
   });
   const facts = element("dl", { class: "wf-facts" }, ...view.facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
-  return element("div", {}, facts, view.data.units?.grid ? eraserOf(view.data, node, doors) : null, node, doubts);
+  return element("div", {}, facts, view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, doubts);
 }
 
-/** Of pictures: a switch after which a click on a patch asks again without it. @param {any} data @param {HTMLElement} node @param {Doors} doors */
-function eraserOf(data, node, doors) {
+/** Of pictures: a switch after which a click on a patch asks again without it. @param {any} view @param {HTMLElement} node @param {Doors} doors */
+function eraserOf({ data, erasable }, node, doors) {
+  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased here: the model does not see the whole picture squeezed into one size.");
   const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox", class: "sv-erase" }));
+  box.checked = doors.erasing();
+  box.addEventListener("change", () => doors.erasing(box.checked));
   node.addEventListener("click", (event) => {
     const stage = box.checked && event.target instanceof Element ? event.target.closest(".wf-stage") : null;
     if (!stage) return;
@@ -119,16 +133,19 @@ function differenceOf(difference) {
   const share = (value) => (value === null || value === undefined ? "–" : percent(value));
   const [was, is] = difference.prediction;
   const lead = was === is ? `Still ${is}.` : `From ${was} to ${is}.`;
-  const classes = difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+  const rated = difference.classes.some(({ before, after }) => before !== null || after !== null);
+  const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
+    element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
     element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
   const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
     .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
-  const units = moved.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+  const named = (label, [old, now] = [null, null]) => (old === null || now === null ? label : old === now ? `${label} = ${now}` : `${label}: ${old} → ${now}`);
+  const units = moved.map(({ label, values, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, named(label, values)),
     element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),
     element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
-    element("div", { class: "sv-curves" }, table("class", classes), table("unit", units)),
+    element("div", { class: "sv-curves" }, table(rated ? "class" : "value", classes), table("unit", units)),
     difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
 }
 

@@ -14,19 +14,20 @@ function drawnShape(tag, attributes) {
   return made;
 }
 
-/** @param {any} curves @param {"remove" | "keep"} kind @param {string} method */
-function curveOf(curves, kind, method) {
+const LINES = 5;  // colours that curves are told apart by
+
+/** @param {any} curves @param {"remove" | "keep"} kind */
+function curveOf(curves, kind) {
   const told = curves[kind];
-  const values = [told.curve, told.low, told.high].flat().filter((v) => v !== null);
+  const values = [...told.lines.map((line) => line.curve), told.low, told.high].flat().filter((v) => v !== null);
   const [low, high] = [Math.min(0, ...values), Math.max(...values, 1e-9)];
   const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
   const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
-  const line = (points) => points.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  const points = (values_) => values_.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`);
   const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
-  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${method} ${words}` });
-  const band = `${line(told.high)} ${told.low.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).reverse().join(" ")}`;
-  svg.append(drawnShape("polygon", { points: band, class: "sv-band" }), drawnShape("polyline", { points: line(told.mean), class: "sv-mean" }),
-    drawnShape("polyline", { points: line(told.curve), class: "sv-this" }));
+  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${curves.value} ${words}` });
+  svg.append(drawnShape("polygon", { points: [...points(told.high), ...points(told.low).reverse()].join(" "), class: "sv-band" }), drawnShape("polyline", { points: points(told.mean).join(" "), class: "sv-mean" }),
+    ...told.lines.map((line, i) => drawnShape("polyline", { points: points(line.curve).join(" "), class: `sv-this sv-line-${i % LINES}` })));
   for (const [at, value] of [[y(high) + 4, high], [y(low), low]]) {
     const text = drawnShape("text", { x: CURVE_LEFT - 4, y: at, "text-anchor": "end" });
     text.textContent = number(value);
@@ -37,31 +38,38 @@ function curveOf(curves, kind, method) {
     text.textContent = `${100 * share} %`;
     svg.append(text);
   }
-  const better = kind === "remove" ? told.area < told.random[0] : told.area > told.random[2];
-  const verdict = better ? "beats every random order" : (kind === "remove" ? told.area < told.random[1] : told.area > told.random[1])
-    ? "better than random on average, inside its band" : "no better than random";
+  const [least, mean, most] = told.random;
+  const verdict = (found) => {
+    const better = (than) => (kind === "remove" ? found < than : found > than);
+    if (found === null) return "unknown";
+    return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
+  };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
-    `The probability ${words}: mean ${number(told.area ?? 0)}, random ${number(told.random[1] ?? 0)} (${number(told.random[0] ?? 0)} to ${number(told.random[2] ?? 0)}): ${verdict}.`));
+    `The ${curves.value} ${words}; random orders have a mean of ${number(mean ?? 0)} (${number(least ?? 0)} to ${number(most ?? 0)}).`,
+    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, ${verdict(line.area)}`)))));
 }
 
 /** @param {any} about @param {(method: string) => void} choose @param {() => void} thorough @returns {HTMLElement} */
 export function trustOf(about, choose, thorough) {
-  const { curves, recommended, others } = about;
+  const { curves, recommended } = about;
   const advice = element("p", { class: "sv-advice" }, recommended.method
-    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), recommended.why,
-  recommended.method && recommended.method !== about.method ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
-  const ran = others.filter((other) => other.area !== undefined).concat([{ method: about.method, area: curves.remove.area, agreement: 1 }])
-    .sort((a, b) => (a.area ?? 9) - (b.area ?? 9));
-  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, ...ran.map((other) => element("tr", { class: other.method === about.method ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, other.method, other.method === recommended.method ? element("b", { class: "sv-mark" }, "recommended") : null,
-        other.method === recommended.unasked ? element("b", { class: "sv-mark" }, "default") : null),
-      element("td", {}, other.area === null ? "–" : number(other.area)), element("td", {}, other.agreement === null || other.agreement === undefined ? "–" : number(other.agreement))))));
+    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), `${recommended.why} `,
+  recommended.method && !about.ran.some((each) => each.shown && each.method === recommended.method) ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
+  const ran = [...about.ran].sort((a, b) => (a.area ?? Infinity) - (b.area ?? Infinity));
+  const told = (value) => (value === null || value === undefined ? "–" : number(value));
+  const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
+  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", `agreement with ${about.method}`].map((name) => element("th", { scope: "col" }, name)))),
+    element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
+      element("th", { scope: "row" }, each.method, each.method === recommended.method ? marked("recommended", recommended.why) : null,
+        each.method === recommended.unasked ? marked("default", recommended.unasked_why) : null),
+      element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
+  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
+    element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
   const findings = element("ul", { class: "sv-findings" }, ...about.findings.map((finding) =>
     element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
   return element("div", { class: "sv-trust" }, advice,
-    element("div", { class: "sv-curves" }, curveOf(curves, "remove", about.method), curveOf(curves, "keep", about.method)),
-    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders. Absent parts: ${curves.replacement}. Agreement: rank correlation with ${about.method} over ${curves.parts} parts.`),
-    table, element("h3", {}, "Check-up"), findings,
+    element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
+    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Agreement: rank correlation over ${curves.parts} parts.`),
+    element("div", { class: "sv-scroll" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }

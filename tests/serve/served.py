@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from io import BytesIO
 from typing import Any
 
+import numpy as np
 import torch
 from starlette.testclient import TestClient
 
+from tests.models import CASES, UNUSUAL
 from tests.models.case import seeded
-from tests.support import language
+from tests.support import language, processors
 from tests.support.processors import SIDE, pair_tokenizer, picture
 from whyformer.explainer import Explainer
 from whyformer.serve.app import Served, application
@@ -19,6 +22,7 @@ from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.store import Store
 
 TEXT = "anna lives in paris and bob works in rome"
+CLIP = (np.sin(np.arange(1600) / 9) * np.hanning(1600) * 0.6).astype(np.float32)  # a tenth of a second
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 NAMES = {"id2label": {0: "no", 1: "yes", 2: "<b>maybe</b>"}, "label2id": {"no": 0, "yes": 1, "<b>maybe</b>": 2}}
 
@@ -36,15 +40,33 @@ def explainer(kind: str) -> Explainer:
     if kind == "image":
         vit = t.ViTConfig(**SMALL, **NAMES, image_size=32, patch_size=8)
         return Explainer(seeded(lambda: t.ViTForImageClassification(vit)), ViTImageProcessorPil(size=SIDE))
-    from whyformer.demo import load_adult
+    if kind == "table":
+        from whyformer.demo import load_adult
 
-    return Explainer(*load_adult())
+        return Explainer(*load_adult())
+    case, processor, _ = STREAMS[kind]
+    model = (CASES | UNUSUAL)[case].build((CASES | UNUSUAL)[case].implementations[0])
+    return Explainer(model.bert if kind == "similarity" else model, processor())
+
+
+# Models of several streams, by what they are called here: the case that builds them, their processor, their kind.
+STREAMS: dict[str, tuple[str, Callable[[], Any], str]] = {
+    "pair": ("vilt", processors.vilt, "pair"),
+    "caption": ("clip", processors.clip, "pair"),
+    "similarity": ("bert", processors.tokenizer, "similarity"),
+    "sound": ("wav2vec2", processors.wav2vec2, "sound"),
+    "detector": ("detr", processors.detr, "detector"),
+    "translation": ("t5", processors.tokenizer, "text"),
+}
 
 
 def model_of(kind: str) -> ServedModel:
     samples: dict[str, Any] = {"text": [TEXT, "who is anna"], "language": ["the capital of france is"]}
-    samples["image"] = [picture()]
-    return ServedModel(kind, kind, explainer(kind), samples.get(kind, ()))
+    samples |= {"image": [picture()], "detector": [picture()], "similarity": [("a cat on the mat", "two birds")]}
+    samples |= {"pair": [(picture(), "what is this")], "caption": [(picture(), "a photo of a cat")]}
+    samples |= {"translation": ["the cat"], "sound": [(CLIP, 16_000)]}
+    taken = STREAMS[kind][2] if kind in STREAMS else kind
+    return ServedModel(kind, taken, explainer(kind), samples.get(kind, ()))
 
 
 def served(*kinds: str, store: Store | None = None, most: int = 64, **how: Any) -> Served:

@@ -30,6 +30,7 @@ def ask() -> Iterator[TestClient]:
 def test_models_say_what_they_take(ask: TestClient) -> None:
     listed = {model["name"]: model for model in ask.get("/api/models").json()["models"]}
     assert [listed[kind]["takes"] for kind in listed] == [["text"], ["prompt", "text"], ["image"], ["row"]]
+    assert listed["text"]["indices"] == [0, 1, 2] and listed["text"]["second"]["must"] is False
     assert listed["text"]["labels"] == ["no", "yes", "<b>maybe</b>"] and listed["image"]["pictures"] == 1
     assert [c["name"] for c in listed["table"]["columns"]][:2] == ["age", "workclass"] and listed["language"]["chat"]
 
@@ -131,21 +132,27 @@ def test_heads_are_the_attention_of_the_model(ask: TestClient) -> None:
 
 
 def test_trust_is_measured_on_this_input(ask: TestClient) -> None:
-    result = ask.post("/api/explain", json=asked(method="attn_lrp")).json()["id"]
+    result = ask.post("/api/explain", json=asked(method=["attn_lrp", "input_x_gradient"])).json()["id"]
     told = ask.post("/api/trust", json={"result": result, "wait": 60}).json()["about"]
     remove, keep = told["curves"]["remove"], told["curves"]["keep"]
-    assert remove["curve"][0] == keep["curve"][-1] == pytest.approx(remove["mean"][0])  # nothing gone, all there
-    assert remove["curve"][-1] == keep["curve"][0]
+    assert [line["method"] for line in remove["lines"]] == ["attn_lrp", "input_x_gradient"]  # all that is on screen
+    for gone, alone in zip(remove["lines"], keep["lines"], strict=True):
+        assert gone["curve"][0] == alone["curve"][-1] == pytest.approx(remove["mean"][0])  # nothing gone, all there
+        assert gone["curve"][-1] == alone["curve"][0]
+    assert remove["lines"][0]["curve"] != remove["lines"][1]["curve"]
     assert all(
         low <= mean <= high for low, mean, high in zip(remove["low"], remove["mean"], remove["high"], strict=True)
     )
-    measured = {other["method"]: other for other in told["others"] if "area" in other}
-    assert "saliency" in measured and -1 <= measured["saliency"]["agreement"] <= 1
+    measured = {each["method"]: each for each in told["ran"]}
+    assert [name for name, each in measured.items() if each["shown"]] == ["attn_lrp", "input_x_gradient"]
+    assert measured["attn_lrp"]["agreement"] == pytest.approx(1) and -1 <= measured["saliency"]["agreement"] <= 1
     assert {f["check"] for f in told["findings"]} >= {"capture_audit", "sinks", "class_dependence"}
     best = told["recommended"]["method"]
-    areas = {**{name: m["area"] for name, m in measured.items()}, "attn_lrp": remove["area"]}
+    areas = {name: each["area"] for name, each in measured.items()}
     assert best is None or areas[best] == min(areas.values()) < remove["random"][0]
     assert ask.post("/api/trust", json={"result": result}).json()["about"] == told  # remembered
+    slow = ask.post("/api/trust", json={"result": result, "thorough": True, "wait": 60}).json()["about"]
+    assert slow["thorough"] and len(slow["findings"]) > len(told["findings"])  # not what was remembered
 
 
 def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient) -> None:

@@ -73,14 +73,17 @@ def serve(
 
 def served_model(name: str) -> ServedModel:
     """A model that the user named: a folder, a name on the hub, or a function that returns model and Table."""
-    from whyformer.cli._model import load_any
+    from whyformer.cli._model import load_any, load_encoder
     from whyformer.cli._table import load_table
     from whyformer.explainer import Explainer
-    from whyformer.serve.models import ServedModel, kind_of
+    from whyformer.serve.models import ServedModel
+    from whyformer.serve.samples import kind_of
 
     folder = Path(name)
     if (folder / "table.json").is_file() or (":" in name and not folder.is_dir()):
         return ServedModel(_short(name), "table", Explainer(*load_table(name)))
+    if (folder / "1_Pooling").is_dir():  # a SentenceTransformer, which may read its tokens in a way of its own
+        return ServedModel(_short(name), "similarity", Explainer(*load_encoder(name)))
     model, processor, kind = load_any(name)
     explainer = Explainer(model, processor)
     return ServedModel(_short(name), kind_of(explainer, kind), explainer)
@@ -91,7 +94,8 @@ def hub_model(name: str) -> ServedModel:
     from whyformer.cli._model import load_any
     from whyformer.errors import BadInput
     from whyformer.explainer import Explainer
-    from whyformer.serve.models import ServedModel, kind_of
+    from whyformer.serve.models import ServedModel
+    from whyformer.serve.samples import kind_of
 
     if Path(name).exists():  # which transformers would take for the model
         raise BadInput(f"{name!r} cannot be loaded from here: name it with --model when the server is started.")

@@ -69,6 +69,7 @@ class Modality(ABC):
     padding_in_doubt = False  # a model may hide padding by itself, or by a mask that means the opposite
     embeds = False  # the input are ids: its numbers are the vectors that the model looks up for them
     pixels = False  # the input is a picture, and patches of it are the units
+    pictured = False  # a picture is part of the input, and results hold it
     named_columns = False  # the input is a row of a table whose columns are described
     has_categories = False  # some of its columns are categories
     reference: Any = None  # rows that means and resampling are taken from, where the description names some

@@ -37,6 +37,7 @@ class ImageInput(Modality):
 
     stream = "image"
     pixels = True
+    pictured = True
 
     def __init__(self, model: nn.Module, processor: Any = None, main: str = "pixel_values") -> None:
         super().__init__(model, processor)

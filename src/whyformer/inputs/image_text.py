@@ -9,12 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.files.image_file import open_image
+from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.families import BOX_FEATURES, LOGITS_INSIDE, task_of
@@ -53,6 +54,7 @@ class ImageTextInput(TextInput):
     """
 
     multi_input = True
+    pictured = True
 
     def __init__(self, model: nn.Module, processor: Any = None, image: str = "pixel_values") -> None:
         super().__init__(model, processor, main="input_ids")
@@ -70,7 +72,7 @@ class ImageTextInput(TextInput):
             if image in BOX_FEATURES
             else VectorInput(model, image, word="patch")
             if "spatial_shapes" in self.parameters  # SigLIP 2 takes patches that were cut out before
-            else ImageInput(model, main=image)
+            else ImageInput(model, processor, main=image)
         )
 
     # Inputs
@@ -148,6 +150,13 @@ class ImageTextInput(TextInput):
             last = torch.stack([width - 1 - row.flip(0).float().argmax() for row in batch.keep_BN])
             return logits[torch.arange(len(logits)), last.to(logits.device)]
         return None
+
+    def picture(self, batch: Batch, row: int) -> str | None:
+        """What the model saw; patches that were packed (Qwen2-VL) are none, so the picture itself. Boxes have none."""
+        if isinstance(self._image, ImageInput) and SIZES not in batch.tensors:
+            return self._image.picture(batch, row)
+        image = batch.raw[row][0]
+        return jpeg_uri(np.asarray(image)) if hasattr(image, "convert") else None
 
     # Units
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI, HTTPException, Path, Query, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
@@ -18,20 +18,23 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from whyformer.errors import WhyformerError
 from whyformer.registry import get_method
-from whyformer.serve.about import heads, subject_of, trust, trust_units
+from whyformer.serve.comparison import compared, methods_compared, side_by_side_of
 from whyformer.serve.drawn import FORMATS, drawn, exported
-from whyformer.serve.explaining import compared, explained, methods_compared, predicted, side_by_side_of
+from whyformer.serve.explaining import explained, predicted
+from whyformer.serve.heads import heads
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs, Lane, Work
 from whyformer.serve.models import Models, ServedModel
 from whyformer.serve.page import index, script, style
 from whyformer.serve.question import About, Compare, Explain, Load, Predict
-from whyformer.serve.safety import Guard, opened_picture
-from whyformer.serve.store import Store
+from whyformer.serve.safety import Guard
+from whyformer.serve.store import Entry, Store
+from whyformer.serve.subject import subject_of
+from whyformer.serve.trust import trust, trust_units
+from whyformer.serve.uploads import Identity, add_uploads
 from whyformer.version import __version__
 
 HEARTBEAT = 15.0  # seconds: proxies close what is silent for longer
 PREDICTED_WITHIN = 60.0
-Identity = Annotated[str, Path(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
 
 @dataclass(eq=False)
@@ -72,6 +75,7 @@ def application(served: Served) -> Any:
     _add_words(app)
     _add_pages(app)
     _add_models(app, served)
+    add_uploads(app, served.models, served.store)
     _add_questions(app, served)
     _add_jobs(app, served)
     _add_results(app, served)
@@ -145,40 +149,7 @@ def _add_models(app: FastAPI, served: Served) -> None:
         until = asyncio.get_running_loop().time() + wait
         while chosen.troubles is None and not served.jobs.closed and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.05)
-        return answer({"model": model, "methods": chosen.methods()})
-
-    @app.get("/api/samples")
-    def sample(
-        model: Annotated[str, Query(max_length=200)], number: Annotated[int, Query(ge=0, le=10_000)]
-    ) -> Response:
-        chosen = served.models[model]
-        if chosen.kind != "image" or number >= len(chosen.samples):
-            raise HTTPException(404, "there is no such picture.")
-        return Response(_png(chosen.samples[number]), media_type="image/png")
-
-    @app.post("/api/images")
-    async def upload(request: Request) -> Response:
-        data = await request.body()
-        image = await run_in_threadpool(opened_picture, data)
-        identity = await run_in_threadpool(served.store.add_picture, data)
-        return answer({"image": identity, "width": image.width, "height": image.height})
-
-    @app.get("/api/images/{identity}")
-    def picture(identity: Identity) -> Response:
-        data = served.store.picture(identity)
-        if data is None:
-            raise HTTPException(404, "there is no such picture.")
-        return Response(_png(opened_picture(data)), media_type="image/png")
-
-
-def _png(image: Any) -> bytes:
-    """Written anew: nothing of the file that came is handed out."""
-    from io import BytesIO
-
-    written, small = BytesIO(), image.copy()
-    small.thumbnail((1024, 1024))
-    small.save(written, "PNG")
-    return written.getvalue()
+        return answer({"model": model, "methods": chosen.methods(), "trouble": chosen.trouble or None})
 
 
 async def _queued(
@@ -242,16 +213,27 @@ def _add_questions(app: FastAPI, served: Served) -> None:
         return await about(asked, "trust")
 
     async def about(asked: About, kind: str) -> Response:
-        known = None if asked.again else await run_in_threadpool(served.store.about, asked.result, kind)
-        entry = None if known is None else await run_in_threadpool(served.store.get, known)
+        entry = None if asked.again else await run_in_threadpool(_known_about, served.store, asked, kind)
         if entry is not None:
             return answer(drawn(entry))
-        subject, _, explanation = await run_in_threadpool(subject_of, served.store, asked.result)
-        model = served.models[subject.model]
+        subject = await run_in_threadpool(subject_of, served.store, asked.result, asked.item)
+        model, identity = served.models[subject.entry.model], subject.entry.id
         if kind == "heads":
-            return await _queued(served, model, kind, partial(heads, model, subject.id, served.store), 2, asked.wait)
-        work = partial(trust, model, subject.id, served.store, asked.thorough)
-        return await _queued(served, model, kind, work, trust_units(model, explanation, asked.thorough), asked.wait)
+            work = partial(heads, model, identity, served.store, asked.item)
+            return await _queued(served, model, kind, work, 2, asked.wait)
+        work = partial(trust, model, identity, served.store, asked.thorough, asked.item)
+        return await _queued(served, model, kind, work, trust_units(model, subject, asked.thorough), asked.wait)
+
+
+def _known_about(store: Store, asked: About, kind: str) -> Entry | None:
+    """What was computed before of the same object, with as many checks."""
+    for identity in store.about(asked.result, kind):
+        entry = store.get(identity)
+        if entry is None or entry.question.get("item", 0) != asked.item:
+            continue
+        if entry.results[0].get("thorough", False) or not asked.thorough:
+            return entry
+    return None
 
 
 def _add_jobs(app: FastAPI, served: Served) -> None:

@@ -11,13 +11,18 @@ from typing import Any
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.result import Result, from_plain
+from whyformer.serve.models import erasable
 from whyformer.serve.store import Entry
-from whyformer.types import Explanation
-from whyformer.views import Page, View, side_by_side, view_of
+from whyformer.types import Explanation, Explanations
+from whyformer.views import Page, View, list_page, side_by_side, view_of
 from whyformer.views.html.live import live_html
 from whyformer.views.html.page import fragment
+from whyformer.views.image import frames_of
+from whyformer.views.streams import steps_view
+from whyformer.views.view import Explained
 
 FORMATS = {"html": "text/html", "json": "application/json", "png": "image/png", "csv": "text/csv"}
+ABOUT = ("heads", "trust")  # what can be asked about a result
 STEERING = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for a formula
 _drawing = threading.Lock()  # matplotlib draws for one thread at a time
 
@@ -30,28 +35,75 @@ def results_of(entry: Entry) -> list[Any]:
         raise NotOffered(f"this result cannot be read ({error}): explain it again.") from error
 
 
-def picture_of(results: Sequence[Any], title: str = "") -> View | Page:
-    """One result, or several of one input side by side."""
-    if len(results) == 1:
-        drawn: View | Page = view_of(results[0])
-        return drawn
+def items_of(entry: Entry, results: Sequence[Any]) -> list[list[Explanation]]:
+    """Of a detector or a model that writes: per object or token, one explanation per method. Else nothing."""
+    if not entry.beside.get("count") or not all(isinstance(result, Explanation) for result in results):
+        return []
+    by_method: dict[str, list[Explanation]] = {}
+    for result in results:
+        by_method.setdefault(result.method, []).append(result)
+    longest = max(map(len, by_method.values()))
+    return [[each[i] for each in by_method.values() if i < len(each)] for i in range(longest)]
+
+
+def overview_of(items: Sequence[Sequence[Explanation]]) -> list[View]:
+    """All objects on the picture, or all written tokens by what they were read from; nothing where neither fits."""
+    of_one_method = [item[0] for item in items]
+    if all(frames_of(each) for each in of_one_method):
+        return [view for view in list_page(Explanations(of_one_method)).views if view.explained is None]
+    streams = {stream for each in of_one_method for stream in each.units.stream}
+    return [steps_view(of_one_method)] if streams == {"source", "target"} else []
+
+
+def picture_of(entry: Entry, results: Sequence[Any]) -> View | Page:
+    """One result, several of one input side by side, or one view per object or token below what they have in common."""
+    items = items_of(entry, results)
+    if items:
+        left_out = _left_out(entry, items)
+        return Page(entry.title, (*overview_of(items), *map(_together, items)), (left_out,) if left_out else ())
     if all(isinstance(result, Explanation) for result in results):
-        return side_by_side(list(results), title=title)
+        return _together(results, entry.title)
     views = [view for result in results for view in view_of(result)._page().views]
-    return Page(title, tuple(views))
+    picture: View | Page = view_of(results[0]) if len(results) == 1 else Page(entry.title, tuple(views))
+    return picture
+
+
+def _together(results: Sequence[Explanation], title: str = "") -> View:
+    view: View = view_of(results[0]) if len(results) == 1 else side_by_side(list(results), title=title)
+    return view
+
+
+def _left_out(entry: Entry, items: Sequence[Any]) -> str:
+    count = entry.beside.get("count", 0)
+    return f"The first {len(items)} of {count} are explained here." if count > len(items) else ""
 
 
 def drawn(entry: Entry) -> dict[str, Any]:
     """All that is known of an answer, with its link. Trust and heads are drawn from their own numbers."""
     told: dict[str, Any] = entry.listed() | {"question": entry.question, "failures": entry.failures}
-    told |= {"beside": entry.beside, "parent": entry.parent, "picture": entry.picture}
+    told |= {"beside": entry.beside, "parent": entry.parent, "picture": entry.picture, "items": [], "html": None, "tabs": []}
     if entry.kind in ("trust", "heads"):
         return told | {"about": entry.results[0], "views": []}
-    picture = picture_of(results_of(entry), entry.title)
+    results = results_of(entry)
+    items = items_of(entry, results)
+    if items:
+        overview = overview_of(items)
+        told["items"] = [_name(item[0]) for item in items]
+        told["left_out"] = _left_out(entry, items)
+        told["html"] = fragment(Page("", tuple(overview))) if overview else None
+        told["tabs"] = list(ABOUT) if frames_of(items[0][0]) else []  # a written token hangs on those before it
+        return told | {"views": [_live(_together(item)) for item in items]}
+    picture = picture_of(entry, results)
     views = picture.views if isinstance(picture, Page) else (picture,)
     if all(view.explained is not None for view in views):
-        return told | {"views": [_live(view) for view in views], "html": None}
+        told["tabs"] = [kind for kind in ABOUT if entry.kind == "explanation"]
+        return told | {"views": [_live(view) for view in views]}
     return told | {"views": [], "html": fragment(picture if isinstance(picture, Page) else Page("", (picture,)))}
+
+
+def _name(explanation: Explanation) -> str:
+    query = explanation.target.position
+    return f"{explanation.target}, query {query}" if frames_of(explanation) else str(explanation.target)
 
 
 def _live(view: View) -> dict[str, Any]:
@@ -59,7 +111,17 @@ def _live(view: View) -> dict[str, Any]:
     element = live_html(view)
     data = json.loads(element[element.index(">") + 1 : element.rindex("</script>")])
     facts = [[fact.name, fact.value] for fact in view.facts]
-    return {"title": view.title, "facts": facts, "doubts": list(view.doubts), "caption": view.caption, "data": data}
+    told = {"title": view.title, "facts": facts, "doubts": list(view.doubts), "caption": view.caption, "data": data}
+    if not isinstance(view.explained, Explained):
+        return told
+    first: Explanation = view.explained.explanations[0]
+    target = first.target
+    # By number: two classes may have one name.
+    told["predicted"] = first.prediction.index
+    told["choices"] = [choice.index for choice in first.prediction.next or ()]
+    told["target"] = {"index": target.index, "label": target.label or str(target.index), "versus": target.versus}
+    told["target"]["versus_label"] = target.versus_label or str(target.versus)
+    return told | {"erasable": erasable(first.units)}
 
 
 def exported(entry: Entry, form: str) -> bytes:
@@ -73,8 +135,8 @@ def exported(entry: Entry, form: str) -> bytes:
         raise BadInput(f"{entry.kind} of a result can be taken away as json only.")
     results = results_of(entry)
     if form == "csv":
-        return _table(results).encode("utf-8", "backslashreplace")
-    picture = picture_of(results, entry.title)
+        return _table(entry, results).encode("utf-8", "backslashreplace")
+    picture = picture_of(entry, results)
     if form == "html":
         return picture.to_html().encode("utf-8", "backslashreplace")
     with _drawing, TemporaryDirectory() as folder:
@@ -83,13 +145,16 @@ def exported(entry: Entry, form: str) -> bytes:
         return path.read_bytes()
 
 
-def _table(results: Sequence[Any]) -> str:
-    """One table; of several methods, the name of each in front."""
-    parts = []
+def _table(entry: Entry, results: Sequence[Any]) -> str:
+    """One table; of several methods or objects, the name of each in front."""
+    items, parts = items_of(entry, results), []
+    names = {id(result): f"{number}: {_name(result)}" for number, item in enumerate(items) for result in item}
     for number, result in enumerate(results):
         frame = result.to_frame()
         for name in frame.columns:
             frame[name] = [_harmless(value) for value in frame[name]]
+        if names:
+            frame.insert(0, "of", _harmless(names[id(result)]))
         if len(results) > 1:
             frame.insert(0, "method", getattr(result, "method", str(number)))
         parts.append(frame.to_csv(index=False, header=not number))

@@ -105,7 +105,7 @@ class Job:
             self.end("cancelled", error=self.error or "cancelled.")
         except WhyformerError as error:
             self.end("failed", error=str(error))
-        except Exception as error:  # of a model's code, or a bug: the others are served all the same
+        except BaseException as error:  # of a model's code, or a bug; an exit, too, would leave all others waiting
             log.exception("%s on %s failed", self.what, self.model)
             self.end("failed", error=f"{type(error).__name__}: {error}")
         finally:

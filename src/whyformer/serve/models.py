@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from whyformer.advice import trouble_with
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
-from whyformer.inputs.families import task_of
-from whyformer.inputs.table_schema import Standardize, Table
+from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, default_method, list_methods
 from whyformer.serve.question import Input
-from whyformer.serve.safety import opened_picture
+from whyformer.serve.safety import opened_picture, opened_sound
+from whyformer.serve.samples import PICTURES, TAKES, rate_of, sample_of, second_of
 from whyformer.serve.store import Store
+from whyformer.types import Explanation
 
-KINDS = ("text", "language", "image", "table")
-TAKES = {"text": ("text",), "language": ("prompt", "text"), "image": ("image",), "table": ("row",)}
-SENTENCE = "This is a sentence to try the model on."
-PROMPT = "The capital of France is"
 MOST_CLASSES = 2000  # that a page is told by name
 # Methods that take long on inputs of many units, whatever the passes they declare; shap's package takes long to import.
 DEAR = ("attention_flow", "decompx", "smooth_grad", "two_ended", "value_zeroing", "vit_cx")
@@ -30,6 +29,7 @@ MANY_UNITS = 64
 MOST_MODELS = 8  # that clients may load, beside those that were named at the start
 
 Loader = Callable[[str], "ServedModel"]
+log = logging.getLogger("whyformer.serve")
 
 
 @dataclass(eq=False)
@@ -39,47 +39,55 @@ class ServedModel:
     name: str
     kind: str
     explainer: Explainer
-    samples: Sequence[Any] = ()  # texts, rows or PIL images
+    samples: Sequence[Any] = ()  # texts, pairs, rows, PIL images or (samples, rate) of sounds
     troubles: dict[str, str] | None = None  # method -> why it does not explain this model; None: not yet known
+    trouble: str = ""  # why the model could not be tried at all
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
+        if self.kind not in TAKES:
             raise BadInput(
-                f"{self.name!r} takes {self.kind}: the server knows models of text, images and tables, and language "
-                "models. Others are explained in Python, whyformer.explain(…)."
+                f"{self.name!r} takes {self.kind}, which no page can ask with: the server knows models of texts, "
+                "images, tables, sound, images with texts, detectors and language models. Others are explained in "
+                "Python, whyformer.explain(…)."
             )
         if not self.samples:
-            self.samples = [_sample_of(self)]
+            self.samples = [sample_of(self.explainer, self.kind)]
 
-    @property
+    @cached_property
     def default(self) -> str:
-        return default_method(self.kind)
+        """The method that explains where none is named: what ``explain`` would take."""
+        return default_method(self.explainer.source(self.samples[0]).modality.kind)
 
     @property
-    def labels(self) -> list[str]:
-        """Names of the classes; a language model has too many to list."""
+    def classes(self) -> dict[int, str]:
+        """Names by number; a language model has too many to list."""
         processor = self.explainer.processor
-        if self.kind == "language":
-            return []
+        if self.kind in ("language", "similarity"):
+            return {}
         if isinstance(processor, Table):
-            return list(processor.classes)
+            return dict(enumerate(processor.classes))
         named = getattr(getattr(self.explainer.model, "config", None), "id2label", None) or {}
-        return [str(named[index]) for index in sorted(named)][:MOST_CLASSES]
+        return {int(index): str(named[index]) for index in sorted(named)[:MOST_CLASSES]}
 
     def described(self) -> dict[str, Any]:
         """As the page shows it."""
-        shown = [] if self.kind == "image" else list(self.samples)
+        second = second_of(self.explainer, self.kind)
+        classes = self.classes
         return {
             "name": self.name,
             "kind": self.kind,
-            "takes": TAKES[self.kind],
+            "takes": [" and ".join(names) for names in TAKES[self.kind]],
             "class": type(self.explainer.model).__name__,
-            "labels": self.labels,
+            "labels": list(classes.values()),
+            "indices": list(classes),
             "default": self.default,
-            "samples": shown,
-            "pictures": len(self.samples) if self.kind == "image" else 0,
+            "samples": [_shown(sample) for sample in self.samples] if self.kind not in ("image", "detector") else [],
+            "pictures": len(self.samples) if self.kind in PICTURES else 0,
             "columns": self._columns(),
             "chat": bool(getattr(self.explainer.processor, "chat_template", None)),
+            "second": None if second is None else {"names": second[0], "must": second[1]},
+            "rate": rate_of(self.explainer) if self.kind == "sound" else None,
+            "trouble": self.trouble or None,
         }
 
     def _columns(self) -> list[dict[str, Any]] | None:
@@ -91,28 +99,79 @@ class ServedModel:
             for n in table.columns
         ]
 
+    # From what a client sends to what the explainer takes
+
     def opened(self, asked: Input, store: Store) -> Any:
         """What the explainer takes. A string reaches text models only: to others it would be the name of a file."""
-        way = next(n for n in ("text", "prompt", "row", "image", "sample") if getattr(asked, n) is not None)
-        value = getattr(asked, way)
-        if way == "sample":
-            if value >= len(self.samples):
-                raise BadInput(f"{self.name!r} has {len(self.samples)} samples, numbered from 0: there is no {value}.")
-            return self.erased(self.samples[value], asked) if self.kind == "image" else self.samples[value]
-        if way not in TAKES[self.kind]:
-            raise BadInput(f"{self.name!r} is a model of {self.kind}: give {' or '.join(TAKES[self.kind])}, not {way}.")
-        if way == "row":
-            return dict(value)
-        if way == "image":
-            data = store.picture(value)
-            if data is None:
-                raise BadInput("this picture is not known here: upload it again.")
-            return self.erased(opened_picture(data), asked)
-        if not value.strip():
-            raise BadInput("there is nothing to explain: the text is empty.")
-        if self.kind == "text":
-            return value
-        return self._prompt(value, asked)
+        sample = self._sample(asked)
+        ways = asked.ways - {"sample"}
+        allowed = [set(names) for names in TAKES[self.kind]]
+        if sample is not None and self.kind == "pair":
+            ways |= {"image", "text"}
+        if (sample is None or ways) and ways not in allowed:
+            wanted = " or ".join(" and ".join(names) for names in TAKES[self.kind])
+            raise BadInput(f"{self.name!r} is a model of {self.kind}: give {wanted}, not {' and '.join(sorted(ways))}.")
+        if (asked.answer is not None or asked.chat) and self.kind != "language":
+            raise BadInput("answer and chat are for language models.")
+        if self.kind in PICTURES:
+            image = self._picture(asked, sample, store)
+            if self.kind != "pair":
+                return self.erased(image, asked)
+            text = _filled(asked.text if asked.text is not None or sample is None else sample[1])
+            return self.erased(image, asked, text), text
+        if asked.erased:
+            raise BadInput("erased is for patches of a picture.")
+        if sample is not None:
+            return sample
+        if self.kind == "sound":
+            return self._sound(asked.sound or "", store)
+        if self.kind == "table":
+            return dict(asked.row or {})
+        words = _filled(asked.prompt if asked.text is None else asked.text)
+        return self._prompt(words, asked) if self.kind == "language" else self._texts(words, asked.second)
+
+    def _sample(self, asked: Input) -> Any:
+        if asked.sample is None:
+            return None
+        if asked.sample >= len(self.samples):
+            raise BadInput(
+                f"{self.name!r} has {len(self.samples)} samples, numbered from 0: there is no {asked.sample}."
+            )
+        sample = self.samples[asked.sample]
+        return (sample,) if self.kind in ("image", "detector") else sample
+
+    def _picture(self, asked: Input, sample: Any, store: Store) -> Any:
+        if sample is not None:
+            return sample[0]
+        data = store.upload(asked.image or "")
+        if data is None:
+            raise BadInput("this picture is not known here: upload it again.")
+        return opened_picture(data)
+
+    def _sound(self, identity: str, store: Store) -> Any:
+        """At the rate that the model wants."""
+        from scipy.signal import resample_poly
+
+        data = store.upload(identity)
+        if data is None:
+            raise BadInput("this sound is not known here: upload it again.")
+        samples, rate = opened_sound(data)
+        wanted = rate_of(self.explainer)
+        if rate != wanted:
+            common = int(np.gcd(rate, wanted))
+            samples = resample_poly(samples, wanted // common, rate // common).astype(np.float32)
+        return samples, wanted
+
+    def _texts(self, words: str, second: str | None) -> Any:
+        pair = second_of(self.explainer, self.kind)
+        if second is None or not second.strip():
+            if pair is not None and pair[1]:
+                raise BadInput(f"{self.name!r} reads two texts, {pair[0][0]} and {pair[0][1]}: give the second, too.")
+            return words
+        if pair is None:
+            raise BadInput(f"{self.name!r} reads one text: leave the second out.")
+        lines = [line.strip() for line in second.splitlines() if line.strip()]
+        return (words, lines if "one per line" in pair[0][1] else second)
 
     def _prompt(self, words: str, asked: Input) -> Any:
         if asked.chat and getattr(self.explainer.processor, "chat_template", None):
@@ -120,19 +179,16 @@ class ServedModel:
             return [{"role": "user", "content": words}, *said]
         return words if asked.answer is None else (words, asked.answer)
 
-    def erased(self, image: Any, asked: Input) -> Any:
+    def erased(self, image: Any, asked: Input, text: str | None = None) -> Any:
         """The picture with some patches in its mean colour; patches are counted as ``Explanation.units`` has them."""
         if not asked.erased:
             return image
         from PIL import Image
 
-        units = self.explainer.explain(image, method="random").units
-        if units.grid is None or units.picture_size is None:
-            raise NotOffered(
-                "patches can be erased where the model sees the whole picture, squeezed; this one crops it or reads no "
-                "grid of patches."
-            )
-        rows, columns = units.grid
+        units = first_of(self.explainer.explain(image if text is None else (image, text), method="random")).units
+        if not erasable(units):
+            raise NotOffered(NOT_ERASABLE)
+        rows, columns = units.grid or (0, 0)
         patches = [i for i in range(len(units)) if units.is_patch(i)]
         pixels = np.array(image)
         mean = pixels.reshape(-1, 3).mean(0).round().astype(np.uint8)
@@ -151,7 +207,12 @@ class ServedModel:
     def rehearsal(self) -> Generator[None, None, None]:
         """Tries methods on a sample in a few passes each; those that take long are left untried."""
         troubles: dict[str, str] = {}
-        units = len(self.explainer.explain([self.samples[0]], method="random")[0].units)
+        try:
+            units = len(first_of(self.explainer.explain([self.samples[0]], method="random")).units)
+        except WhyformerError as reason:  # all of them would say the same
+            self.trouble, self.troubles = str(reason), {}
+            log.warning("%s could not be tried on a sample: %s", self.name, reason)
+            return
         for name, method in list_methods().items():
             if not is_dear(name, units):
                 with self.explainer.session([self.samples[0]]) as session:
@@ -185,29 +246,42 @@ def is_dear(method: str, units: int) -> bool:
     return method == "shap" or (method in DEAR and units > MANY_UNITS)
 
 
+NOT_ERASABLE = (
+    "patches can be erased where the model sees the whole picture, squeezed; this one crops it, keeps its proportions, "
+    "or reads no grid of patches."
+)
+
+
+def erasable(units: Any) -> bool:
+    return units.grid is not None and units.picture_size is not None
+
+
+def first_of(result: Any) -> Explanation:
+    """Of several explanations of one input (objects, written tokens), the first."""
+    while not isinstance(result, Explanation):
+        if not result:
+            raise NotOffered("the model says nothing about this input.")
+        result = result[0]
+    return result
+
+
+def _filled(words: str | None) -> str:
+    if words is None or not words.strip():
+        raise BadInput("there is nothing to explain: the text is empty.")
+    return words
+
+
+def _shown(sample: Any) -> Any:
+    """A sample as a page can write it into its form; of pictures with texts the text, of sounds nothing."""
+    if isinstance(sample, tuple):
+        words = [part for part in sample if isinstance(part, (str, list))]
+        texts = [part if isinstance(part, str) else "\n".join(part) for part in words]
+        return texts if isinstance(sample[0], str) else texts[0] if texts else None
+    return sample
+
+
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _sample_of(served: ServedModel) -> Any:
-    """Something to try a model on, of which nothing else is known."""
-    processor = served.explainer.processor
-    if served.kind == "text":
-        return SENTENCE
-    if served.kind == "language":
-        return PROMPT
-    if isinstance(processor, Table):
-        scaled = processor.preprocess if isinstance(processor.preprocess, Standardize) else None
-        means = scaled.mean if scaled is not None else (0.0,) * len(processor.numerical)
-        numbers = {name: float(mean) for name, mean in zip(processor.numerical, means, strict=True)}
-        first = {name: values[0] for name, values in processor.categorical.items()}
-        return {name: numbers.get(name, first.get(name)) for name in processor.columns}
-    from PIL import Image
-
-    ramp = np.linspace(0, 255, 224, dtype=np.uint8)
-    return Image.fromarray(
-        np.stack([np.tile(ramp, (224, 1)), np.tile(ramp[:, None], (1, 224)), np.full((224, 224), 128, np.uint8)], -1)
-    )
 
 
 class Models:
@@ -240,12 +314,6 @@ class Models:
                 raise NotOffered(f"{MOST_MODELS} models were loaded already: begin the server anew.")
             self.by_name[name] = self.loader(name)
             return self.by_name[name]
-
-
-def kind_of(explainer: Explainer, kind: str) -> str:
-    """Of a model of text, whether it writes."""
-    writes = task_of(explainer.model).endswith(("ForCausalLM", "LMHeadModel"))
-    return "language" if kind == "text" and writes else kind
 
 
 def shipped_models() -> list[ServedModel]:

@@ -16,6 +16,7 @@ Word = Annotated[StrictStr, Field(max_length=200)]
 Plain = StrictBool | Number | Fraction | Word | None
 Cell = StrictBool | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)] | Word | None
 Class = Annotated[StrictInt, Field(ge=0, le=10**7)] | Annotated[StrictStr, Field(min_length=1, max_length=300)]
+Share = Annotated[StrictFloat, Field(ge=0, le=1, allow_inf_nan=False)]  # above which a detector's objects count
 Words = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Wait = Annotated[float, Field(ge=0, le=60)]
 
@@ -26,23 +27,37 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+WAYS = ("text", "prompt", "row", "image", "sound", "sample")
+TOGETHER = ({"image", "text"}, {"sample", "text"})  # a picture and what is asked about it
+
+
 class Input(Asked):
-    """One of: a text, a prompt, a row by column names, an uploaded picture, a sample of the model's."""
+    """A text (or two), a prompt, a row by column names, an uploaded picture or sound, a sample of the model's; a
+    picture or sample with a text."""
 
     text: Words | None = None
+    second: Words | None = None  # the other text of a pair
     prompt: Words | None = None
     row: Annotated[dict[Name, Cell], Field(min_length=1, max_length=2000)] | None = None
     image: Identity | None = None
+    sound: Identity | None = None
     sample: Annotated[int, Field(ge=0, le=10_000)] | None = None
     erased: Annotated[list[Annotated[int, Field(ge=0, le=100_000)]], Field(max_length=10_000)] = []  # patches
-    answer: Words | None = None  # of a language model, instead of its own
+    answer: Words | None = None  # of a model that writes, instead of its own
     chat: bool = False  # the prompt is a message, put as the tokenizer's template says
+
+    @property
+    def ways(self) -> set[str]:
+        return {name for name in WAYS if getattr(self, name) is not None}
 
     @model_validator(mode="after")
     def _one(self) -> Input:
-        present = [name for name in ("text", "prompt", "row", "image", "sample") if getattr(self, name) is not None]
-        if len(present) != 1:
-            raise ValueError("give one of text, prompt, row, image and sample")
+        if len(self.ways) != 1 and self.ways not in TOGETHER:
+            raise ValueError(f"give one of {', '.join(WAYS[:-1])} and sample, or a picture with a text")
+        if self.second is not None and self.ways != {"text"}:
+            raise ValueError("second is for a pair of texts: give the first as text")
+        if self.erased and not self.ways & {"image", "sample"}:
+            raise ValueError("erased is for patches of a picture")
         return self
 
 
@@ -55,10 +70,10 @@ class Explain(Asked):
     model: Name
     input: Input
     method: Name | Annotated[list[Name], Field(min_length=1, max_length=40)] | None = None
-    target: Class | None = None
+    target: Class | Share | None = None
     versus: Class | None = None
     options: Annotated[dict[Name, Plain | Annotated[list[Plain], Field(max_length=100)]], Field(max_length=20)] = {}
-    scalar: Literal["logit", "probability", "log_odds"] = "logit"
+    scalar: Literal["logit", "probability", "log_odds", "cosine"] = "logit"
     units: Literal["token", "word", "sentence"] = "token"
     generate: Annotated[int, Field(ge=1, le=256)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
@@ -98,6 +113,7 @@ class About(Asked):
     """What is known beside a result: its heads, or how far it can be trusted."""
 
     result: Identity
+    item: Annotated[int, Field(ge=0, le=1000)] = 0  # of several objects, which
     thorough: bool = False  # all checks, the slow ones too
     again: bool = False  # even where it is known
     wait: Wait = 0.0

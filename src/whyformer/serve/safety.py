@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 import threading
 import warnings
@@ -25,12 +26,16 @@ LARGEST_BODY = 2**20  # bytes of a question
 LARGEST_UPLOAD = 20 * 2**20
 MOST_PIXELS = 25_000_000
 FORMATS = ("JPEG", "PNG", "WEBP")
+LONGEST_SOUND = 60  # seconds
+RATES = (4_000, 192_000)  # samples a second
+MOST_CHANNELS = 8
 SHORTEST_TOKEN = 16
 COOKIE = "whyformer"
-UPLOADS = "/api/images"
+UPLOADS = ("/api/images", "/api/sounds")
 # Styles may stand in elements: pages are drawn with them. Scripts may not, so what is no text stays without effect.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "media-src 'self' blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
@@ -42,6 +47,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+PAGES = re.compile(r"/|/r/[A-Za-z0-9_-]{1,40}")  # addresses that people open
 _decoding = threading.Lock()  # one picture at a time: each may take MOST_PIXELS * 4 bytes
 
 
@@ -78,7 +84,7 @@ class Guard:
         if scope["type"] != "http":
             raise ValueError("only http is served")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        most = LARGEST_UPLOAD if scope["path"] == UPLOADS else LARGEST_BODY
+        most = LARGEST_UPLOAD if scope["path"] in UPLOADS else LARGEST_BODY
         refusal = self._refusal(scope, headers, most)
         if refusal is not None:
             await _refuse(send, *refusal)
@@ -101,10 +107,11 @@ class Guard:
             return 403, "other pages may not ask here."
         if self.token is not None:
             asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-            if scope["method"] == "GET" and scope["path"] == "/" and asked:
+            if scope["method"] == "GET" and PAGES.fullmatch(scope["path"]) and asked:
                 if hmac.compare_digest(asked.encode(), self.token.encode()):
+                    # The address without the token: links are copied, and stand in the browser's history.
                     cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
-                    return 303, "", {"location": "/", "set-cookie": cookie}
+                    return 303, "", {"location": scope["path"], "set-cookie": cookie}
                 return 401, "this is not the token: the terminal shows the right address."
             if not self._knows(headers):
                 return 401, "a token is needed: open the address that the terminal shows, or send it as a Bearer token."
@@ -216,3 +223,44 @@ def opened_picture(data: bytes) -> Any:
             raise BadInput(
                 f"this cannot be read as a picture: {', '.join(FORMATS)} are. ({type(error).__name__})"
             ) from error
+
+
+# Sound
+
+
+def opened_sound(data: bytes) -> tuple[Any, int]:
+    """Samples in [-1, 1] and their rate, of a 16-bit WAV: its header is read before its samples are."""
+    import wave
+
+    import numpy as np
+
+    try:
+        with wave.open(BytesIO(data)) as file:
+            channels, width, rate, frames = file.getparams()[:4]
+            if width != 2 or not 1 <= channels <= MOST_CHANNELS or not RATES[0] <= rate <= RATES[1]:
+                raise BadInput("16-bit WAV files of 4 to 192 kHz and up to 8 channels are read, and this is another.")
+            if frames > LONGEST_SOUND * rate:
+                raise BadInput(f"the sound is longer than {LONGEST_SOUND} seconds: give a part of it.")
+            samples = np.frombuffer(file.readframes(frames), "<i2").astype(np.float32) / 32768
+    except BadInput:
+        raise
+    except Exception as error:  # what was cut off or changed ends in errors of wave, struct or numpy
+        raise BadInput(f"this cannot be read as a sound: 16-bit WAV is. ({type(error).__name__})") from error
+    if len(samples) < channels:
+        raise BadInput("there is nothing to hear in this sound.")
+    return samples[: len(samples) // channels * channels].reshape(-1, channels).mean(1), rate
+
+
+def written_sound(samples: Any, rate: int) -> bytes:
+    """As a 16-bit WAV."""
+    import wave
+
+    import numpy as np
+
+    written = BytesIO()
+    with wave.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+    return written.getvalue()

@@ -18,12 +18,9 @@ function posted(path, question) {
   return asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) });
 }
 
-async function worked(path, question, news) {
-  const told = await posted(path, { ...question, wait: 0.4 });
-  if (!told.job) return told;
-  news(told);
-  const ended = await new Promise((resolve, reject) => {
-    const events = new EventSource(`/api/jobs/${told.job}/events`);
+function heard(job, news) {
+  return new Promise((resolve, reject) => {
+    const events = new EventSource(`/api/jobs/${job}/events`);
     const close = (then, value) => { events.close(); then(value); };
     events.addEventListener("progress", (event) => news(JSON.parse(event.data)));
     events.addEventListener("done", (event) => close(resolve, JSON.parse(event.data)));
@@ -34,44 +31,196 @@ async function worked(path, question, news) {
       if (events.readyState === EventSource.CLOSED) close(reject, new Refused("the connection was lost."));
     });
   });
-  return asked(`/api/results/${ended.answer}`);
 }
 
 function cancelled(job) {
   return asked(`/api/jobs/${job}`, { method: "DELETE" });
 }
 
-function historyList(open, compare) {
+const AT_ONCE = 50;
+
+function historyList(open, compare, say) {
   const search = (element("input", { type: "search", placeholder: "search", "aria-label": "search results" }));
   const list = element("ul", { class: "sv-list" });
   const chosen = new Set();
   const beside = (element("button", { type: "button", onclick: () => compare([...chosen]) }, "side by side"));
-  const say = () => { beside.disabled = chosen.size < 2; };
+  const remove = (element("button", { type: "button", onclick: () => removed().catch((error) => say(error.message, true)) }, "delete"));
+  const older = element("button", { type: "button", hidden: true, onclick: () => more().catch((error) => say(error.message, true)) }, "older");
+  let last = 0;  // when the oldest one that is shown was made
+  let turn = 0;
+  const count = () => { beside.disabled = chosen.size < 2; remove.disabled = chosen.size < 1; };
+
+  function lineOf(result) {
+    const box = (element("input", { type: "checkbox", "aria-label": `choose ${result.title}` }));
+    box.checked = chosen.has(result.id);
+    box.addEventListener("change", () => { if (box.checked) chosen.add(result.id); else chosen.delete(result.id); count(); });
+    const link = element("a", { href: result.link, onclick: (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      open(result.id);
+    } }, element("b", { dir: "auto" }, result.title), element("small", {}, `${result.said} · ${result.method} · ${result.model}`), element("small", {}, timeOf(result.made)));
+    return element("li", {}, box, link);
+  }
+  async function listed(before) {
+    const { results } = await asked(`/api/results?search=${encodeURIComponent(search.value)}&limit=${AT_ONCE}${before ? `&before=${before}` : ""}`);
+    return results;
+  }
+  function shown(results) {
+    list.append(...results.map(lineOf));
+    last = results.at(-1)?.made ?? last;
+    older.hidden = results.length < AT_ONCE;
+  }
   async function refresh() {
-    const { results } = await asked(`/api/results?search=${encodeURIComponent(search.value)}&limit=100`);
-    list.replaceChildren(...results.map((result) => {
-      const box = (element("input", { type: "checkbox", "aria-label": `choose ${result.title}` }));
-      box.checked = chosen.has(result.id);
-      box.disabled = result.kind !== "explanation";
-      box.addEventListener("change", () => { if (box.checked) chosen.add(result.id); else chosen.delete(result.id); say(); });
-      const link = element("a", { href: result.link, onclick: (event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-        event.preventDefault();
-        open(result.id);
-      } }, element("b", { dir: "auto" }, result.title), element("small", {}, `${result.said} · ${result.method} · ${result.model}`));
-      return element("li", {}, box, link);
-    }));
+    const mine = ++turn;
+    const results = await listed(0);
+    if (mine !== turn) return;
+    list.replaceChildren();
+    shown(results);
     if (!results.length) list.append(element("li", { class: "wf-note" }, search.value ? "nothing fits." : "nothing yet."));
   }
+  async function more() {
+    const mine = turn;
+    const results = await listed(last);
+    if (mine === turn) shown(results);
+  }
+  async function removed() {
+    for (const id of [...chosen]) {
+      chosen.delete(id);
+      await asked(`/api/results/${id}`, { method: "DELETE" });
+    }
+    count();
+    await refresh();
+  }
   let waiting = 0;
-  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(refresh, 200); });
-  say();
-  return { node: element("details", { class: "sv-fold sv-history", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside), list), refresh };
+  search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => refresh().catch((error) => say(error.message, true)), 200); });
+  count();
+  return { node: element("details", { class: "sv-fold sv-history", open: true }, element("summary", {}, "results"), element("p", { class: "sv-line" }, search, beside, remove), list, older), refresh };
+}
+
+function timeOf(seconds) {
+  const made = new Date(1000 * seconds);
+  const today = made.toDateString() === new Date().toDateString();
+  return made.toLocaleString(undefined, today ? { timeStyle: "short" } : { dateStyle: "medium", timeStyle: "short" });
+}
+
+function uploaded(path, data) {
+  return asked(path, { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
+}
+
+function dropZone(shown, what, accept, take) {
+  const file = (element("input", { type: "file", accept, "aria-label": `choose a ${what}` }));
+  file.addEventListener("change", () => { if (file.files?.[0]) take(file.files[0]); });
+  const zone = element("div", { class: "sv-drop" }, shown, element("p", {}, `Drop a ${what} here, or `, file));
+  zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("sv-over"); });
+  zone.addEventListener("dragleave", () => zone.classList.remove("sv-over"));
+  zone.addEventListener("drop", (event) => {
+    event.preventDefault();
+    zone.classList.remove("sv-over");
+    const dropped = event.dataTransfer?.files[0];
+    if (dropped) take(dropped);
+  });
+  return zone;
+}
+
+function sampleAddress(model, sample) {
+  return `/api/samples?model=${encodeURIComponent(model.name)}&number=${sample}`;
+}
+
+function pictureForm(model, changed, say) {
+  let chosen = { sample: 0 };
+  let newest = 0;  // of uploads: one that was dropped later counts, although an earlier one may take longer
+  const shown = (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
+  const address = (input) => (input.image ? `/api/images/${input.image}` : sampleAddress(model, input.sample));
+  const erased = element("p", { class: "sv-line", hidden: true });
+  const show = ({ text, ...input }) => {
+    chosen = input;
+    newest += 1;
+    if (!shown.src.endsWith(address(input))) shown.src = address(input);
+    const count = input.erased?.length ?? 0;
+    erased.hidden = !count;
+    erased.replaceChildren(`${count} patch${count === 1 ? "" : "es"} erased `, element("button", { type: "button", onclick: () => { const { erased: _, ...whole } = chosen; show(whole); changed(); } }, "restore"));
+  };
+  async function upload(data) {
+    const mine = ++newest;
+    try {
+      const told = await uploaded("/api/images", data);
+      if (mine !== newest) return;
+      show({ image: told.image });
+      changed();
+    } catch (error) {
+      say(error.message);
+    }
+  }
+  const zone = dropZone(shown, "picture", "image/png,image/jpeg,image/webp", upload);
+  const thumbs = element("p", { class: "sv-chips" }, ...Array.from({ length: model.pictures }, (_, at) =>
+    element("button", { type: "button", class: "sv-thumb", onclick: () => { show({ sample: at }); changed(); } },
+      element("img", { src: address({ sample: at }), alt: `sample ${at}` }))));
+  const isSame = (before, after) => before.image === after.image && before.sample === after.sample;
+  show(chosen);
+  return {
+    node: element("div", {}, zone, erased, thumbs),
+    input: () => ({ ...chosen }),
+    fill: show,
+    isSame,
+    isEdit: (before, after) => isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+  };
+}
+
+function soundForm(model, changed, say) {
+  let chosen = { sample: 0 };
+  let newest = 0;
+  const player = (element("audio", { class: "sv-player", controls: true, preload: "none", "aria-label": "the sound that is asked about" }));
+  const show = (input) => {
+    chosen = input;
+    newest += 1;
+    player.src = input.sound ? `/api/sounds/${input.sound}` : sampleAddress(model, input.sample);
+  };
+  async function upload(file) {
+    const mine = ++newest;
+    try {
+      const told = await uploaded("/api/sounds", await waveOfFile(file, model.rate));
+      if (mine !== newest) return;
+      show({ sound: told.sound });
+      changed();
+    } catch (error) {
+      say(error.message);
+    }
+  }
+  const zone = dropZone(player, "sound", "audio/*", upload);
+  const chips = element("p", { class: "sv-chips" }, ...model.samples.map((_, at) =>
+    element("button", { type: "button", onclick: () => { show({ sample: at }); changed(); } }, `sample ${at}`)));
+  show(chosen);
+  return { node: element("div", {}, zone, chips), input: () => ({ ...chosen }), fill: (input) => show(input), isEdit: () => false };
+}
+
+async function waveOfFile(file, rate) {
+  const bytes = await file.arrayBuffer();
+  const decoded = await new OfflineAudioContext(1, 1, rate).decodeAudioData(bytes).catch(() => {
+    throw new Error("this cannot be read as a sound.");
+  });
+  const channels = Array.from({ length: decoded.numberOfChannels }, (_, i) => decoded.getChannelData(i));
+  const view = new DataView(new ArrayBuffer(44 + 2 * decoded.length));
+  const write = (at, words) => [...words].forEach((letter, i) => view.setUint8(at + i, letter.charCodeAt(0)));
+  write(0, "RIFF");
+  view.setUint32(4, 36 + 2 * decoded.length, true);
+  write(8, "WAVEfmt ");
+  view.setUint32(16, 16, true);
+  for (const [at, value] of [[20, 1], [22, 1], [32, 2], [34, 16]]) view.setUint16(at, value, true);
+  view.setUint32(24, rate, true);
+  view.setUint32(28, 2 * rate, true);
+  write(36, "data");
+  view.setUint32(40, 2 * decoded.length, true);
+  for (let i = 0; i < decoded.length; i++) {
+    const mean = channels.reduce((sum, channel) => sum + channel[i], 0) / channels.length;
+    view.setInt16(44 + 2 * i, Math.round(32767 * Math.max(-1, Math.min(1, mean))), true);
+  }
+  return new Blob([view], { type: "audio/wav" });
 }
 
 function formOf(model, changed, say) {
-  const forms = { text: textForm, language: promptForm, image: imageForm, table: rowForm };
-  return forms[model.kind](model, changed, say);
+  const forms = { text: textForm, similarity: textForm, language: promptForm, image: pictureForm, detector: pictureForm, pair: pairForm, sound: soundForm, table: rowForm };
+  const isEdit = (before, after) => JSON.stringify(before) !== JSON.stringify(after);
+  return { more: () => ({}), isEdit, ...forms[model.kind](model, changed, say) };
 }
 
 function areaOf(words, value, changed) {
@@ -83,64 +232,71 @@ function areaOf(words, value, changed) {
 
 function chipsOf(samples, choose) {
   return element("p", { class: "sv-chips" }, ...samples.map((sample) =>
-    element("button", { type: "button", onclick: () => choose(sample) }, sample)));
+    element("button", { type: "button", dir: "auto", onclick: () => choose(sample) }, [sample].flat().join(" · "))));
 }
 
 function textForm(model, changed) {
-  const area = areaOf("text", model.samples[0], changed);
-  const fill = (input) => { area.value = input.text ?? model.samples[input.sample] ?? ""; };
-  const chips = chipsOf(model.samples, (sample) => { area.value = sample; changed(); });
-  return { node: element("div", {}, area, chips), input: () => ({ text: area.value }), more: () => ({}), fill };
+  const [first, other] = [model.samples[0]].flat();
+  const area = areaOf(model.second?.names[0] ?? "text", first, changed);
+  const second = areaOf(model.second?.names[1] ?? "", other ?? "", changed);
+  const open = () => { pair.hidden = false; more.hidden = true; };
+  const more = element("button", { type: "button", hidden: !model.second || model.second.must, onclick: () => { open(); second.focus(); } }, "add a second text");
+  const pair = element("label", { class: "sv-pair", hidden: !(model.second?.must || other) }, element("span", { class: "wf-note" }, model.second?.names[1] ?? ""), second);
+  const write = (one, two) => {
+    area.value = one;
+    second.value = two ?? "";
+    if (two) open();
+  };
+  const fill = (input) => {
+    const [one, two] = [model.samples[input.sample ?? -1] ?? []].flat();
+    write(input.text ?? one ?? "", input.second ?? two);
+  };
+  const chips = chipsOf(model.samples, (sample) => { write(...[sample].flat()); changed(); });
+  const name = model.second?.must ? element("span", { class: "wf-note" }, model.second.names[0]) : null;
+  return {
+    node: element("div", {}, name, area, pair, element("p", { class: "sv-line" }, more), chips),
+    input: () => ({ text: area.value, ...(model.second && second.value.trim() ? { second: second.value } : {}) }),
+    fill,
+  };
 }
 
 function promptForm(model, changed) {
   const area = areaOf("prompt", model.samples[0], changed);
   const length = (element("input", { type: "number", min: 0, max: 256, value: 0, "aria-label": "tokens to write" }));
   let chat = false;
+  let answer;  // that was asked about over HTTP: asked again with the prompt, until the prompt is another
+  area.addEventListener("input", () => { answer = undefined; });
   const chatting = model.chat ? tick("as a message", false, (on) => { chat = on; changed(); }) : null;
+  const chips = model.samples.length > 1 ? chipsOf(model.samples, (sample) => { area.value = sample; answer = undefined; changed(); }) : null;
   const node = element("div", {}, area, element("p", { class: "sv-line" },
-    element("label", {}, "write ", length, " tokens (0: explain the next one)"), chatting));
+    element("label", {}, "write ", length, " tokens (0: explain the next one)"), chatting), chips);
   return {
     node,
-    input: () => ({ prompt: area.value, ...(chat ? { chat } : {}) }),
-    more: () => (Number(length.value) > 0 ? { generate: Math.round(Number(length.value)) } : {}),
+    input: () => ({ prompt: area.value, ...(answer === undefined ? {} : { answer }), ...(chat ? { chat } : {}) }),
+    more: () => (Number(length.value) > 0 ? { generate: Math.min(256, Math.round(Number(length.value))) } : {}),
     fill: (input, more = {}) => {
       area.value = input.prompt ?? input.text ?? model.samples[input.sample] ?? "";
       length.value = String(more.generate ?? 0);
+      answer = input.answer;
+      chat = Boolean(input.chat);
+      const box = (chatting?.querySelector("input") ?? null);
+      if (box) box.checked = chat;
     },
   };
 }
 
-function imageForm(model, changed, say) {
-  let chosen = { sample: 0 };
-  const shown = (element("img", { class: "sv-shown", alt: "the picture that is asked about" }));
-  const address = (input) => (input.image ? `/api/images/${input.image}` : `/api/samples?model=${encodeURIComponent(model.name)}&number=${input.sample}`);
-  const show = (input) => { chosen = input; shown.src = address(input); };
-  const file = (element("input", { type: "file", accept: "image/png,image/jpeg,image/webp", "aria-label": "choose a picture" }));
-  async function upload(data) {
-    if (!data) return;
-    try {
-      const told = await asked("/api/images", { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
-      show({ image: told.image });
-      changed();
-    } catch (error) {
-      say(error.message);
-    }
-  }
-  file.addEventListener("change", () => upload(file.files?.[0]));
-  const zone = element("div", { class: "sv-drop" }, shown, element("p", {}, "Drop a picture here, or ", file));
-  zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("sv-over"); });
-  zone.addEventListener("dragleave", () => zone.classList.remove("sv-over"));
-  zone.addEventListener("drop", (event) => {
-    event.preventDefault();
-    zone.classList.remove("sv-over");
-    upload(event.dataTransfer?.files[0]);
-  });
-  const thumbs = element("p", { class: "sv-chips" }, ...Array.from({ length: model.pictures }, (_, number) =>
-    element("button", { type: "button", class: "sv-thumb", onclick: () => { show({ sample: number }); changed(); } },
-      element("img", { src: address({ sample: number }), alt: `sample ${number}` }))));
-  show(chosen);
-  return { node: element("div", {}, zone, thumbs), input: () => ({ ...chosen }), more: () => ({}), fill: ({ erased, ...input }) => show(input) };
+function pairForm(model, changed, say) {
+  const picture = pictureForm(model, changed, say);
+  const area = areaOf("text about the picture", model.samples[0] ?? "", changed);
+  return {
+    node: element("div", {}, picture.node, element("label", { class: "sv-pair" }, element("span", { class: "wf-note" }, "text about it"), area)),
+    input: () => ({ ...picture.input(), text: area.value }),
+    fill: (input) => {
+      picture.fill(input);
+      area.value = input.text ?? model.samples[input.sample ?? 0] ?? "";
+    },
+    isEdit: (before, after) => picture.isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+  };
 }
 
 function rowForm(model, changed) {
@@ -169,8 +325,44 @@ function rowForm(model, changed) {
       const { value } = (fields.get(name));
       return [name, categories ? categories[Number(value)] : value === "" ? null : Number(value)];
     })) }),
-    more: () => ({}),
     fill: (input) => fillRow(input.row ?? model.samples[input.sample ?? 0] ?? {}),
+  };
+}
+
+const HIDDEN = ["rehearsal", "predict"];  // nobody asked for the one, and the other is over at once
+
+function jobList(say, finished) {
+  const node = element("div", { class: "sv-jobs", "aria-live": "polite" });
+
+  async function follow(told) {
+    const progress = (element("progress", { "aria-label": `progress of ${told.what}` }));
+    const words = element("span", {});
+    const cancel = element("button", { type: "button", class: "sv-cancel", onclick: () => cancelled(told.job).catch((error) => say(error.message, true)) }, "cancel");
+    const line = element("p", { class: "sv-busy" }, progress, cancel, words);
+    const news = (now) => {
+      progress.max = Math.max(1, now.of);
+      progress.value = Math.min(now.of, now.done + (now.steps > 1 ? now.step / now.steps : 0));
+      words.textContent = now.state === "waiting" ? `${now.what} waits: ${now.ahead} before it` : `${now.what}: ${now.done} of ${now.of}${now.label ? `, ${now.label}` : ""}`;
+    };
+    news(told);
+    node.append(line);
+    try {
+      return await heard(told.job, news);
+    } finally {
+      line.remove();
+    }
+  }
+
+  return {
+    node,
+    async work(path, question) {
+      const told = await posted(path, { ...question, wait: 0.4 });
+      return told.job ? asked(`/api/results/${(await follow(told)).answer}`) : told;
+    },
+    async rejoin() {
+      const { jobs } = await asked("/api/jobs");
+      for (const job of jobs) if (!HIDDEN.includes(job.what)) follow(job).then(finished, finished);
+    },
   };
 }
 
@@ -219,6 +411,74 @@ function methodList(changed) {
   };
 }
 
+const USUAL = 0.5;  // above which a detector's objects count
+
+function questionLine(changed) {
+  let known = new Map();
+  let chosen = { target: null, versus: null };
+  let kind = "";
+  const selects = { target: chooserOf("what is explained"), versus: chooserOf("rather than") };
+  const clear = element("button", { type: "button", onclick: () => { chosen = { target: null, versus: null }; draw(); changed(); } }, "just the prediction");
+  const share = (element("input", { type: "number", min: 0.05, max: 0.95, step: 0.05, value: USUAL, "aria-label": "lowest probability of an object" }));
+  const classes = element("span", {}, "Why ", selects.target, " rather than ", selects.versus, "? ", clear);
+  const objects = element("label", {}, "objects above ", share);
+  const node = element("p", { class: "sv-question" }, classes, objects);
+  share.addEventListener("input", changed);
+
+  function chooserOf(words) {
+    return (element("select", { "aria-label": words }));
+  }
+  for (const side of ["target", "versus"]) {
+    selects[side].addEventListener("input", () => {
+      chosen[side] = selects[side].value === "" ? null : Number(selects[side].value);
+      draw();
+      changed();
+    });
+  }
+  function draw() {
+    objects.hidden = kind !== "detector";
+    classes.hidden = kind === "detector" || known.size < 2;
+    node.hidden = objects.hidden && classes.hidden;
+    clear.hidden = chosen.target === null && chosen.versus === null;
+    for (const [side, words] of [["target", "the prediction"], ["versus", "nothing else"]]) {
+      selects[side].replaceChildren(element("option", { value: "" }, words), ...[...known].map(([index, label]) => element("option", { value: index }, label)));
+      selects[side].value = chosen[side] === null ? "" : String(chosen[side]);
+    }
+  }
+  return {
+    node,
+    show(model, said) {
+      kind = model.kind;
+      const listed = model.labels.map((label, i) => [model.indices[i], label]);
+      const heard = said ? [[said.index, said.label], ...said.next.map((each) => [each.index, each.label])] : [];
+      const asked = [...known].filter(([index]) => index === chosen.target || index === chosen.versus);
+      known = new Map(listed.length > 1 ? listed : heard.length > 1 ? [...heard, ...asked] : asked);
+      draw();
+    },
+    aim() {
+      if (kind === "detector") return Number(share.value) === USUAL ? {} : { target: Math.min(0.999, Math.max(0.001, Number(share.value))) };
+      return { ...(chosen.target === null ? {} : { target: chosen.target }), ...(chosen.versus === null ? {} : { versus: chosen.versus }) };
+    },
+    contrast(said, other) {
+      for (const { index, label } of [said, other]) known.set(index, label);
+      chosen = { target: said.index, versus: other.index };
+      draw();
+    },
+    restore(target) {
+      chosen = { target: null, versus: null };
+      if (target) {
+        known.set(target.index, target.label);
+        chosen.target = target.index;
+        if (target.versus !== null) {
+          known.set(target.versus, target.versus_label);
+          chosen.versus = target.versus;
+        }
+      }
+      draw();
+    },
+  };
+}
+
 function enlarging(panel) {
   const map = panel.querySelector("svg");
   if (!map) return;
@@ -261,38 +521,58 @@ function headCanvas(layer, head, side) {
   return canvas;
 }
 
-function headsOf(about) {
+const MOST_NAMES = 48;  // that are written beside a map
+const LARGE = 360;  // pixels
+
+function namedMap(canvas, names) {
+  if (!names || names.length > MOST_NAMES) return canvas;
+  const cell = LARGE / names.length;
+  const size = { fontSize: `${Math.max(8, Math.min(12, cell * 0.9))}px` };
+  const left = element("div", { class: "sv-rows", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { height: `${cell}px`, lineHeight: `${cell}px` } }, name)));
+  const top = element("div", { class: "sv-columns-of", style: size, "aria-hidden": "true" }, ...names.map((name) => element("span", { style: { width: `${cell}px` } }, element("b", {}, name))));
+  return element("div", { class: "sv-named" }, element("i", {}), top, left, canvas);
+}
+
+function headsOf(about, repaints) {
   const large = element("div", { class: "sv-large", "aria-live": "polite" });
   const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
+  let chosen = [0, 0];
 
-  function enlarge(layer, l, head) {
-    const whole = layer.columns === about.labels.length && layer.rows === about.labels.length;
-    const canvas = headCanvas(layer, head, 360);
-    const words = element("p", { class: "wf-note" }, whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
+  function enlarge(l, head) {
+    chosen = [l, head];
+    const layer = about.layers[l];
+    const names = layer.whole && layer.names !== null ? about.names[layer.names] : null;
+    const canvas = headCanvas(layer, head, LARGE);
+    const words = element("p", { class: "wf-note" }, layer.whole ? "Point at a cell: who attends to whom." : "Neighbours share a cell.");
     const cells = cellsOf(layer, head);
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
       const row = Math.min(layer.rows - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * layer.rows)));
       const column = Math.min(layer.columns - 1, Math.max(0, Math.floor(((event.clientX - box.left) / box.width) * layer.columns)));
       const weight = (cells[row * layer.columns + column] / 255) * layer.highest[head];
-      const name = (at) => (whole ? about.labels[at] : `cell ${at}`);
+      const name = (at) => names?.[at] ?? (layer.whole ? `position ${at}` : `cell ${at}`);
       words.textContent = `${name(row)} attends to ${name(column)}: ${number(weight)}`;
     });
     const share = about.importance ? `, importance ${number(about.importance[l][head] ?? 0)}` : "";
-    large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}`),
-      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), canvas, words);
+    large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
+      element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), namedMap(canvas, names), words);
   }
-
-  const rows = about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}`),
-    ...Array.from({ length: layer.heads }, (_, head) => {
-      const weight = about.importance ? Math.abs(about.importance[l][head] ?? 0) / most : 0;
-      return element("button", { type: "button", class: "sv-head-button", "aria-label": `layer ${l}, head ${head}`, onclick: () => enlarge(layer, l, head) },
-        headCanvas(layer, head, 56), element("i", { class: "sv-weight", style: { width: `${100 * weight}%` } }));
-    })));
+  const grid = element("div", { class: "sv-heads-grid" });
+  function draw() {
+    grid.replaceChildren(...about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}${layer.stream ? ` ${layer.stream}` : ""}`),
+      ...Array.from({ length: layer.heads }, (_, head) => {
+        const weight = about.importance ? Math.abs(about.importance[l][head] ?? 0) / most : 0;
+        return element("button", { type: "button", class: "sv-head-button", "aria-label": `layer ${l}, head ${head}`, onclick: () => enlarge(l, head) },
+          headCanvas(layer, head, 56), element("i", { class: "sv-weight", style: { width: `${100 * weight}%` } }));
+      }))));
+    enlarge(...chosen);
+  }
+  draw();
+  repaints.push(draw);  // colours of the theme are in the canvases
   const words = about.importance
     ? "Rows attend to columns. The bar under a head is how far the explained score depends on it (gradient), next to the strongest."
     : "Rows attend to columns.";
-  return element("div", { class: "sv-heads" }, element("div", { class: "sv-heads-grid" }, ...rows), large, element("p", { class: "wf-note" }, words));
+  return element("div", { class: "sv-heads" }, element("p", { class: "wf-note" }, words), element("div", { class: "sv-heads-both" }, grid, large));
 }
 
 const SVG_SPACE = "http://www.w3.org/2000/svg";
@@ -307,18 +587,19 @@ function drawnShape(tag, attributes) {
   return made;
 }
 
-function curveOf(curves, kind, method) {
+const LINES = 5;  // colours that curves are told apart by
+
+function curveOf(curves, kind) {
   const told = curves[kind];
-  const values = [told.curve, told.low, told.high].flat().filter((v) => v !== null);
+  const values = [...told.lines.map((line) => line.curve), told.low, told.high].flat().filter((v) => v !== null);
   const [low, high] = [Math.min(0, ...values), Math.max(...values, 1e-9)];
   const x = (share) => CURVE_LEFT + share * (CURVE_WIDTH - CURVE_LEFT - 8);
   const y = (value) => 8 + (1 - ((value ?? 0) - low) / (high - low || 1)) * (CURVE_HEIGHT - CURVE_BOTTOM - 8);
-  const line = (points) => points.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  const points = (values_) => values_.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`);
   const words = kind === "remove" ? "as the highest scores are taken away" : "as nothing but the highest scores is there";
-  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${method} ${words}` });
-  const band = `${line(told.high)} ${told.low.map((value, i) => `${x(curves.fractions[i]).toFixed(1)},${y(value).toFixed(1)}`).reverse().join(" ")}`;
-  svg.append(drawnShape("polygon", { points: band, class: "sv-band" }), drawnShape("polyline", { points: line(told.mean), class: "sv-mean" }),
-    drawnShape("polyline", { points: line(told.curve), class: "sv-this" }));
+  const svg = drawnShape("svg", { viewBox: `0 0 ${CURVE_WIDTH} ${CURVE_HEIGHT}`, class: "sv-curve", role: "img", "aria-label": `${curves.value} ${words}` });
+  svg.append(drawnShape("polygon", { points: [...points(told.high), ...points(told.low).reverse()].join(" "), class: "sv-band" }), drawnShape("polyline", { points: points(told.mean).join(" "), class: "sv-mean" }),
+    ...told.lines.map((line, i) => drawnShape("polyline", { points: points(line.curve).join(" "), class: `sv-this sv-line-${i % LINES}` })));
   for (const [at, value] of [[y(high) + 4, high], [y(low), low]]) {
     const text = drawnShape("text", { x: CURVE_LEFT - 4, y: at, "text-anchor": "end" });
     text.textContent = number(value);
@@ -329,97 +610,116 @@ function curveOf(curves, kind, method) {
     text.textContent = `${100 * share} %`;
     svg.append(text);
   }
-  const better = kind === "remove" ? told.area < told.random[0] : told.area > told.random[2];
-  const verdict = better ? "beats every random order" : (kind === "remove" ? told.area < told.random[1] : told.area > told.random[1])
-    ? "better than random on average, inside its band" : "no better than random";
+  const [least, mean, most] = told.random;
+  const verdict = (found) => {
+    const better = (than) => (kind === "remove" ? found < than : found > than);
+    if (found === null) return "unknown";
+    return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
+  };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
-    `The probability ${words}: mean ${number(told.area ?? 0)}, random ${number(told.random[1] ?? 0)} (${number(told.random[0] ?? 0)} to ${number(told.random[2] ?? 0)}): ${verdict}.`));
+    `The ${curves.value} ${words}; random orders have a mean of ${number(mean ?? 0)} (${number(least ?? 0)} to ${number(most ?? 0)}).`,
+    element("ul", { class: "sv-keys" }, ...told.lines.map((line, i) => element("li", {}, element("i", { class: `sv-key sv-line-${i % LINES}` }), `${line.method}: mean ${number(line.area ?? 0)}, ${verdict(line.area)}`)))));
 }
 
 function trustOf(about, choose, thorough) {
-  const { curves, recommended, others } = about;
+  const { curves, recommended } = about;
   const advice = element("p", { class: "sv-advice" }, recommended.method
-    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), recommended.why,
-  recommended.method && recommended.method !== about.method ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
-  const ran = others.filter((other) => other.area !== undefined).concat([{ method: about.method, area: curves.remove.area, agreement: 1 }])
-    .sort((a, b) => (a.area ?? 9) - (b.area ?? 9));
-  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, ...ran.map((other) => element("tr", { class: other.method === about.method ? "sv-this-row" : "" },
-      element("th", { scope: "row" }, other.method, other.method === recommended.method ? element("b", { class: "sv-mark" }, "recommended") : null,
-        other.method === recommended.unasked ? element("b", { class: "sv-mark" }, "default") : null),
-      element("td", {}, other.area === null ? "–" : number(other.area)), element("td", {}, other.agreement === null || other.agreement === undefined ? "–" : number(other.agreement))))));
+    ? element("b", {}, `Recommended here: ${recommended.method}. `) : element("b", {}, "No recommendation: "), `${recommended.why} `,
+  recommended.method && !about.ran.some((each) => each.shown && each.method === recommended.method) ? element("button", { type: "button", onclick: () => choose(recommended.method) }, "explain with it") : null);
+  const ran = [...about.ran].sort((a, b) => (a.area ?? Infinity) - (b.area ?? Infinity));
+  const told = (value) => (value === null || value === undefined ? "–" : number(value));
+  const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
+  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", `agreement with ${about.method}`].map((name) => element("th", { scope: "col" }, name)))),
+    element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
+      element("th", { scope: "row" }, each.method, each.method === recommended.method ? marked("recommended", recommended.why) : null,
+        each.method === recommended.unasked ? marked("default", recommended.unasked_why) : null),
+      element("td", {}, told(each.area)), element("td", {}, told(each.agreement))))));
+  const refused = about.refused.length ? element("details", { class: "sv-fold" }, element("summary", {}, `${about.refused.length} methods do not explain this`),
+    element("ul", { class: "sv-findings" }, ...about.refused.map((each) => element("li", {}, element("b", {}, `${each.method}: `), each.refused)))) : null;
   const findings = element("ul", { class: "sv-findings" }, ...about.findings.map((finding) =>
     element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
   return element("div", { class: "sv-trust" }, advice,
-    element("div", { class: "sv-curves" }, curveOf(curves, "remove", about.method), curveOf(curves, "keep", about.method)),
-    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders. Absent parts: ${curves.replacement}. Agreement: rank correlation with ${about.method} over ${curves.parts} parts.`),
-    table, element("h3", {}, "Check-up"), findings,
+    element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
+    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Agreement: rank correlation over ${curves.parts} parts.`),
+    element("div", { class: "sv-scroll" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
 
 const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const TABS = { heads: "layers × heads", trust: "trust" };
 const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
 
 function resultOf(told, doors) {
   const repaints = [];
-  const body = element("div", { class: "sv-body", role: told.kind === "explanation" && told.views.length ? "tabpanel" : null });
-  const whole = element("div", {}, ...told.views.map((view) => liveView(view, doors, repaints)));
-  if (told.html) whole.append(stillView(told.html, repaints));
-  const failures = Object.entries(told.failures ?? {});
-  const parts = [whole];
-  if (told.beside?.difference) parts.unshift(differenceOf(told.beside.difference));
-  if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
-    element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
-  const first = element("div", {}, ...parts);
+  const tabs = told.tabs?.length ? [["explanation", "explanation"], ...told.tabs.map((kind) => [kind, TABS[kind]])] : [];
+  const body = element("div", { class: "sv-body", role: tabs.length ? "tabpanel" : null, "aria-label": tabs.length ? "what is shown of the result" : null });
+  let item = 0;  // of several objects or written tokens
+  let tab = "explanation";
+  const opened = new Map();
+  const key = () => `${tab} ${item}`;
 
-  const opened = new Map([["explanation", first]]);
-  const tabs = told.kind === "explanation" && told.views.length ? [["explanation", "explanation"], ["heads", "layers × heads"], ["trust", "trust"]] : [];
-  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => open(kind) }, words));
-  async function open(kind, more = {}) {
-    if (more.again) opened.delete(kind);
-    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === kind)));
-    if (!opened.has(kind)) {
+  function firstTab() {
+    const parts = [];
+    if (told.beside?.difference) parts.push(differenceOf(told.beside.difference));
+    if (told.html) parts.push(stillView(told.html, repaints));
+    if (told.left_out) parts.push(element("p", { class: "wf-note" }, told.left_out));
+    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints));
+    const failures = Object.entries(told.failures ?? {});
+    if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
+      element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
+    return element("div", {}, ...parts);
+  }
+  const buttons = tabs.map(([kind, words]) => element("button", { type: "button", role: "tab", "data-tab": kind, onclick: () => { tab = kind; open(); } }, words));
+  const items = told.items.length > 1 ? chooser("which one", told.items.map((name, i) => [String(i), `${i + 1}: ${name}`]), () => String(item), (value) => { item = Number(value); open(); }) : null;
+  items?.classList.add("sv-items");
+
+  async function open(more = {}) {
+    const mine = key();
+    if (more.again) opened.delete(mine);
+    buttons.forEach((button) => button.setAttribute("aria-selected", String(button.dataset.tab === tab)));
+    if (!opened.has(mine) && tab === "explanation") opened.set(mine, firstTab());
+    if (!opened.has(mine)) {
       body.replaceChildren(element("p", { class: "wf-note" }, "working …"));
       try {
-        const { about } = await doors.about(kind, told.id, more);
-        opened.set(kind, kind === "heads" ? headsOf(about) : trustOf(about, doors.choose, () => open("trust", { again: true, thorough: true })));
+        const { about } = await doors.about(tab, told.id, { item, ...more });
+        opened.set(mine, mine.startsWith("heads") ? headsOf(about, repaints) : trustOf(about, doors.choose, () => open({ again: true, thorough: true })));
       } catch (error) {
-        body.replaceChildren(element("p", { class: "sv-error" }, error.message));
+        if (mine === key()) body.replaceChildren(element("p", { class: "sv-error" }, error.message));
         return;
       }
-      if (!buttons.some((button) => button.dataset.tab === kind && button.getAttribute("aria-selected") === "true")) return;
+      if (mine !== key()) return;
     }
-    body.replaceChildren((opened.get(kind)));
+    body.replaceChildren((opened.get(mine)));
   }
   const files = element("p", { class: "sv-files" }, "take away: ", ...FILES.flatMap(([form, words]) =>
     [element("a", { href: `/api/results/${told.id}/export?format=${form}`, download: `whyformer-${told.id}.${form}` }, words), " "]),
   element("a", { href: told.link, class: "sv-link" }, "link"));
+  const title = told.items.length ? told.title : told.views[0]?.title ?? told.title;
   const node = element("section", { class: "wf-view sv-result", "aria-label": "result", "data-id": told.id },
-    element("h2", { dir: "auto" }, told.views[0]?.title ?? told.title), files,
+    element("h2", { dir: "auto" }, title), files, items,
     tabs.length ? element("div", { class: "sv-tabs", role: "tablist" }, ...buttons) : null, body);
-  if (tabs.length) buttons[0].setAttribute("aria-selected", "true");
-  body.append(first);
+  open();
   return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
 }
 
 function liveView(view, doors, repaints) {
   const { node, repaint } = KINDS[view.data.kind](view.data);
   repaints.push(repaint);
-  node.addEventListener("click", (event) => {
-    const line = event.target instanceof Element ? event.target.closest(".wf-class:not(.wf-first)") : null;
-    if (line) doors.contrast(line.querySelector(".wf-label")?.textContent ?? "");
-  });
-  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line) => {
+  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
     line.setAttribute("title", "why not that? click");
+    line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
   });
   const facts = element("dl", { class: "wf-facts" }, ...view.facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
-  return element("div", {}, facts, view.data.units?.grid ? eraserOf(view.data, node, doors) : null, node, doubts);
+  return element("div", {}, facts, view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, doubts);
 }
 
-function eraserOf(data, node, doors) {
+function eraserOf({ data, erasable }, node, doors) {
+  if (!erasable) return element("p", { class: "wf-note" }, "Patches cannot be erased here: the model does not see the whole picture squeezed into one size.");
   const box = (element("input", { type: "checkbox", class: "sv-erase" }));
+  box.checked = doors.erasing();
+  box.addEventListener("change", () => doors.erasing(box.checked));
   node.addEventListener("click", (event) => {
     const stage = box.checked && event.target instanceof Element ? event.target.closest(".wf-stage") : null;
     if (!stage) return;
@@ -454,16 +754,19 @@ function differenceOf(difference) {
   const share = (value) => (value === null || value === undefined ? "–" : percent(value));
   const [was, is] = difference.prediction;
   const lead = was === is ? `Still ${is}.` : `From ${was} to ${is}.`;
-  const classes = difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+  const rated = difference.classes.some(({ before, after }) => before !== null || after !== null);
+  const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
+    element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
     element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
   const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
     .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
-  const units = moved.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
+  const named = (label, [old, now] = [null, null]) => (old === null || now === null ? label : old === now ? `${label} = ${now}` : `${label}: ${old} → ${now}`);
+  const units = moved.map(({ label, values, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, named(label, values)),
     element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),
     element("td", {}, signedOf((after ?? 0) - (before ?? 0), number))));
   const table = (name, rows) => element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...[name, "before", "after", "difference"].map((words) => element("th", { scope: "col" }, words)))), element("tbody", {}, ...rows));
   return element("div", { class: "sv-difference" }, element("h3", {}, "What the edit changed"), element("p", {}, element("b", {}, lead)),
-    element("div", { class: "sv-curves" }, table("class", classes), table("unit", units)),
+    element("div", { class: "sv-curves" }, table(rated ? "class" : "value", classes), table("unit", units)),
     difference.same ? null : element("p", { class: "wf-note" }, `The scores are of different questions: ${difference.explained.join("; then ")}.`));
 }
 
@@ -480,126 +783,136 @@ async function begin() {
   let form = null;
   let shown = null;
   let current = null;
-  let versus = "";
-  let turn = 0;  // of predictions: a late answer to an old question is dropped
+  let predictions = 0;
+  let drawings = 0;
   let waiting = 0;
+  let erasing = false;
 
   const status = element("p", { class: "sv-status", role: "status" });
-  const progress = (element("progress", { "aria-label": "progress" }));
-  const cancel = element("button", { type: "button", class: "sv-cancel" }, "cancel");
-  const busy = element("p", { class: "sv-busy", hidden: true }, progress, cancel);
-  const chooser = (element("select", { id: "sv-model", "aria-label": "model" }));
+  const chooser = (element("select", { id: "sv-model" }));
+  const trouble = element("p", { class: "sv-error sv-trouble", hidden: true });
   const place = element("div", { class: "sv-form" });
   const prediction = element("div", { class: "sv-prediction", "aria-live": "polite" });
-  const question = element("p", { class: "sv-question" });
   const output = element("main", { class: "sv-main" });
+  const question = questionLine(() => {});
   const methods = methodList(() => {});
-  const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }));
+  const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }), say);
+  const jobs = jobList(say, () => history.refresh());
 
   function say(words, wrong = false) {
     status.textContent = words;
     status.classList.toggle("sv-error", wrong);
   }
 
-  async function working(path, asking) {
-    let job = "";
-    cancel.onclick = () => job && cancelled(job).catch((error) => say(error.message, true));
-    try {
-      return await worked(path, asking, (news) => {
-        job = news.job;
-        busy.hidden = false;
-        progress.max = Math.max(1, news.of);
-        progress.value = Math.min(news.of, news.done + (news.steps > 1 ? news.step / news.steps : 0));
-        say(news.state === "waiting" ? `waiting: ${news.ahead} before this` : `${news.what}: ${news.done} of ${news.of}${news.label ? `, ${news.label}` : ""}`);
-      });
-    } finally {
-      busy.hidden = true;
-      say("");
-    }
-  }
-
   async function run(path, asking) {
+    const mine = ++drawings;
+    say("");
     try {
-      show(await working(path, asking), true);
-      await history.refresh();
+      const told = await jobs.work(path, asking);
+      if (mine === drawings) show(told, true);
     } catch (error) {
       say(error.message, true);
     }
+    await history.refresh();
   }
 
   function show(told, link) {
     current = told;
     shown = resultOf(told, {
-      contrast: (label) => { versus = label; sayQuestion(); explain(); },
+      contrast: (said, other) => { question.contrast(said, other); explain(); },
       erase: (unit) => {
         const before = told.question.input.erased ?? [];
-        explain({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] });
+        form.fill({ ...told.question.input, erased: before.includes(unit) ? before.filter((other) => other !== unit) : [...before, unit] }, told.question);
+        changed();
+        explain();
       },
+      erasing: (on) => { if (on !== undefined) erasing = on; return erasing; },
       choose: (method) => { methods.choose([method]); explain(); },
-      about: (kind, id, more) => working(`/api/${kind}`, { result: id, ...more }),
+      about: (kind, id, more) => jobs.work(`/api/${kind}`, { result: id, ...more }),
     });
     output.replaceChildren(shown.node);
     if (link && window.location.pathname !== told.link) window.history.pushState(null, "", told.link);
     document.title = `${told.title} · whyformer`;
   }
 
-  function explain(input = form.input()) {
+  function explain() {
+    const input = form.input();
     const names = methods.chosen();
-    const asking = { model: model.name, input, ...form.more(), method: names.length === 1 ? names[0] : names.length ? names : null };
-    if (versus) asking.versus = versus;
+    const asking = { model: model.name, input, ...form.more(), ...question.aim(), method: names.length === 1 ? names[0] : names.length ? names : null };
     const before = current && current.kind === "explanation" && current.model === model.name && current.views.length ? current : null;
-    if (before && JSON.stringify(before.question.input) !== JSON.stringify(input)) asking.edited_from = before.id;
+    if (before && form.isEdit(before.question.input, input)) asking.edited_from = before.id;
     return run("/api/explain", asking);
   }
 
-  function sayQuestion() {
-    question.replaceChildren(...(versus ? [`Why the prediction rather than ${versus}? `, element("button", { type: "button", onclick: () => { versus = ""; sayQuestion(); } }, "no contrast")] : []));
+  async function predict() {
+    const mine = ++predictions;
+    const [of, input] = [model, form.input()];
+    try {
+      const told = await posted("/api/predict", { model: of.name, input });
+      if (mine !== predictions) return;
+      question.show(of, told.prediction);
+      prediction.replaceChildren(saidOf(told));
+    } catch (error) {
+      if (mine === predictions) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
+    }
   }
 
-  async function predict() {
-    const mine = ++turn;
-    try {
-      const { prediction: said } = await posted("/api/predict", { model: model.name, input: form.input() });
-      if (mine !== turn) return;
-      const line = (label, probability, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
-        element("button", { type: "button", disabled: first, title: first ? "" : "why not that?", onclick: () => { versus = label; sayQuestion(); explain(); } }, label),
-        element("span", {}, probability === null ? "" : percent(probability)), element("i", { style: { width: `${100 * (probability ?? 0)}%` } }));
-      prediction.replaceChildren(element("ul", {}, line(said.label, said.probability, true), ...said.next.map((each) => line(each.label, each.probability, false))));
-    } catch (error) {
-      if (mine === turn) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
+  function saidOf(told) {
+    const said = told.prediction;
+    if (told.items?.[0]?.box) {
+      return element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`))));
     }
+    if (told.items) return element("p", { dir: "auto" }, "it writes: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
+    if (said.probability === null && !said.next.length) {
+      return element("p", {}, element("b", { dir: "auto" }, said.label), model.kind === "similarity" || said.label === "similarity" ? `: ${number(told.value)} (${told.scalar})` : "");
+    }
+    const line = (each, first) => element("li", { class: first ? "sv-class sv-said" : "sv-class" },
+      element("button", { type: "button", dir: "auto", disabled: first, title: first ? "" : "why not that?", onclick: () => { question.contrast(said, each); explain(); } }, each.label),
+      element("span", {}, each.probability === null ? "" : percent(each.probability)), element("i", { style: { width: `${100 * (each.probability ?? 0)}%` } }));
+    return element("ul", {}, line(said, true), ...said.next.map((each) => line(each, false)));
   }
 
   function changed() {
     clearTimeout(waiting);
+    predictions += 1;
     waiting = setTimeout(predict, QUIET);
   }
 
   async function choose(name) {
     model = models.find((each) => each.name === name) ?? models[0];
     chooser.value = model.name;
-    versus = "";
-    sayQuestion();
+    predictions += 1;
+    prediction.replaceChildren();
+    question.restore(null);
+    question.show(model, null);
+    trouble.hidden = true;
     form = formOf(model, changed, (words) => say(words, true));
     place.replaceChildren(form.node);
     const mine = model;
     const offer = async (wait) => {
       const told = await asked(`/api/methods?model=${encodeURIComponent(mine.name)}&wait=${wait}`);
-      if (mine === model) methods.show(told.methods, !wait);
+      if (mine !== model) return;
+      methods.show(told.methods, !wait);
+      trouble.hidden = !told.trouble;
+      trouble.textContent = told.trouble ? `This model could not be tried on a sample: ${told.trouble}` : "";
     };
     await offer(0);
     offer(50).catch(() => {});  // which of them apply is known a little later
   }
 
   async function open(id, link = true) {
+    const mine = ++drawings;
     try {
       const told = await asked(`/api/results/${id}`);
-      const { input, versus: other, method, ...more } = told.question;
+      if (mine !== drawings) return;
+      const { input, method } = told.question;
       if (input && models.some((each) => each.name === told.model)) {
         if (told.model !== model.name) await choose(told.model);
-        form.fill(input, more);
-        versus = typeof other === "string" ? other : "";
-        sayQuestion();
+        if (mine !== drawings) return;
+        form.fill(input, told.question);
+        const named = told.question.target !== undefined || told.question.versus !== undefined;
+        question.restore(named && told.views[0]?.target ? told.views[0].target : null);
+        if (method) methods.choose([method].flat());
         predict();
       }
       show(told, link);
@@ -611,8 +924,8 @@ async function begin() {
   const go = element("button", { type: "submit", class: "sv-go" }, "Explain");
   const measure = element("button", { type: "button", onclick: () => run("/api/compare", { model: model.name, inputs: [form.input()], methods: methods.chosen().length > 1 ? methods.chosen() : null }) }, "Compare methods");
   const left = element("form", { class: "sv-side sv-left", "aria-label": "question", onsubmit: (event) => { event.preventDefault(); explain(); } },
-    element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), place, prediction, question, methods.node,
-    element("p", { class: "sv-line" }, go, measure), busy, status);
+    element("label", { class: "sv-line", for: "sv-model" }, "model ", chooser), trouble, place, prediction, question.node, methods.node,
+    element("p", { class: "sv-line" }, go, measure), jobs.node, status);
   left.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); explain(); } });
   if (mayLoad) left.prepend(loaderOf());
   function loaderOf() {
@@ -623,8 +936,7 @@ async function begin() {
         const told = await posted("/api/models", { name: name.value });
         if (!models.some((each) => each.name === told.name)) models.push(told);
         list();
-        await choose(told.name);
-        await predict();
+        await turnTo(told.name);
         say("");
       } catch (error) {
         say(error.message, true);
@@ -635,16 +947,28 @@ async function begin() {
   function list() {
     chooser.replaceChildren(...models.map((each) => element("option", { value: each.name }, `${each.name} (${each.kind})`)));
   }
+  async function turnTo(name) {
+    clear();
+    await choose(name);
+    await predict();
+  }
+  function clear() {
+    drawings += 1;
+    current = null;
+    shown = null;
+    output.replaceChildren();
+  }
   list();
-  chooser.addEventListener("change", async () => { current = null; output.replaceChildren(); await choose(chooser.value); await predict(); });
+  chooser.addEventListener("change", () => turnTo(chooser.value).catch((error) => say(error.message, true)));
   const button = theme(() => shown?.repaint());
   root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
   const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
-  window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else output.replaceChildren(); });
+  window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
   await choose(model.name);
   const id = linked();
   if (id) await open(id, false); else await predict();
   await history.refresh();
+  jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");
 }
 

@@ -1,4 +1,4 @@
-"""What was explained, in one SQLite file: listed, searched, opened again; and the pictures that were uploaded."""
+"""What was explained, in one SQLite file: listed, searched, opened again; and what was uploaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from whyformer.files.paths import writable_file
 
 APPLICATION = 0x77666D72  # stands in the file's header, so that no other database is written into
 VERSION = 1
-MOST_PICTURES = 512 * 2**20  # bytes
+MOST_UPLOADS = 512 * 2**20  # bytes
 SCHEMA = """
 CREATE TABLE results (
     id TEXT PRIMARY KEY, made REAL NOT NULL, model TEXT NOT NULL, kind TEXT NOT NULL, method TEXT NOT NULL,
@@ -51,7 +51,7 @@ class Entry:
     failures: dict[str, str] = field(default_factory=dict)  # method -> why it could not
     beside: dict[str, Any] = field(default_factory=dict)  # the difference from another one, and the like
     parent: str | None = None  # of trust and heads: the result that they are about
-    picture: str | None = None
+    picture: str | None = None  # or sound: what was uploaded
     id: str = field(default_factory=new_id)
     made: float = field(default_factory=time.time)
 
@@ -111,6 +111,8 @@ class Store:
         packed = zlib.compress(json.dumps(body, ensure_ascii=True).encode(), 6)
         values = [getattr(entry, name) for name in COLUMNS]
         with self._using() as connection:
+            if entry.parent is not None and not _is_there(connection, entry.parent):
+                raise NotOffered("the result that this is about was deleted meanwhile.")
             places = ", ".join("?" * (len(COLUMNS) + 1))
             connection.execute(f"INSERT INTO results ({', '.join(COLUMNS)}, body) VALUES ({places})", [*values, packed])
         return entry.id
@@ -121,14 +123,16 @@ class Store:
             row = connection.execute(f"SELECT {names}, body FROM results WHERE id = ?", [identity]).fetchone()
         if row is None:
             return None
-        return Entry(**dict(zip(COLUMNS, row[:-1], strict=True)), **json.loads(zlib.decompress(row[-1])))
+        try:
+            return Entry(**dict(zip(COLUMNS, row[:-1], strict=True)), **json.loads(zlib.decompress(row[-1])))
+        except (zlib.error, ValueError, TypeError) as error:  # the file was changed by something else
+            raise NotOffered(f"this result cannot be read any more ({error}): explain it again.") from error
 
-    def about(self, parent: str, kind: str) -> str | None:
-        """The last of a kind that is about a result."""
+    def about(self, parent: str, kind: str) -> list[str]:
+        """Those of a kind that are about a result, the last one first."""
         with self._using() as connection:
-            asked = "SELECT id FROM results WHERE parent = ? AND kind = ? ORDER BY made DESC LIMIT 1"
-            row = connection.execute(asked, [parent, kind]).fetchone()
-        return None if row is None else str(row[0])
+            asked = "SELECT id FROM results WHERE parent = ? AND kind = ? ORDER BY made DESC"
+            return [str(row[0]) for row in connection.execute(asked, [parent, kind]).fetchall()]
 
     def listed(self, search: str = "", limit: int = 50, before: float | None = None) -> list[dict[str, Any]]:
         """The newest first; every word of the search has to stand somewhere."""
@@ -145,7 +149,7 @@ class Store:
         return [dict(zip(shown, row, strict=True)) | {"link": f"/r/{row[0]}"} for row in rows]
 
     def delete(self, identity: str) -> bool:
-        """A result and what is about it; its picture where no other has it."""
+        """A result and what is about it; its picture or sound where no other has it."""
         with self._using() as connection:
             row = connection.execute("SELECT picture FROM results WHERE id = ?", [identity]).fetchone()
             connection.execute("DELETE FROM results WHERE id = ? OR parent = ?", [identity, identity])
@@ -153,25 +157,25 @@ class Store:
             connection.execute(f"DELETE FROM pictures WHERE id = ? AND {unused}", [row and row[0]])
         return row is not None
 
-    def add_picture(self, data: bytes) -> str:
-        """By its contents: the same one is there once. Those that no result is of make room for new ones."""
+    def add_upload(self, data: bytes) -> str:
+        """A picture or a sound, by its contents: the same is there once. Those that no result is of make room."""
         identity = hashlib.blake2b(data, digest_size=12).hexdigest()
         with self._using() as connection:
             connection.execute("INSERT OR REPLACE INTO pictures VALUES (?, ?, ?)", [identity, time.time(), data])
             total = connection.execute("SELECT total(length(data)) FROM pictures").fetchone()[0]
             unused = "id NOT IN (SELECT picture FROM results WHERE picture IS NOT NULL) AND id != ?"
             oldest = f"SELECT id, length(data) FROM pictures WHERE {unused} ORDER BY made"
-            for other, size in connection.execute(oldest, [identity]).fetchall() if total > MOST_PICTURES else ():
+            for other, size in connection.execute(oldest, [identity]).fetchall() if total > MOST_UPLOADS else ():
                 connection.execute("DELETE FROM pictures WHERE id = ?", [other])
                 total -= size
-                if total <= MOST_PICTURES:
+                if total <= MOST_UPLOADS:
                     break
-            if total > MOST_PICTURES:
+            if total > MOST_UPLOADS:
                 connection.rollback()
-                raise NotOffered("the store is full of pictures: delete results that you no longer need.")
+                raise NotOffered("the store is full of pictures and sounds: delete results that you no longer need.")
         return identity
 
-    def picture(self, identity: str) -> bytes | None:
+    def upload(self, identity: str) -> bytes | None:
         with self._using() as connection:
             row = connection.execute("SELECT data FROM pictures WHERE id = ?", [identity]).fetchone()
         return None if row is None else bytes(row[0])
@@ -179,3 +183,7 @@ class Store:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _is_there(connection: sqlite3.Connection, identity: str) -> bool:
+    return connection.execute("SELECT 1 FROM results WHERE id = ?", [identity]).fetchone() is not None

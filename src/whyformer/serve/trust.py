@@ -1,0 +1,146 @@
+"""How far what is on screen can be trusted: its curves, how other methods fare, and what the check-up says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from whyformer.engines.perturbation.ranking import area, only_top, without_top
+from whyformer.errors import NotOffered, WhyformerError
+from whyformer.evaluate.agreement import spearman
+from whyformer.evaluate.games import games_of
+from whyformer.evaluate.judge import random_scores
+from whyformer.registry import get_method
+from whyformer.serve.comparison import cheap_methods
+from whyformer.serve.explaining import Working
+from whyformer.serve.models import ServedModel
+from whyformer.serve.store import Store
+from whyformer.serve.subject import Subject, aim_of, number_of, numbers_of, require_same_answer, stored, subject_of
+from whyformer.types import Explanation
+
+FRACTIONS = tuple(i / 10 for i in range(11))
+DRAWS = 10  # random orders that make the band
+QUICK_CHECKS = ("capture_audit", "class_dependence", "sinks", "serrano_smith", "wiegreffe_pinter")
+SLOW_CHECKS = ("invariance", "stability", "randomisation", "jain_wallace")
+
+
+def trust_units(served: ServedModel, subject: Subject, thorough: bool) -> int:
+    """Units of work: the curves, each method, each check."""
+    methods = _others(served, subject)
+    return 1 + len(methods) + len(QUICK_CHECKS) + (len(SLOW_CHECKS) if thorough else 0)
+
+
+def _others(served: ServedModel, subject: Subject) -> list[str]:
+    shown = {explanation.method for explanation in subject.explanations}
+    return [name for name in cheap_methods(served, len(subject.first.units)) if name not in shown]
+
+
+def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item: int = 0) -> Working:
+    """The curves of what is on screen in their random band, other methods beside them, and the check-up."""
+    subject = subject_of(store, identity, item)
+    explanation, question = subject.first, subject.question
+    raw = served.opened(question.input, store)
+    require_same_answer(served, raw, explanation, question.units)
+    how = {"target": aim_of(served, explanation), "units": question.units, "seed": question.seed}
+    curves = _curves(served, raw, subject, how)
+    yield
+    ran: list[dict[str, Any]] = [
+        {"method": each.method, "shown": True, "area": line["area"]}
+        for each, line in zip(subject.explanations, curves["remove"]["lines"], strict=True)
+    ]
+    scores = [each.scores for each in subject.explanations]
+    refused: list[dict[str, Any]] = []
+    for name in _others(served, subject):
+        try:
+            other = served.explainer.explain(raw, method=name, **how, scalar=explanation.scalar)
+            if isinstance(other, Explanation) and other.units.labels == explanation.units.labels:
+                ran.append({"method": name, "shown": False, "area": _area(served, raw, other, how)})
+                scores.append(other.scores)
+        except WhyformerError as reason:
+            refused.append({"method": name, "refused": str(reason)})
+        yield
+    parts = [i for i, special in enumerate(explanation.units.special) if not special]
+    if len(ran) > 1 and len(parts) > 1:
+        agreeing = spearman(np.stack([s[parts] for s in scores]))[0]
+        for each, value in zip(ran, agreeing, strict=True):
+            each["agreement"] = number_of(value)
+    findings: list[dict[str, Any]] = []
+    for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
+        findings += _findings(served, raw, name, explanation, how["target"])
+        yield
+    about: dict[str, Any] = {"method": explanation.method, "curves": curves, "ran": ran, "refused": refused}
+    about |= {"findings": findings, "thorough": thorough, "recommended": _recommended(served, curves, ran)}
+    return stored(store, subject, "trust", about)
+
+
+def _curves(served: ServedModel, raw: Any, subject: Subject, how: dict[str, Any]) -> dict[str, Any]:
+    """What the model says as the highest scores go, and as nothing but them is there; and the same in random orders."""
+    with games_of(served.explainer, [raw], **how) as games:
+        parts, game = games.parts[0], games.game(0)
+        if len(parts) < 2:
+            raise NotOffered("the input has no two parts that could be taken away.")
+        drawn = random_scores(len(parts), 0, games.seed, DRAWS)
+        told: dict[str, Any] = {"fractions": FRACTIONS, "parts": len(parts), "replacement": str(games.replacement)}
+        told["value"] = _value(served, subject.first)
+        for kind, make in (("remove", without_top), ("keep", only_top)):
+            random = np.stack([game.values(make(order, FRACTIONS)) for order in drawn])
+            areas = [area(each, FRACTIONS) for each in random]
+            lines = []
+            for explanation in subject.explanations:
+                curve = game.values(make(explanation.scores[parts], FRACTIONS))
+                told_area = number_of(area(curve, FRACTIONS))
+                lines.append({"method": explanation.method, "curve": numbers_of(curve), "area": told_area})
+            told[kind] = {
+                "lines": lines,
+                "low": numbers_of(random.min(0)),
+                "high": numbers_of(random.max(0)),
+                "mean": numbers_of(random.mean(0)),
+                "random": [number_of(min(areas)), number_of(sum(areas) / len(areas)), number_of(max(areas))],
+            }
+        return told
+
+
+def _value(served: ServedModel, explanation: Explanation) -> str:
+    """What the curves are of (evaluate/games.py): a model without classes has no probability."""
+    return "probability" if explanation.prediction.probability is not None or served.kind == "detector" else "value"
+
+
+def _area(served: ServedModel, raw: Any, explanation: Explanation, how: dict[str, Any]) -> float | None:
+    with games_of(served.explainer, [raw], **how) as games:
+        curve = games.game(0).values(without_top(explanation.scores[games.parts[0]], FRACTIONS))
+        return number_of(area(curve, FRACTIONS))
+
+
+def _findings(served: ServedModel, raw: Any, name: str, explanation: Explanation, target: Any) -> list[dict[str, Any]]:
+    """Of the method as it is on screen, with its options."""
+    method = explanation.method
+    options = {k: v for k, v in explanation.options.items() if k in get_method(method).options}
+    try:
+        checkup = served.explainer.check([raw], checks=[name], method=method, target=target, **options)
+    except WhyformerError as reason:
+        return [{"level": "note", "check": name, "title": f"{name.replace('_', ' ')} was not run", "text": str(reason)}]
+    return [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in checkup.findings]
+
+
+def _recommended(served: ServedModel, curves: dict[str, Any], ran: list[dict[str, Any]]) -> dict[str, Any]:
+    """What names first what the prediction hangs on, on this input; and what explains unasked."""
+    removed, first = curves["remove"], ran[0]
+    known = [each for each in ran if each["area"] is not None]
+    best = min(known, key=lambda each: each["area"], default=None)
+    low, mean, _ = removed["random"]
+    if best is not None and low is not None and best["area"] < low:
+        shown = "" if best is first or first["area"] is None else f", {first['area']:.3f} for {first['method']}"
+        why = (
+            f"taking away what it names first lowers the {curves['value']} fastest here: mean {best['area']:.3f} on "
+            f"the way{shown}, {mean:.3f} for random orders."
+        )
+    else:
+        best = None
+        why = f"none of {len(known)} methods beats all {DRAWS} random orders on this input: believe none of them here."
+    return {
+        "method": None if best is None else best["method"],
+        "why": f"{why} One input says little: measure on 50 with whyformer recommend.",
+        "unasked": served.default,
+        "unasked_why": "explains when no method is named, by tasks whose answer is known.",
+    }
