@@ -92,7 +92,7 @@ async function begin() {
     try {
       const told = await posted("/api/predict", { model: of.name, input });
       if (mine !== predictions) return;
-      question.show(of, told.prediction);
+      question.show(of, told.items ? null : told.prediction);
       prediction.replaceChildren(saidOf(told));
     } catch (error) {
       if (mine === predictions) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
@@ -194,7 +194,7 @@ async function begin() {
   async function turnTo(name) {
     clear();
     await choose(name);
-    await predict();
+    predict();
   }
   function clear() {
     drawings += 1;
@@ -210,7 +210,7 @@ async function begin() {
   window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
   await choose(model.name);
   const id = linked();
-  if (id) await open(id, false); else await predict();
+  if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not
   await history.refresh();
   jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");

@@ -37,7 +37,7 @@ function namedMap(canvas, names) {
 
 /** @param {any} about @param {(() => void)[]} repaints @returns {HTMLElement} */
 export function headsOf(about, repaints) {
-  const large = element("div", { class: "sv-large", "aria-live": "polite" });
+  const large = element("div", { class: "sv-large", role: "group", "aria-label": "the head that was chosen", tabindex: "0" });
   const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
   let chosen = [0, 0];
 
@@ -60,7 +60,7 @@ export function headsOf(about, repaints) {
     large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
       element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), namedMap(canvas, names), words);
   }
-  const grid = element("div", { class: "sv-heads-grid" });
+  const grid = element("div", { class: "sv-heads-grid", role: "group", "aria-label": "all heads", tabindex: "0" });
   function draw() {
     grid.replaceChildren(...about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}${layer.stream ? ` ${layer.stream}` : ""}`),
       ...Array.from({ length: layer.heads }, (_, head) => {

@@ -35,9 +35,11 @@ export function resultOf(told, doors) {
   function firstTab() {
     const parts = [];
     if (told.beside?.difference) parts.push(differenceOf(told.beside.difference));
-    if (told.html) parts.push(stillView(told.html, repaints));
+    const still = told.html ? stillView(told.html, repaints) : null;
+    if (told.items.length || !told.views.length) parts.push(still);
     if (told.left_out) parts.push(element("p", { class: "wf-note" }, told.left_out));
-    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints));
+    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints, !told.items.length));
+    if (!told.items.length && told.views.length) parts.push(still);
     const failures = Object.entries(told.failures ?? {});
     if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
       element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
@@ -76,12 +78,12 @@ export function resultOf(told, doors) {
   return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
 }
 
-/** @param {any} view @param {Doors} doors @param {(() => void)[]} repaints */
-function liveView(view, doors, repaints) {
+/** @param {any} view @param {Doors} doors @param {(() => void)[]} repaints @param {boolean} asks whether classes are to be clicked */
+function liveView(view, doors, repaints, asks) {
   const { node, repaint } = KINDS[view.data.kind](view.data);
   repaints.push(repaint);
   // By their place in the list, which is that of their numbers: two classes may have one name.
-  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
+  if (asks) node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
     line.setAttribute("title", "why not that? click");
     line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
@@ -137,8 +139,9 @@ function differenceOf(difference) {
   const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
     element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
     element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
-  const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
-    .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
+  const isEdited = ({ values = [null, null] }) => Number(values[0] !== values[1]);  // columns that hold something else come first
+  const moved = difference.units.filter((unit) => isEdited(unit) || unit.before === null || unit.after === null || unit.before !== unit.after)
+    .sort((a, b) => isEdited(b) - isEdited(a) || Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
   const named = (label, [old, now] = [null, null]) => (old === null || now === null ? label : old === now ? `${label} = ${now}` : `${label}: ${old} → ${now}`);
   const units = moved.map(({ label, values, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, named(label, values)),
     element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),

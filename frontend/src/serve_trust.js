@@ -70,6 +70,6 @@ export function trustOf(about, choose, thorough) {
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
     element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Agreement: rank correlation over ${curves.parts} parts.`),
-    element("div", { class: "sv-scroll" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
+    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import uvicorn
 
+from tests.serve.driving import choose, drop, press, result, texts, until, up, visit, write
 from tests.serve.served import TEXT, png, served
-from tests.support.browser import ABSENT, Browser, browser_path
-from whyformer.serve.app import Served, application
-from whyformer.serve.server import bound
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if browser_path() is None:
-        pytest.skip(ABSENT)
-    with Browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
+from tests.support.browser import Browser
+from whyformer.serve.app import Served
 
 
 @pytest.fixture(scope="module")
@@ -32,73 +21,15 @@ def whole() -> Served:
 
 @pytest.fixture(scope="module")
 def at(whole: Served, browser: Browser) -> Iterator[str]:
-    """The address of a server that is up."""
-    listening = bound("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(application(whole), log_level="error", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://localhost:{listening.getsockname()[1]}"
-    browser.open("about:blank")  # lets go of what it listens to
-    whole.jobs.close()
-    server.should_exit = True
-    thread.join()
-    listening.close()
-
-
-def until(browser: Browser, expression: str, seconds: float = 60) -> Any:
-    """The value of an expression, once it is one."""
-    end = time.monotonic() + seconds
-    while not (value := browser.does(expression)):
-        assert time.monotonic() < end, (expression, browser.does("document.body.innerText"), browser.errors)
-        time.sleep(0.05)
-    return value
-
-
-def visit(browser: Browser, address: str, **how: Any) -> Browser:
-    browser.open(address, **how)
-    until(browser, "document.documentElement.classList.contains('wf-started')")
-    return browser
-
-
-def press(browser: Browser, words: str, inside: str = "body") -> None:
-    wanted = f"[...document.querySelector({json.dumps(inside)}).querySelectorAll('button')]"
-    browser.does(f"{wanted}.find(b => b.textContent === {json.dumps(words)}).click()")
-
-
-def choose(browser: Browser, model: str) -> None:
-    browser.does(
-        f"(s => {{ s.value = '{model}'; s.dispatchEvent(new Event('change')); }})(document.querySelector('#sv-model'))"
-    )
-    until(browser, "!!document.querySelector('.sv-methods input:checked')")
-
-
-def write(browser: Browser, words: str) -> None:
-    browser.does(
-        f"(a => {{ a.value = {json.dumps(words)}; a.dispatchEvent(new Event('input')); }})"
-        "(document.querySelector('.sv-area'))"
-    )
-
-
-def result(browser: Browser, other_than: str = "") -> str:
-    """The id of what is shown."""
-    return str(
-        until(
-            browser,
-            f"(r => r && r.dataset.id !== '{other_than}' && r.dataset.id)(document.querySelector('.sv-result'))",
-        )
-    )
-
-
-def texts(browser: Browser, selector: str) -> list[str]:
-    return list(browser.does(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"))
+    with up(whole, browser) as address:
+        yield address
 
 
 def test_the_first_visit_predicts_at_once_and_explains_on_a_click(browser: Browser, at: str) -> None:
     visit(browser, at)
     assert browser.does("document.querySelector('.sv-area').value") == TEXT
-    assert len(texts(browser, ".sv-class")) == 3 and len(texts(browser, ".sv-said")) == 1
+    until(browser, "document.querySelectorAll('.sv-class').length === 3")
+    assert len(texts(browser, ".sv-said")) == 1
     assert "<b>maybe</b>" in " ".join(texts(browser, ".sv-class button")) and browser.does(
         "!document.querySelector('.sv-class b')"
     )
@@ -138,7 +69,11 @@ def test_a_class_is_clicked_for_the_contrast_and_methods_stand_side_by_side(brow
     browser.point(".sv-result .wf-class:not(.wf-first) .wf-label", click=True)
     second = result(browser, other_than=first)
     assert f"rather than {json.dumps(other)[1:-1]}" in texts(browser, ".sv-result h2")[0].replace("'", "")
-    assert f"rather than {other}?" in texts(browser, ".sv-question")[0]
+    sides = "[...document.querySelectorAll('.sv-question select')].map(s => s.selectedOptions[0].textContent)"
+    assert browser.does(sides) == [texts(browser, ".sv-result .wf-first .wf-label")[0], other]
+    visit(browser, f"{at}/r/{second}")  # the question comes back with its link
+    until(browser, "document.querySelectorAll('.sv-class').length === 3")
+    assert browser.does(sides)[1] == other
     until(browser, "document.querySelectorAll('.sv-grey').length === 2")  # the rehearsal is over
     assert "no image" in texts(browser, ".sv-grey small")[0] and browser.does(
         "document.querySelector('.sv-grey input').disabled"
@@ -155,20 +90,21 @@ def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> N
     visit(browser, at)
     choose(browser, "image")
     until(browser, "document.querySelector('.sv-shown').naturalWidth === 60")
-    bytes_of = json.dumps(list(png(48, 48)))
-    browser.does(
-        f"(() => {{ const data = new DataTransfer(); data.items.add(new File([new Uint8Array({bytes_of})], 'x.png'));"
-        "const drop = new DragEvent('drop', {dataTransfer: data, bubbles: true});"
-        "document.querySelector('.sv-drop').dispatchEvent(drop); })()"
-    )
+    drop(browser, png(48, 48), "x.png")
     until(browser, "document.querySelector('.sv-shown').naturalWidth === 48")
     press(browser, "Explain")
     first = result(browser)
     assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
     browser.does("document.querySelector('.sv-erase').click()")
     browser.point(".sv-result .wf-stage", click=True)
-    result(browser, other_than=first)
+    second = result(browser, other_than=first)
     assert "What the edit changed" in texts(browser, ".sv-difference")[0]
+    assert "1 patch erased" in texts(browser, ".sv-form")[0]  # what is predicted is the picture without it
+    assert browser.does("document.querySelector('.sv-erase').checked")  # the next click erases another
+    press(browser, "restore")
+    press(browser, "Explain")
+    result(browser, other_than=second)
+    assert "erased" not in texts(browser, ".sv-form p:not([hidden])")
     assert browser.errors == []
 
 
@@ -183,8 +119,14 @@ def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
     for name in ("saliency", "integrated_gradients"):  # the dear one away
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
     press(browser, "Explain")
-    result(browser)
+    first = result(browser)
     assert any(label.startswith("age = 90") for label in texts(browser, ".sv-result .wf-label"))
+    browser.does(
+        "(i => { i.value = 30; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"
+    )
+    press(browser, "Explain")
+    result(browser, other_than=first)
+    assert any(label.startswith("age: 90") and "30" in label for label in texts(browser, ".sv-difference th"))
     assert browser.errors == []
 
 
@@ -208,6 +150,7 @@ def test_heads_and_trust_are_tabs_of_a_result(browser: Browser, at: str) -> None
     assert until(browser, "document.querySelectorAll('.sv-head-button').length") == 8
     browser.does("document.querySelectorAll('.sv-head-button')[5].click()")
     assert texts(browser, ".sv-large h3") == ["layer 1, head 1"]
+    assert texts(browser, ".sv-rows span")[1:4] == ["anna", "lives", "in"]
     browser.point(".sv-large canvas")
     assert "attends to" in texts(browser, ".sv-large p:last-child")[0]
     press(browser, "trust", ".sv-result")
@@ -231,14 +174,34 @@ def test_long_work_shows_its_progress_and_is_cancelled(browser: Browser, at: str
 
     whole.jobs.add("text", "waits", waits)
     press(browser, "Explain")
-    assert until(browser, "!document.querySelector('.sv-busy').hidden")
-    assert "waiting: 1 before this" in texts(browser, ".sv-status")[0]
-    press(browser, "cancel")
-    until(browser, "document.querySelector('.sv-busy').hidden")
-    assert texts(browser, ".sv-status.sv-error") == ["cancelled."]
+    until(browser, "document.querySelectorAll('.sv-busy').length === 1")
+    assert texts(browser, ".sv-busy span") == ["explain waits: 1 before it"]
+    visit(browser, at)  # a tab that is closed changes nothing: both go on, and are there again
+    until(browser, "document.querySelectorAll('.sv-busy').length === 2")
+    browser.does("document.querySelectorAll('.sv-cancel')[1].click()")
+    until(browser, "document.querySelectorAll('.sv-busy').length === 1")
     gate.set()
+    until(browser, "document.querySelectorAll('.sv-busy').length === 0")
+    assert texts(browser, ".sv-result") == []
     press(browser, "Explain")
     result(browser)
+    assert browser.errors == []
+
+
+def test_a_late_answer_does_not_replace_what_was_asked_later(browser: Browser, at: str, whole: Served) -> None:
+    visit(browser, at)
+    gate = threading.Event()
+    whole.jobs.add("text", "waits", lambda: gate.wait(60))
+    write(browser, "ben works in paris")
+    press(browser, "Explain")
+    until(browser, "document.querySelectorAll('.sv-busy').length === 1")
+    choose(browser, "image")  # what was asked of the other model is none of its business
+    press(browser, "Explain")
+    shown = result(browser)
+    gate.set()
+    until(browser, "document.querySelectorAll('.sv-busy').length === 0")
+    until(browser, "document.querySelector('.sv-list b').textContent === 'ben works in paris'")  # it is in the list
+    assert result(browser) == shown and browser.does("document.querySelector('#sv-model').value") == "image"
     assert browser.errors == []
 
 

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from whyformer.errors import BadInput, NotOffered
+from whyformer.inputs.similarity import SIDES
 from whyformer.result import Result, from_plain
 from whyformer.serve.models import erasable
 from whyformer.serve.store import Entry
@@ -18,7 +19,7 @@ from whyformer.views import Page, View, list_page, side_by_side, view_of
 from whyformer.views.html.live import live_html
 from whyformer.views.html.page import fragment
 from whyformer.views.image import frames_of
-from whyformer.views.streams import steps_view
+from whyformer.views.streams import similarity_view, steps_view
 from whyformer.views.view import Explained
 
 FORMATS = {"html": "text/html", "json": "application/json", "png": "image/png", "csv": "text/csv"}
@@ -81,7 +82,14 @@ def _left_out(entry: Entry, items: Sequence[Any]) -> str:
 def drawn(entry: Entry) -> dict[str, Any]:
     """All that is known of an answer, with its link. Trust and heads are drawn from their own numbers."""
     told: dict[str, Any] = entry.listed() | {"question": entry.question, "failures": entry.failures}
-    told |= {"beside": entry.beside, "parent": entry.parent, "picture": entry.picture, "items": [], "html": None, "tabs": []}
+    told |= {
+        "beside": entry.beside,
+        "parent": entry.parent,
+        "picture": entry.picture,
+        "items": [],
+        "html": None,
+        "tabs": [],
+    }
     if entry.kind in ("trust", "heads"):
         return told | {"about": entry.results[0], "views": []}
     results = results_of(entry)
@@ -96,9 +104,24 @@ def drawn(entry: Entry) -> dict[str, Any]:
     picture = picture_of(entry, results)
     views = picture.views if isinstance(picture, Page) else (picture,)
     if all(view.explained is not None for view in views):
-        told["tabs"] = [kind for kind in ABOUT if entry.kind == "explanation"]
+        told["tabs"] = _tabs(entry, results)
+        told["html"] = _pairs_of_tokens(results)
         return told | {"views": [_live(view) for view in views]}
     return told | {"views": [], "html": fragment(picture if isinstance(picture, Page) else Page("", (picture,)))}
+
+
+def _tabs(entry: Entry, results: Sequence[Any]) -> list[str]:
+    if entry.kind != "explanation":
+        return []
+    compared = results[0].units.stream and set(results[0].units.stream) == set(SIDES)  # each text has heads of its own
+    return ["trust"] if compared else list(ABOUT)
+
+
+def _pairs_of_tokens(results: Sequence[Any]) -> str | None:
+    """Of two texts that are compared: what each pair of their tokens adds, where a method knows it."""
+    known = [each for each in results if isinstance(each, Explanation) and isinstance(each.matrix, dict)]
+    known = [each for each in known if SIDES in (each.matrix or {})]
+    return fragment(Page("", (similarity_view(known[0]),))) if known else None
 
 
 def _name(explanation: Explanation) -> str:

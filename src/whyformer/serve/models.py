@@ -14,6 +14,7 @@ import numpy as np
 from whyformer.advice import trouble_with
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
+from whyformer.inputs.families import task_of
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, default_method, list_methods
 from whyformer.serve.question import Input
@@ -60,12 +61,12 @@ class ServedModel:
 
     @property
     def classes(self) -> dict[int, str]:
-        """Names by number; a language model has too many to list."""
-        processor = self.explainer.processor
-        if self.kind in ("language", "similarity"):
-            return {}
+        """Names by number. Models that choose among other things have two in their configuration all the same."""
+        processor, task = self.explainer.processor, task_of(self.explainer.model)
         if isinstance(processor, Table):
             return dict(enumerate(processor.classes))
+        if "Classification" not in task and task != "ViltForQuestionAnswering":
+            return {}
         named = getattr(getattr(self.explainer.model, "config", None), "id2label", None) or {}
         return {int(index): str(named[index]) for index in sorted(named)[:MOST_CLASSES]}
 

@@ -534,7 +534,7 @@ function namedMap(canvas, names) {
 }
 
 function headsOf(about, repaints) {
-  const large = element("div", { class: "sv-large", "aria-live": "polite" });
+  const large = element("div", { class: "sv-large", role: "group", "aria-label": "the head that was chosen", tabindex: "0" });
   const most = Math.max(1e-12, ...(about.importance ?? []).flat().map((v) => Math.abs(v ?? 0)));
   let chosen = [0, 0];
 
@@ -557,7 +557,7 @@ function headsOf(about, repaints) {
     large.replaceChildren(element("h3", {}, `layer ${l}, head ${head}${layer.stream ? ` (${layer.stream})` : ""}`),
       element("p", { class: "wf-note" }, `highest weight ${number(layer.highest[head])}, mean entropy ${number(layer.entropy[head])}${share}`), namedMap(canvas, names), words);
   }
-  const grid = element("div", { class: "sv-heads-grid" });
+  const grid = element("div", { class: "sv-heads-grid", role: "group", "aria-label": "all heads", tabindex: "0" });
   function draw() {
     grid.replaceChildren(...about.layers.map((layer, l) => element("div", { class: "sv-heads-row" }, element("span", { class: "wf-note" }, `layer ${l}${layer.stream ? ` ${layer.stream}` : ""}`),
       ...Array.from({ length: layer.heads }, (_, head) => {
@@ -641,7 +641,7 @@ function trustOf(about, choose, thorough) {
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
     element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Agreement: rank correlation over ${curves.parts} parts.`),
-    element("div", { class: "sv-scroll" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
+    element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
 
@@ -661,9 +661,11 @@ function resultOf(told, doors) {
   function firstTab() {
     const parts = [];
     if (told.beside?.difference) parts.push(differenceOf(told.beside.difference));
-    if (told.html) parts.push(stillView(told.html, repaints));
+    const still = told.html ? stillView(told.html, repaints) : null;
+    if (told.items.length || !told.views.length) parts.push(still);
     if (told.left_out) parts.push(element("p", { class: "wf-note" }, told.left_out));
-    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints));
+    if (told.views.length) parts.push(liveView(told.views[item], doors, repaints, !told.items.length));
+    if (!told.items.length && told.views.length) parts.push(still);
     const failures = Object.entries(told.failures ?? {});
     if (failures.length) parts.push(element("div", { class: "wf-doubts", role: "note" }, element("b", {}, "Not explained"),
       element("ul", {}, ...failures.map(([method, reason]) => element("li", {}, element("b", {}, `${method}: `), reason)))));
@@ -702,10 +704,10 @@ function resultOf(told, doors) {
   return { node, repaint: () => repaints.forEach((repaint) => repaint()) };
 }
 
-function liveView(view, doors, repaints) {
+function liveView(view, doors, repaints, asks) {
   const { node, repaint } = KINDS[view.data.kind](view.data);
   repaints.push(repaint);
-  node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
+  if (asks) node.querySelectorAll(".wf-class:not(.wf-first)").forEach((line, i) => {
     line.classList.add("sv-asks");
     line.setAttribute("title", "why not that? click");
     line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
@@ -758,8 +760,9 @@ function differenceOf(difference) {
   const classes = !rated ? [element("tr", {}, element("th", { scope: "row" }, difference.scalar), ...difference.value.map((value) => element("td", {}, number(value))),
     element("td", {}, signedOf(difference.value[1] - difference.value[0], number)))] : difference.classes.map(({ label, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, label),
     element("td", {}, share(before)), element("td", {}, share(after)), element("td", {}, before === null || after === null ? "" : signedOf(after - before, (size) => `${number(100 * size)} %`))));
-  const moved = difference.units.filter(({ before, after }) => before === null || after === null || before !== after)
-    .sort((a, b) => Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
+  const isEdited = ({ values = [null, null] }) => Number(values[0] !== values[1]);  // columns that hold something else come first
+  const moved = difference.units.filter((unit) => isEdited(unit) || unit.before === null || unit.after === null || unit.before !== unit.after)
+    .sort((a, b) => isEdited(b) - isEdited(a) || Math.abs((b.after ?? 0) - (b.before ?? 0)) - Math.abs((a.after ?? 0) - (a.before ?? 0))).slice(0, 12);
   const named = (label, [old, now] = [null, null]) => (old === null || now === null ? label : old === now ? `${label} = ${now}` : `${label}: ${old} → ${now}`);
   const units = moved.map(({ label, values, before, after }) => element("tr", {}, element("th", { scope: "row", dir: "auto" }, named(label, values)),
     element("td", {}, before === null ? "–" : number(before)), element("td", {}, after === null ? "–" : number(after)),
@@ -850,7 +853,7 @@ async function begin() {
     try {
       const told = await posted("/api/predict", { model: of.name, input });
       if (mine !== predictions) return;
-      question.show(of, told.prediction);
+      question.show(of, told.items ? null : told.prediction);
       prediction.replaceChildren(saidOf(told));
     } catch (error) {
       if (mine === predictions) prediction.replaceChildren(element("p", { class: "sv-error" }, error.message));
@@ -950,7 +953,7 @@ async function begin() {
   async function turnTo(name) {
     clear();
     await choose(name);
-    await predict();
+    predict();
   }
   function clear() {
     drawings += 1;
@@ -966,7 +969,7 @@ async function begin() {
   window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
   await choose(model.name);
   const id = linked();
-  if (id) await open(id, false); else await predict();
+  if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not
   await history.refresh();
   jobs.rejoin().catch(() => {});
   document.documentElement.classList.add("wf-started");
