@@ -20,6 +20,8 @@ from tests.serve.served import asked, client, served
 from whyformer.serve.jobs import ENDS, Busy, Job, Jobs
 
 ROOT = Path(__file__).parents[2]
+TOKEN = "a-token-that-nobody-may-read"
+KNOWN = {"authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture
@@ -171,25 +173,33 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
         port = free.getsockname()[1]
     program = (
         "from tests.serve.served import served; from whyformer.serve.server import run; import time\n"
-        "whole = served('text')\n"
+        f"whole = served('text', token='{TOKEN}')\n"
         "def forever():\n    from whyformer.session import tracker\n"
         "    for _ in tracker(None)(range(10**6), 'forever'): time.sleep(0.01)\n"
         "job = whole.jobs.add('text', 'forever', forever)\n"
         f"run(whole, {port}, lambda at: print(at, job.id, flush=True))"
     )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         assert process.stdout is not None
         at, job = process.stdout.readline().split()
-        assert at == f"http://localhost:{port}/"
+        assert at == f"http://localhost:{port}/?token={TOKEN}"
         for _ in range(200):
             try:
-                events = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/{job}/events", timeout=30)
+                events = urllib.request.urlopen(
+                    urllib.request.Request(f"http://127.0.0.1:{port}/api/jobs/{job}/events", headers=KNOWN), timeout=30
+                )
                 break
             except OSError:
                 time.sleep(0.05)
         with events:
             assert b"progress" in events.readline()
+            urllib.request.urlopen(
+                urllib.request.Request(f"http://127.0.0.1:{port}/?token={TOKEN}", headers=KNOWN)
+            ).close()
             process.send_signal(signal.SIGINT)
             rest = events.read()
         assert b"event: cancelled" in rest and b"closed" in rest
         assert process.wait(30) == 0
+        assert TOKEN not in process.stdout.read()  # said once, in the address, and in no log

@@ -40,7 +40,7 @@ def test_a_table_is_served_with_a_row_to_try() -> None:
 
 def test_kinds_that_the_page_cannot_ask_are_refused() -> None:
     with pytest.raises(BadInput, match="in Python"):
-        ServedModel("whisper", "sound", explainer("text"))
+        ServedModel("lxmert", "regions", explainer("text"))
     twice = Models([ServedModel("mine", "text", explainer("text")), ServedModel("mine", "image", explainer("image"))])
     assert [(name, model.kind) for name, model in twice.by_name.items()] == [("mine", "text"), ("mine #2", "image")]
     with pytest.raises(UnknownName, match="unknown model"):

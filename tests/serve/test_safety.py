@@ -96,6 +96,12 @@ def test_a_token_is_needed_where_others_can_reach_it() -> None:
     assert asking.get("/api/models", headers={"authorization": f"Bearer {made}"}).status_code == 200
     opened = asking.get(f"/?token={made}")
     assert opened.status_code == 303 and opened.headers["location"] == "/"
+    shared = asking.get(f"/r/abc?token={made}")  # a result's link, as one would send it
+    assert shared.status_code == 303 and shared.headers["location"] == "/r/abc"
+    for elsewhere in (f"/r/abc/evil?token={made}", f"/r/%2f%2fevil.example?token={made}", f"/api/models?token={made}"):
+        assert "location" not in client(whole, follow_redirects=False).get(elsewhere).headers
+    other = client(served("text", host="0.0.0.0", token="another-token-of-the-same-machine"))
+    assert other.get("/api/models", headers={"cookie": opened.headers["set-cookie"].split(";")[0]}).status_code == 401
     assert "HttpOnly; SameSite=Strict" in opened.headers["set-cookie"]
     assert asking.get("/api/models").status_code == 200  # the cookie came along
     assert asking.get("/api/models", headers={"origin": "http://evil.example"}).status_code == 403
@@ -155,6 +161,12 @@ def test_bodies_beyond_their_limit_are_refused(ask: TestClient, monkeypatch: pyt
         ({"options": {"nothing": 3}}, "nothing"),
         ({"input": {"text": "a", "prompt": "b"}}, "one of"),
         ({"input": {}}, "one of"),
+        ({"input": {"text": "anna", "row": {"age": 1}}}, "one of"),
+        ({"input": {"prompt": "anna", "second": "bob"}}, "pair of texts"),
+        ({"input": {"text": "anna", "erased": [1]}}, "patches of a picture"),
+        ({"input": {"text": "anna", "answer": "bob"}}, "language models"),
+        ({"input": {"sound": "abc"}}, "model of text"),
+        ({"target": 2.5}, "target"),
         ({"input": {"text": "  "}}, "empty"),
         ({"method": "__import__"}, "unknown method"),
         ({"method": ["saliency"] * 41}, "40"),
@@ -263,8 +275,20 @@ FIELDS = [
     "inputs",
     "name",
     "methods",
+    "item",
+    "thorough",
+    "generate",
 ]
-POSTS = ["/api/explain", "/api/predict", "/api/compare", "/api/heads", "/api/trust", "/api/models", "/api/images"]
+POSTS = [
+    "/api/explain",
+    "/api/predict",
+    "/api/compare",
+    "/api/heads",
+    "/api/trust",
+    "/api/models",
+    "/api/images",
+    "/api/sounds",
+]
 GETS = [
     "/api/results",
     "/api/methods",
@@ -274,6 +298,7 @@ GETS = [
     "/api/results/{}/export",
     "/r/{}",
     "/api/images/{}",
+    "/api/sounds/{}",
 ]
 
 VALUES = st.text(max_size=8) | st.sampled_from(["text", "0", "nan", "1e400"])

@@ -215,7 +215,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
     async def about(asked: About, kind: str) -> Response:
         entry = None if asked.again else await run_in_threadpool(_known_about, served.store, asked, kind)
         if entry is not None:
-            return answer(drawn(entry))
+            return answer(await run_in_threadpool(drawn, entry))
         subject = await run_in_threadpool(subject_of, served.store, asked.result, asked.item)
         model, identity = served.models[subject.entry.model], subject.entry.id
         if kind == "heads":

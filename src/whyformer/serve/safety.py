@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import re
@@ -76,6 +77,8 @@ class Guard:
 
     def __init__(self, app: Application, host: str, token: str | None) -> None:
         self.app, self.loopback, self.token = app, is_loopback(host), token
+        # Cookies are sent to every port of a machine: two servers would take each other's away under one name.
+        self.cookie = f"{COOKIE}-{hashlib.blake2b((token or '').encode(), digest_size=4).hexdigest()}"
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -110,7 +113,7 @@ class Guard:
             if scope["method"] == "GET" and PAGES.fullmatch(scope["path"]) and asked:
                 if hmac.compare_digest(asked.encode(), self.token.encode()):
                     # The address without the token: links are copied, and stand in the browser's history.
-                    cookie = f"{COOKIE}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+                    cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
                     return 303, "", {"location": scope["path"], "set-cookie": cookie}
                 return 401, "this is not the token: the terminal shows the right address."
             if not self._knows(headers):
@@ -126,7 +129,7 @@ class Guard:
         assert self.token is not None
         offered = [headers.get("authorization", "").removeprefix("Bearer ")]
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
             offered += [] if cookie is None else [cookie.value]
         except CookieError:
             pass

@@ -52,6 +52,7 @@ def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     config = uvicorn.Config(
         application(served),
         log_level="warning",
+        access_log=False,  # addresses may hold the token
         timeout_graceful_shutdown=GRACE,
         limit_concurrency=MOST_CONNECTIONS,
         proxy_headers=False,

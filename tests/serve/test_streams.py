@@ -1,0 +1,201 @@
+"""Pairs, sound, detectors and models that write, over HTTP: what is asked is what Python gives."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from tests.serve.served import CLIP, asked, client, explainer, png, served
+from tests.support.processors import picture
+from whyformer.errors import BadInput
+from whyformer.explainer import Explainer
+from whyformer.serve.heads import labels_of
+from whyformer.serve.models import ServedModel
+from whyformer.serve.safety import opened_sound, written_sound
+from whyformer.serve.samples import kind_of, sample_of, second_of
+
+
+@pytest.fixture(scope="module")
+def ask() -> Iterator[TestClient]:
+    whole = served("pair", "caption", "similarity", "sound", "detector", "translation", "text", "image")
+    yield client(whole)
+    whole.jobs.close()
+
+
+def scores(told: dict[str, Any], view: int = 0) -> np.ndarray[Any, Any]:
+    return np.array(told["views"][view]["data"]["maps"][0]["scores"])
+
+
+def test_a_picture_and_a_text_are_explained_together(ask: TestClient) -> None:
+    up = ask.post("/api/images", content=png()).json()["image"]
+    told = ask.post("/api/explain", json=asked("pair", input={"image": up, "text": "two birds"})).json()
+    twin = explainer("pair").explain((picture(40, 60), "two birds"))
+    assert np.allclose(scores(told), twin.scores, rtol=1e-4, atol=1e-6)
+    assert told["views"][0]["data"]["picture"].startswith("data:image/jpeg") and told["title"] == "two birds"
+    sample = ask.post("/api/explain", json=asked("pair", input={"sample": 0, "text": "two birds"})).json()
+    assert np.allclose(scores(sample), twin.scores, rtol=1e-4, atol=1e-6)  # the picture of a sample with another text
+    for wrong in ({"image": up}, {"text": "two birds"}, {"prompt": "x"}):
+        refused = ask.post("/api/predict", json={"model": "pair", "input": wrong})
+        assert refused.status_code == 422 and "give image and text" in refused.json()["error"]
+
+
+def test_pairs_of_texts(ask: TestClient) -> None:
+    pair = {"text": "who is anna", "second": "anna lives in rome"}
+    told = ask.post("/api/explain", json=asked("text", input=pair)).json()
+    twin = explainer("text").explain(("who is anna", "anna lives in rome"))
+    assert np.allclose(scores(told), twin.scores, rtol=1e-4) and told["title"] == "who is anna · anna lives in rome"
+    alike = ask.post("/api/predict", json={"model": "similarity", "input": {"text": "a cat", "second": "a dog"}}).json()
+    assert alike["value"] == pytest.approx(explainer("similarity").explain(("a cat", "a dog")).value, rel=1e-5)
+    alone = ask.post("/api/predict", json={"model": "similarity", "input": {"text": "a cat"}})
+    assert alone.status_code == 422 and "reads two texts" in alone.json()["error"]
+    one = ask.post("/api/predict", json={"model": "translation", "input": pair})
+    assert one.status_code == 422 and "reads one text" in one.json()["error"]
+
+
+def test_a_sound_is_uploaded_at_any_rate(ask: TestClient) -> None:
+    up = ask.post("/api/sounds", content=written_sound(CLIP, 16_000)).json()
+    assert up["seconds"] == pytest.approx(0.1)
+    told = ask.post("/api/explain", json=asked("sound", input={"sound": up["sound"]})).json()
+    heard = opened_sound(written_sound(CLIP, 16_000))[0]
+    assert np.allclose(scores(told), explainer("sound").explain((heard, 16_000)).scores, rtol=1e-4)
+    twice = ask.post("/api/sounds", content=written_sound(np.repeat(CLIP, 2), 32_000)).json()["sound"]
+    other = ask.post("/api/explain", json=asked("sound", input={"sound": twice})).json()
+    assert scores(other).shape == scores(told).shape  # as long, at the model's rate
+    again = opened_sound(ask.get(f"/api/sounds/{up['sound']}").content)
+    assert again[1] == 16_000 and np.allclose(again[0], heard, atol=1e-3)
+    assert opened_sound(ask.get("/api/samples?model=sound&number=0").content)[1] == 16_000
+
+
+def wav(rate: int = 16_000, channels: int = 1, bits: int = 16, size: int = 320, told: int | None = None) -> bytes:
+    """A WAV file that says so much of itself."""
+    frame = channels * bits // 8
+    kind = struct.pack("<HHIIHH", 1, channels, rate, rate * frame, frame, bits)
+    told = size if told is None else told
+    head = b"RIFF" + struct.pack("<I", 36 + told) + b"WAVEfmt " + struct.pack("<I", 16) + kind
+    return head + b"data" + struct.pack("<I", told) + bytes(size)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"RIFF", b"ID3" + bytes(99), png(), wav(bits=8), wav(rate=1), wav(rate=500_000), wav(channels=9), wav(size=0),
+     wav(size=61 * 32_000), wav(told=2**31 - 100), wav()[:30]],
+)  # fmt: skip
+def test_what_is_no_short_plain_sound_is_refused(ask: TestClient, content: bytes) -> None:
+    refused = ask.post("/api/sounds", content=content)
+    assert refused.status_code == 422 and refused.json()["error"]
+
+
+def test_uploads_are_what_they_are(ask: TestClient) -> None:
+    image = ask.post("/api/images", content=png()).json()["image"]
+    sound = ask.post("/api/sounds", content=wav()).json()["sound"]
+    for model, wrong in (("sound", {"sound": image}), ("image", {"image": sound}), ("sound", {"image": sound})):
+        assert ask.post("/api/predict", json={"model": model, "input": wrong}).status_code == 422
+    assert ask.get(f"/api/sounds/{image}").status_code == 422 and ask.get(f"/api/images/{sound}").status_code == 422
+    assert ask.get("/api/sounds/nothing").status_code == 404
+
+
+def test_every_object_of_a_detector_is_explained(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked("detector", target=0.3, method=["generic_attention", "saliency"])).json()
+    twins = explainer("detector").explain(picture(), target=0.3, method="saliency")
+    assert len(told["items"]) == len(told["views"]) == len(twins) > 1
+    assert told["items"] == [f"{twin.target}, query {twin.target.position}" for twin in twins]
+    for view, twin in zip(told["views"], twins, strict=True):
+        assert [each["method"] for each in view["data"]["maps"]] == ["generic_attention", "saliency"]
+        assert np.allclose(view["data"]["maps"][1]["scores"], twin.scores, rtol=1e-3, atol=1e-6)
+    assert f"{len(twins)} detections" in told["html"] and told["said"].count("LABEL") == len(twins)
+    table = ask.get(f"/api/results/{told['id']}/export?format=csv").text.splitlines()
+    assert table[0].startswith("method,of,unit") and len(table) == 1 + 2 * sum(len(twin.units) for twin in twins)
+    page = ask.get(f"/api/results/{told['id']}/export?format=html").text
+    assert page.count('class="wf-data"') == len(twins)
+    said = ask.post("/api/predict", json={"model": "detector", "input": {"sample": 0}}).json()
+    every = explainer("detector").explain(picture())
+    assert [item["query"] for item in said["items"]] == [each.target.position for each in every]
+
+
+def test_trust_and_heads_are_of_the_object_that_was_chosen(ask: TestClient) -> None:
+    result = ask.post("/api/explain", json=asked("detector", target=0.3)).json()
+    last = len(result["items"]) - 1
+    told = [
+        ask.post("/api/trust", json={"result": result["id"], "item": item, "wait": 60}).json()["about"]
+        for item in (0, last)
+    ]
+    twins = explainer("detector").explain(picture(), target=0.3, scalar="probability")
+    whole = [about["curves"]["remove"]["lines"][0]["curve"][0] for about in told]
+    assert whole == pytest.approx([twins[0].value, twins[last].value], abs=1e-4) and whole[0] != whole[1]
+    again = ask.post("/api/trust", json={"result": result["id"], "item": last}).json()["about"]
+    assert again == told[1]  # remembered, each by itself
+    none = ask.post("/api/trust", json={"result": result["id"], "item": 99})
+    assert none.status_code == 422 and "no 99" in none.json()["error"]
+
+
+def test_written_tokens_are_all_told_and_the_first_explained(ask: TestClient) -> None:
+    told = ask.post("/api/explain", json=asked("translation")).json()
+    twins = explainer("translation").explain("the cat")
+    assert len(told["views"]) == 20 and told["left_out"] == f"The first 20 of {len(twins)} are explained here."
+    assert np.allclose(scores(told, 7), twins[7].scores, rtol=1e-3, atol=1e-6)
+    assert "what each written token was read from" in told["html"] and told["tabs"] == []
+    refused = ask.post("/api/trust", json={"result": told["id"]})
+    assert refused.status_code == 422 and "one prediction" in refused.json()["error"]
+
+
+def test_heads_have_the_names_of_their_own_stream(ask: TestClient) -> None:
+    result = ask.post("/api/explain", json=asked("caption")).json()["id"]
+    told = ask.post("/api/heads", json={"result": result, "wait": 60}).json()["about"]
+    units = explainer("caption").explain((picture(), "a photo of a cat"), method="random").units
+    assert [layer["stream"] for layer in told["layers"]] == ["image", "image", "text", "text"]
+    named = [told["names"][layer["names"]] for layer in told["layers"]]
+    assert named[0] == labels_of(units, "image", 17) and named[2][:2] == ["a", "photo"]
+
+
+def test_importance_stands_beside_the_layer_that_it_is_of() -> None:
+    """SigLIP measures a layer in the middle that has no map over the input: those after it are not moved up."""
+    from tests.models import CASES
+    from tests.support.processors import siglip
+    from whyformer.heads.importance import head_importance
+    from whyformer.serve.app import Served
+    from whyformer.serve.jobs import Jobs
+    from whyformer.serve.models import Models
+    from whyformer.serve.store import Store
+
+    made = Explainer(CASES["siglip"].build("sdpa"), siglip())
+    model = ServedModel("siglip", "pair", made, [(picture(), "a cat")])
+    whole = Served(Models([model]), Store(None), Jobs())
+    asking = client(whole)
+    result = asking.post("/api/explain", json=asked("siglip")).json()["id"]
+    told = asking.post("/api/heads", json={"result": result, "wait": 60}).json()["about"]
+    measured = head_importance(made.model, [(picture(), "a cat")], processor=made.processor)
+    by_path = dict(zip(measured.paths, measured.scores.tolist(), strict=True))
+    assert len(told["layers"]) == len(measured.paths) - 1
+    for layer, row in zip(told["layers"], told["importance"], strict=True):
+        assert row == pytest.approx(by_path[layer["path"]], abs=1e-4)
+    whole.jobs.close()
+
+
+def test_what_a_model_is_asked_with_is_known_from_its_class() -> None:
+    from tests.models.kinds import KINDS
+
+    plain = lambda name: Explainer(KINDS[name].case.build(None))  # noqa: E731
+    assert kind_of(plain("yolos"), "image") == "detector" and kind_of(plain("bert_headless"), "text") == "similarity"
+    names = {name: second_of(plain(name), "text") for name in ("bert_question", "bert_choice", "bert_tokens")}
+    assert names["bert_question"] and names["bert_question"][1] and names["bert_tokens"] is None
+    assert len(sample_of(plain("bert_choice"), "text")[1]) == 2  # two answers to choose among
+    with pytest.raises(BadInput, match="no page can ask"):
+        ServedModel("regions", "regions", plain("bert_tokens"))
+
+
+def test_a_model_that_cannot_be_tried_says_why() -> None:
+    """Its sample has no word that is masked, so nothing is predicted."""
+    from tests.models.kinds import KINDS
+    from tests.support.processors import tokenizer
+
+    masked = Explainer(KINDS["bert_masked"].case.build(None), tokenizer())
+    model = ServedModel("masked", "text", masked, ["a cat on the mat"])
+    assert list(model.rehearsal()) == [] and "mask" in model.trouble
+    assert {each["applies"] for each in model.methods()} == {None} and model.described()["trouble"] == model.trouble
+    good = ServedModel("masked", "text", masked)
+    assert "[MASK]" in good.samples[0]
