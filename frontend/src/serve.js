@@ -51,7 +51,10 @@ async function begin() {
     say("");
     try {
       const told = await jobs.work(path, asking);
-      if (mine === drawings) show(told, true);
+      if (mine === drawings) {
+        show(told, true);
+        if (output.getBoundingClientRect().top > window.innerHeight) output.scrollIntoView();  // on a phone it is below the form
+      }
     } catch (error) {
       say(error.message, true);
     }

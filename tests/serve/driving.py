@@ -44,7 +44,7 @@ def until(browser: Browser, expression: str, seconds: float = 60) -> Any:
 
 def visit(browser: Browser, address: str, **how: Any) -> Browser:
     browser.open(address, **how)
-    until(browser, "document.documentElement.classList.contains('wf-started')")
+    until(browser, "document.documentElement?.classList.contains('wf-started')")
     return browser
 
 

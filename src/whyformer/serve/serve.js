@@ -629,7 +629,7 @@ function trustOf(about, choose, thorough) {
   const ran = [...about.ran].sort((a, b) => (a.area ?? Infinity) - (b.area ?? Infinity));
   const told = (value) => (value === null || value === undefined ? "–" : number(value));
   const marked = (words, why) => element("b", { class: "sv-mark", title: why }, words);
-  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "curve (lower is better)", `agreement with ${about.method}`].map((name) => element("th", { scope: "col" }, name)))),
+  const table = element("table", { class: "sv-table" }, element("thead", {}, element("tr", {}, ...["method", "mean ↓", "agreement"].map((name) => element("th", { scope: "col" }, name)))),
     element("tbody", {}, ...ran.map((each) => element("tr", { class: each.shown ? "sv-this-row" : "" },
       element("th", { scope: "row" }, each.method, each.method === recommended.method ? marked("recommended", recommended.why) : null,
         each.method === recommended.unasked ? marked("default", recommended.unasked_why) : null),
@@ -640,7 +640,7 @@ function trustOf(about, choose, thorough) {
     element("li", { class: `sv-${finding.level}` }, element("b", {}, `${finding.level}: ${finding.title}. `), finding.text)));
   return element("div", { class: "sv-trust" }, advice,
     element("div", { class: "sv-curves" }, curveOf(curves, "remove"), curveOf(curves, "keep")),
-    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Agreement: rank correlation over ${curves.parts} parts.`),
+    element("p", { class: "wf-note" }, `Grey: between the lowest and highest of ten random orders, dashed their mean. Absent parts: ${curves.replacement}. Below, the mean ${curves.value} as the highest scores are taken away (lower is better), and the rank correlation with ${about.method} over ${curves.parts} parts.`),
     element("div", { class: "sv-scroll", role: "group", "aria-label": "methods on this input", tabindex: "0" }, table), refused, element("h3", {}, `Check-up of ${about.method}`), findings,
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
@@ -812,7 +812,10 @@ async function begin() {
     say("");
     try {
       const told = await jobs.work(path, asking);
-      if (mine === drawings) show(told, true);
+      if (mine === drawings) {
+        show(told, true);
+        if (output.getBoundingClientRect().top > window.innerHeight) output.scrollIntoView();  // on a phone it is below the form
+      }
     } catch (error) {
       say(error.message, true);
     }
