@@ -157,7 +157,8 @@ async function begin() {
         if (mine !== drawings) return;
         form.fill(input, told.question);
         const named = told.question.target !== undefined || told.question.versus !== undefined;
-        question.restore(named && told.views[0]?.target ? told.views[0].target : null);
+        const least = model.kind === "detector" && typeof told.question.target === "number" ? told.question.target : undefined;
+        question.restore(named && told.views[0]?.target ? told.views[0].target : null, least);
         if (method) methods.choose([method].flat());
         predict();
       }

@@ -1,6 +1,6 @@
 // What is asked about: texts, a prompt, a picture, a sound or a row of a table; with samples to begin with.
 import { element, tick } from "./dom.js";
-import { pictureForm, soundForm } from "./serve_upload.js";
+import { asksTheSame, pictureForm, soundForm } from "./serve_upload.js";
 
 /**
  * The form of one model. `changed` is called whenever the input is another one; `isEdit` says whether the second of two
@@ -10,7 +10,7 @@ import { pictureForm, soundForm } from "./serve_upload.js";
  */
 export function formOf(model, changed, say) {
   const forms = { text: textForm, similarity: textForm, language: promptForm, image: pictureForm, detector: pictureForm, pair: pairForm, sound: soundForm, table: rowForm };
-  const isEdit = (before, after) => JSON.stringify(before) !== JSON.stringify(after);
+  const isEdit = (before, after) => !asksTheSame(before, after);
   return { more: () => ({}), isEdit, ...forms[model.kind](model, changed, say) };
 }
 
@@ -88,7 +88,7 @@ function pairForm(model, changed, say) {
       picture.fill(input);
       area.value = input.text ?? model.samples[input.sample ?? 0] ?? "";
     },
-    isEdit: (before, after) => picture.isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+    isEdit: picture.isEdit,
   };
 }
 

@@ -5,7 +5,7 @@ const USUAL = 0.5;  // above which a detector's objects count
 
 /**
  * @param {() => void} changed
- * @returns {{node: HTMLElement, show: (model: any, said: any) => void, aim: () => any, contrast: (said: any, other: any) => void, restore: (target: any) => void}}
+ * @returns {{node: HTMLElement, show: (model: any, said: any) => void, aim: () => any, contrast: (said: any, other: any) => void, restore: (target: any, least?: number) => void}}
  */
 export function questionLine(changed) {
   /** @type {Map<number, string>} */
@@ -62,8 +62,9 @@ export function questionLine(changed) {
       chosen = { target: said.index, versus: other.index };
       draw();
     },
-    restore(target) {
+    restore(target, least = USUAL) {
       chosen = { target: null, versus: null };
+      share.value = String(least);
       if (target) {
         known.set(target.index, target.label);
         chosen.target = target.index;

@@ -7,6 +7,12 @@ function uploaded(path, data) {
   return asked(path, { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
 }
 
+/** Whether two inputs ask the same, in whatever order their fields came. @param {any} one @param {any} other */
+export function asksTheSame(one, other) {
+  const fields = (input) => JSON.stringify(Object.entries(input).filter(([, value]) => !Array.isArray(value) || value.length).sort());
+  return fields(one) === fields(other);
+}
+
 /** A place to drop a file, with a button to choose one. @param {HTMLElement} shown @param {string} what @param {string} accept @param {(file: File) => void} take */
 function dropZone(shown, what, accept, take) {
   const file = /** @type {HTMLInputElement} */ (element("input", { type: "file", accept, "aria-label": `choose a ${what}` }));
@@ -65,7 +71,7 @@ export function pictureForm(model, changed, say) {
     input: () => ({ ...chosen }),
     fill: show,
     isSame,
-    isEdit: (before, after) => isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+    isEdit: (before, after) => isSame(before, after) && !asksTheSame(before, after),
   };
 }
 

@@ -11,6 +11,7 @@ import pytest
 from tests.serve.driving import choose, drop, press, result, texts, until, up, visit, write
 from tests.serve.served import TEXT, png, served
 from tests.support.browser import Browser
+from tests.views.test_accessible import BROKEN, axe
 from whyformer.serve.app import Served
 
 
@@ -262,3 +263,28 @@ def test_a_comparison_is_drawn_and_results_are_put_side_by_side(browser: Browser
     browser.does(f"{search}(document.querySelector('.sv-history input[type=search]'))")
     until(browser, "document.querySelectorAll('.sv-list li').length === 1")
     assert browser.errors == []
+
+
+# WCAG rules, with everything unfolded
+
+
+@pytest.mark.parametrize(
+    ("model", "shown", "dark"),
+    [("text", "trust", False), ("text", "Compare methods", True), ("table", "layers × heads", True)],
+)
+def test_no_rule_is_broken(browser: Browser, at: str, model: str, shown: str, dark: bool) -> None:
+    visit(browser, at, dark=dark)
+    choose(browser, model)
+    for name in ("saliency", "input_x_gradient"):
+        browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
+    if model == "table":
+        browser.does("document.querySelector('.sv-methods input[value=integrated_gradients]').click()")
+    press(browser, "Explain")
+    first = result(browser)
+    press(browser, shown)
+    if shown == "Compare methods":
+        result(browser, other_than=first)
+    until(browser, "!document.querySelector('.sv-body').textContent.startsWith('working')", 120)
+    browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    browser.ask("Runtime.evaluate", expression=axe())
+    assert browser.does(BROKEN) == [] and browser.errors == []

@@ -42,6 +42,9 @@ def test_a_picture_with_a_text(browser: Browser, at: str) -> None:
     first = asked(browser, at, "pair")
     assert browser.does("document.querySelector('.sv-result .wf-stage img').src").startswith("data:image/jpeg")
     assert "what" in texts(browser, ".sv-result .wf-token")
+    press(browser, "Explain")
+    first = result(browser, other_than=first)
+    assert texts(browser, ".sv-difference") == []  # nothing was edited
     write(browser, "what is the cat")
     press(browser, "Explain")
     result(browser, other_than=first)
@@ -87,6 +90,9 @@ def test_every_object_of_a_detector_is_explained(browser: Browser, at: str) -> N
     assert f"{len(names)} detections" in texts(browser, ".sv-still h2, .sv-still h3")
     frame = "document.querySelector('.wf-stage .wf-frame').getAttribute('style')"
     first = browser.does(frame)
+    visit(browser, browser.does("location.href"))  # by its link: all of them, and from which probability on
+    assert texts(browser, ".sv-items button") == names
+    assert browser.does("document.querySelector('.sv-question input').value") == "0.3"
     press(browser, names[-1])
     assert browser.does(frame) != first and texts(browser, ".wf-stage .wf-frame b")[0] == str(every[-1].target)
     press(browser, "trust", ".sv-result")  # of the one that is chosen
@@ -166,7 +172,8 @@ def test_names_of_models_columns_and_classes_stay_text_everywhere(browser: Brows
      ("translation", "", True), ("sound", "explanation", True)],
 )  # fmt: skip
 def test_no_rule_is_broken(browser: Browser, at: str, model: str, tab: str, dark: bool) -> None:
-    visit(browser, at, dark=dark)
+    width = 390 if dark else 1300  # a phone, too
+    visit(browser, at, width=width, dark=dark)
     choose(browser, model)
     press(browser, "Explain")
     result(browser)
@@ -174,6 +181,7 @@ def test_no_rule_is_broken(browser: Browser, at: str, model: str, tab: str, dark
         press(browser, tab, ".sv-result")
         until(browser, "!document.querySelector('.sv-body').textContent.startsWith('working')", 120)
     browser.does("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert browser.does("document.documentElement.scrollWidth") <= width
     browser.ask("Runtime.evaluate", expression=axe())
     assert browser.does(BROKEN) == []
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from tests.serve.served import CLIP, asked, client, explainer, png, served
+from tests.serve.test_safety import OTHERS_DRAW
 from tests.support.processors import picture
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
@@ -39,6 +43,8 @@ def test_a_picture_and_a_text_are_explained_together(ask: TestClient) -> None:
     assert told["views"][0]["data"]["picture"].startswith("data:image/jpeg") and told["title"] == "two birds"
     sample = ask.post("/api/explain", json=asked("pair", input={"sample": 0, "text": "two birds"})).json()
     assert np.allclose(scores(sample), twin.scores, rtol=1e-4, atol=1e-6)  # the picture of a sample with another text
+    both = ask.post("/api/predict", json={"model": "text", "input": {"sample": 0, "text": "anna"}})
+    assert both.status_code == 422 and "not sample and text" in both.json()["error"]
     for wrong in ({"image": up}, {"text": "two birds"}, {"prompt": "x"}):
         refused = ask.post("/api/predict", json={"model": "pair", "input": wrong})
         assert refused.status_code == 422 and "give image and text" in refused.json()["error"]
@@ -199,3 +205,37 @@ def test_a_model_that_cannot_be_tried_says_why() -> None:
     assert {each["applies"] for each in model.methods()} == {None} and model.described()["trouble"] == model.trouble
     good = ServedModel("masked", "text", masked)
     assert "[MASK]" in good.samples[0]
+
+
+# Questions of every shape to models of every kind
+
+FIELDS = {
+    "text": st.sampled_from(["a cat", "", "  ", "[MASK]", "\ud800", "<image>", "a\x00b"]),
+    "second": st.sampled_from(["two birds", "", "a\nb", None]),
+    "prompt": st.sampled_from(["a cat", None]),
+    "row": st.sampled_from([{"age": 1}, {}, None]),
+    "image": st.sampled_from(["IMAGE", "SOUND", "nothing"]),
+    "sound": st.sampled_from(["SOUND", "IMAGE", "nothing"]),
+    "sample": st.sampled_from([0, 1, 10_000]),
+    "erased": st.lists(st.sampled_from([0, 1, 5, 99_999]), max_size=2),
+    "answer": st.sampled_from(["a dog", None]),
+    "chat": st.booleans(),
+}
+MODELS = st.sampled_from(["pair", "caption", "similarity", "sound", "detector", "text", "image"])
+AIMS = st.sampled_from([None, 0, 2, 10**6, 0.4, "LABEL_0", "similarity"])
+
+
+@OTHERS_DRAW
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(MODELS, st.lists(st.sampled_from([*FIELDS]), min_size=1, max_size=3, unique=True), st.data())
+def test_no_input_is_a_500(ask: TestClient, model: str, names: list[str], data: st.DataObject) -> None:
+    known = {"IMAGE": ask.post("/api/images", content=png()).json()["image"]}
+    known["SOUND"] = ask.post("/api/sounds", content=wav()).json()["sound"]
+    drawn = {name: data.draw(FIELDS[name]) for name in names}
+    asked_for = {name: known.get(value, value) if isinstance(value, str) else value for name, value in drawn.items()}
+    question: dict[str, Any] = {"model": model, "input": asked_for}
+    more = {"method": "random", "target": data.draw(AIMS), "versus": data.draw(AIMS), "wait": 30}
+    for path, body in (("/api/predict", question), ("/api/explain", question | more)):
+        sent = json.dumps(body).encode()
+        answered = ask.post(path, content=sent, headers={"content-type": "application/json"})
+        assert answered.status_code in (200, 422), answered.text

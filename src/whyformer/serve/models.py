@@ -107,9 +107,9 @@ class ServedModel:
         sample = self._sample(asked)
         ways = asked.ways - {"sample"}
         allowed = [set(names) for names in TAKES[self.kind]]
-        if sample is not None and self.kind == "pair":
-            ways |= {"image", "text"}
-        if (sample is None or ways) and ways not in allowed:
+        if sample is not None:  # of a picture with a text, the text may be another
+            ways = set(TAKES[self.kind][0]) if not ways or self.kind == "pair" else ways | {"sample"}
+        if ways not in allowed:
             wanted = " or ".join(" and ".join(names) for names in TAKES[self.kind])
             raise BadInput(f"{self.name!r} is a model of {self.kind}: give {wanted}, not {' and '.join(sorted(ways))}.")
         if (asked.answer is not None or asked.chat) and self.kind != "language":
@@ -123,7 +123,7 @@ class ServedModel:
         if asked.erased:
             raise BadInput("erased is for patches of a picture.")
         if sample is not None:
-            return sample
+            return self._prompt(sample, asked) if self.kind == "language" else sample
         if self.kind == "sound":
             return self._sound(asked.sound or "", store)
         if self.kind == "table":

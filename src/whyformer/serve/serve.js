@@ -107,6 +107,11 @@ function uploaded(path, data) {
   return asked(path, { method: "POST", body: data, headers: { "content-type": "application/octet-stream" } });
 }
 
+function asksTheSame(one, other) {
+  const fields = (input) => JSON.stringify(Object.entries(input).filter(([, value]) => !Array.isArray(value) || value.length).sort());
+  return fields(one) === fields(other);
+}
+
 function dropZone(shown, what, accept, take) {
   const file = (element("input", { type: "file", accept, "aria-label": `choose a ${what}` }));
   file.addEventListener("change", () => { if (file.files?.[0]) take(file.files[0]); });
@@ -162,7 +167,7 @@ function pictureForm(model, changed, say) {
     input: () => ({ ...chosen }),
     fill: show,
     isSame,
-    isEdit: (before, after) => isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+    isEdit: (before, after) => isSame(before, after) && !asksTheSame(before, after),
   };
 }
 
@@ -219,7 +224,7 @@ async function waveOfFile(file, rate) {
 
 function formOf(model, changed, say) {
   const forms = { text: textForm, similarity: textForm, language: promptForm, image: pictureForm, detector: pictureForm, pair: pairForm, sound: soundForm, table: rowForm };
-  const isEdit = (before, after) => JSON.stringify(before) !== JSON.stringify(after);
+  const isEdit = (before, after) => !asksTheSame(before, after);
   return { more: () => ({}), isEdit, ...forms[model.kind](model, changed, say) };
 }
 
@@ -295,7 +300,7 @@ function pairForm(model, changed, say) {
       picture.fill(input);
       area.value = input.text ?? model.samples[input.sample ?? 0] ?? "";
     },
-    isEdit: (before, after) => picture.isSame(before, after) && JSON.stringify(before) !== JSON.stringify(after),
+    isEdit: picture.isEdit,
   };
 }
 
@@ -464,8 +469,9 @@ function questionLine(changed) {
       chosen = { target: said.index, versus: other.index };
       draw();
     },
-    restore(target) {
+    restore(target, least = USUAL) {
       chosen = { target: null, versus: null };
+      share.value = String(least);
       if (target) {
         known.set(target.index, target.label);
         chosen.target = target.index;
@@ -917,7 +923,8 @@ async function begin() {
         if (mine !== drawings) return;
         form.fill(input, told.question);
         const named = told.question.target !== undefined || told.question.versus !== undefined;
-        question.restore(named && told.views[0]?.target ? told.views[0].target : null);
+        const least = model.kind === "detector" && typeof told.question.target === "number" ? told.question.target : undefined;
+        question.restore(named && told.views[0]?.target ? told.views[0].target : null, least);
         if (method) methods.choose([method].flat());
         predict();
       }
