@@ -8,6 +8,7 @@ import { jobList } from "./serve_jobs.js";
 import { methodList } from "./serve_methods.js";
 import { questionLine } from "./serve_question.js";
 import { resultOf } from "./serve_result.js";
+import { refuseStrayFiles } from "./serve_upload.js";
 import { theme } from "./theme.js";
 
 const QUIET = 250;  // milliseconds without a change, after which the model is asked
@@ -212,6 +213,7 @@ async function begin() {
   root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
   const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
   window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
+  refuseStrayFiles();
   await choose(model.name);
   const id = linked();
   if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not

@@ -21,11 +21,37 @@ export function posted(path, question) {
   return asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) });
 }
 
+const AGAIN = 1000;  // milliseconds
+let listening = false;
+
 /**
- * News of a job until it is done. `news` hears how far it is.
+ * News of a job until it is done. `news` hears how far it is. One job is listened to, others are asked about: browsers
+ * have few connections to one server, and each that listens takes one away from everything else.
  * @param {string} job @param {(told: any) => void} news @returns {Promise<any>} what is told of it at its end
  */
-export function heard(job, news) {
+export async function heard(job, news) {
+  if (listening) return askedAgain(job, news);
+  listening = true;
+  try {
+    return await listened(job, news);
+  } finally {
+    listening = false;
+  }
+}
+
+/** @param {string} job @param {(told: any) => void} news @returns {Promise<any>} */
+async function askedAgain(job, news) {
+  for (;;) {
+    const told = await asked(`/api/jobs/${job}`);
+    if (told.state === "done") return told;
+    if (told.state === "failed" || told.state === "cancelled") throw new Refused(told.error);
+    news(told);
+    await new Promise((resolve) => { setTimeout(resolve, AGAIN); });
+  }
+}
+
+/** @param {string} job @param {(told: any) => void} news @returns {Promise<any>} */
+function listened(job, news) {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`/api/jobs/${job}/events`);
     const close = (then, value) => { events.close(); then(value); };

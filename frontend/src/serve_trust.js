@@ -39,9 +39,9 @@ function curveOf(curves, kind) {
     svg.append(text);
   }
   const [least, mean, most] = told.random;
-  const verdict = (found) => {
-    const better = (than) => (kind === "remove" ? found < than : found > than);
-    if (found === null) return "unknown";
+  const verdict = (area) => {
+    const better = (than) => (kind === "remove" ? area < than : area > than);
+    if (area === null) return "unknown";
     return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
   };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },

@@ -29,6 +29,11 @@ function dropZone(shown, what, accept, take) {
   return zone;
 }
 
+/** A file that misses the place is not opened instead of the page. */
+export function refuseStrayFiles() {
+  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
+}
+
 function sampleAddress(model, sample) {
   return `/api/samples?model=${encodeURIComponent(model.name)}&number=${sample}`;
 }

@@ -216,8 +216,8 @@ def test_a_server_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: P
         time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     store = Store(file)
-    kept = {each["id"] for each in store.listed(limit=200)}
-    assert kept >= set(told) and all(store.get(each) is not None for each in kept)
+    listed = {each["id"] for each in store.listed(limit=200)}
+    assert listed >= set(told) and all(store.get(each) is not None for each in listed)
     store.close()
     with sqlite3.connect(file) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)

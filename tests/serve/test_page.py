@@ -105,7 +105,7 @@ def test_a_picture_is_dropped_and_a_patch_erased(browser: Browser, at: str) -> N
     press(browser, "restore")
     press(browser, "Explain")
     result(browser, other_than=second)
-    assert "erased" not in texts(browser, ".sv-form p:not([hidden])")
+    assert not any("erased" in words for words in texts(browser, ".sv-form p:not([hidden])"))
     assert browser.errors == []
 
 
@@ -186,6 +186,20 @@ def test_long_work_shows_its_progress_and_is_cancelled(browser: Browser, at: str
     assert texts(browser, ".sv-result") == []
     press(browser, "Explain")
     result(browser)
+    assert browser.errors == []
+
+
+def test_many_jobs_do_not_take_all_connections(browser: Browser, at: str, whole: Served) -> None:
+    gate = threading.Event()
+    for _ in range(8):
+        whole.jobs.add("text", "waits", lambda: gate.wait(60))
+    visit(browser, at)
+    until(browser, "document.querySelectorAll('.sv-busy').length === 8")
+    choose(browser, "image")  # another model, which nobody asks
+    press(browser, "Explain")
+    result(browser)
+    gate.set()
+    until(browser, "document.querySelectorAll('.sv-busy').length === 0")
     assert browser.errors == []
 
 

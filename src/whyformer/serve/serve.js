@@ -18,7 +18,30 @@ function posted(path, question) {
   return asked(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question) });
 }
 
-function heard(job, news) {
+const AGAIN = 1000;  // milliseconds
+let listening = false;
+
+async function heard(job, news) {
+  if (listening) return askedAgain(job, news);
+  listening = true;
+  try {
+    return await listened(job, news);
+  } finally {
+    listening = false;
+  }
+}
+
+async function askedAgain(job, news) {
+  for (;;) {
+    const told = await asked(`/api/jobs/${job}`);
+    if (told.state === "done") return told;
+    if (told.state === "failed" || told.state === "cancelled") throw new Refused(told.error);
+    news(told);
+    await new Promise((resolve) => { setTimeout(resolve, AGAIN); });
+  }
+}
+
+function listened(job, news) {
   return new Promise((resolve, reject) => {
     const events = new EventSource(`/api/jobs/${job}/events`);
     const close = (then, value) => { events.close(); then(value); };
@@ -125,6 +148,10 @@ function dropZone(shown, what, accept, take) {
     if (dropped) take(dropped);
   });
   return zone;
+}
+
+function refuseStrayFiles() {
+  for (const kind of ["dragover", "drop"]) window.addEventListener(kind, (event) => event.preventDefault());
 }
 
 function sampleAddress(model, sample) {
@@ -617,9 +644,9 @@ function curveOf(curves, kind) {
     svg.append(text);
   }
   const [least, mean, most] = told.random;
-  const verdict = (found) => {
-    const better = (than) => (kind === "remove" ? found < than : found > than);
-    if (found === null) return "unknown";
+  const verdict = (area) => {
+    const better = (than) => (kind === "remove" ? area < than : area > than);
+    if (area === null) return "unknown";
     return better(kind === "remove" ? least : most) ? "beats every random order" : better(mean) ? "better than random on average, inside its band" : "no better than random";
   };
   return element("figure", { class: "sv-figure" }, svg, element("figcaption", { class: "wf-note" },
@@ -977,6 +1004,7 @@ async function begin() {
   root.replaceChildren(element("header", { class: "sv-header" }, element("h1", {}, "whyformer"), button), element("div", { class: "sv-columns" }, left, output, element("aside", { class: "sv-aside sv-left", "aria-label": "results" }, history.node)));
   const linked = () => /^\/r\/([\w-]+)$/.exec(window.location.pathname)?.[1];
   window.addEventListener("popstate", () => { const id = linked(); if (id) open(id, false); else clear(); });
+  refuseStrayFiles();
   await choose(model.name);
   const id = linked();
   if (id) await open(id, false); else predict();  // which may wait for the work of others: the page does not
