@@ -81,7 +81,9 @@ def test_a_sound_is_decoded_by_the_browser_and_drawn_over_time(browser: Browser,
 def test_every_object_of_a_detector_is_explained(browser: Browser, at: str) -> None:
     visit(browser, at)
     choose(browser, "detector")
+    assert "no detection is above 0.5" in texts(browser, ".sv-prediction")[0]
     write(browser, "0.3", ".sv-question input")
+    until(browser, "document.querySelectorAll('.sv-class').length > 1")  # what it says by this measure
     press(browser, "Explain")
     result(browser)
     every = explainer("detector").explain(picture(), target=0.3)

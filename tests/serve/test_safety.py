@@ -91,6 +91,7 @@ def test_a_token_is_needed_where_others_can_reach_it() -> None:
     asking = client(whole, follow_redirects=False)
     for path in ("/", "/static/serve.js", "/api/models", "/r/abc", "/?token=wrong", "/?token="):
         assert asking.get(path).status_code == 401
+    assert asking.get("/r/abc").text.startswith("a token is needed")  # words, where a person opens a page
     for headers in ({"authorization": "Bearer wrong"}, {"cookie": "whyformer=wrong"}, {"cookie": "\x01;;="}):
         assert asking.get("/api/models", headers=headers).status_code == 401
     assert asking.get("/api/models", headers={"authorization": f"Bearer {made}"}).status_code == 200

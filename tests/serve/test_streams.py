@@ -121,6 +121,10 @@ def test_every_object_of_a_detector_is_explained(ask: TestClient) -> None:
     said = ask.post("/api/predict", json={"model": "detector", "input": {"sample": 0}}).json()
     every = explainer("detector").explain(picture())
     assert [item["query"] for item in said["items"]] == [each.target.position for each in every]
+    more = ask.post("/api/predict", json={"model": "detector", "input": {"sample": 0}, "target": 0.3}).json()
+    assert len(more["items"]) == len(twins) and more["note"] is None and "no detection" in said["note"]
+    refused = ask.post("/api/predict", json={"model": "image", "input": {"sample": 0}, "target": 0.3})
+    assert refused.status_code == 422 and "for detectors" in refused.json()["error"]
 
 
 def test_trust_and_heads_are_of_the_object_that_was_chosen(ask: TestClient) -> None:

@@ -173,7 +173,7 @@ def _add_questions(app: FastAPI, served: Served) -> None:
     @app.post("/api/predict")
     async def predict(asked: Predict) -> Response:
         model = served.models[asked.model]
-        job = served.jobs.add(model.name, "predict", partial(predicted, model, asked.input, served.store), 1, "quick")
+        job = served.jobs.add(model.name, "predict", partial(predicted, model, asked, served.store), 1, "quick")
         if not await job.ended(PREDICTED_WITHIN):
             served.jobs.cancel(job)
             raise Busy("the model is busy with long work: ask again in a moment.")

@@ -11,7 +11,7 @@ from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.serve.difference import difference
 from whyformer.serve.drawn import results_of
 from whyformer.serve.models import ServedModel, erasable, first_of
-from whyformer.serve.question import Explain, Input
+from whyformer.serve.question import Explain, Input, Predict
 from whyformer.serve.store import Entry, Store
 from whyformer.types import Explanation, Generation, Target
 from whyformer.views.image import frames_of
@@ -23,14 +23,17 @@ MOST_ITEMS = 20  # objects of a detector, or written tokens, that are drawn one 
 log = logging.getLogger("whyformer.serve")
 
 
-def predicted(served: ServedModel, asked: Input, store: Store) -> dict[str, Any]:
+def predicted(served: ServedModel, asked: Predict, store: Store) -> dict[str, Any]:
     """What the model says, and of which units its input is made: one forward pass."""
-    result = served.explainer.explain(served.opened(asked, store), method="random")
+    if asked.target is not None and served.kind != "detector":
+        raise BadInput("a probability as target is for detectors.")
+    result = served.explainer.explain(served.opened(asked.input, store), method="random", target=asked.target)
     first = first_of(result)
     told: dict[str, Any] = {"prediction": said_by(first.prediction), "units": list(first.units.labels)}
     told |= {"scalar": first.scalar, "value": float(first.value), "erasable": erasable(first.units)}
     if isinstance(result, list):
         told["items"] = [_item(each) for each in result]
+        told["note"] = next((note for note in first.warnings if note.startswith("no detection")), None)
     return told
 
 

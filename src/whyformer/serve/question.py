@@ -64,6 +64,7 @@ class Input(Asked):
 class Predict(Asked):
     model: Name
     input: Input
+    target: Share | None = None  # of a detector: above which probability its objects count
 
 
 class Explain(Asked):

@@ -90,7 +90,7 @@ class Guard:
         most = LARGEST_UPLOAD if scope["path"] in UPLOADS else LARGEST_BODY
         refusal = self._refusal(scope, headers, most)
         if refusal is not None:
-            await _refuse(send, *refusal)
+            await _refuse(send, *refusal, page=bool(PAGES.fullmatch(scope["path"])))
             return
         body = await _body(receive, most) if scope["method"] in ("POST", "PUT", "PATCH") else b""
         if body is None:
@@ -150,11 +150,15 @@ def _same(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and bool(host) and parts.netloc.lower() == host.lower()
 
 
-async def _refuse(send: Send, status: int, words: str, more: dict[str, str] | None = None) -> None:
+async def _refuse(
+    send: Send, status: int, words: str, more: dict[str, str] | None = None, *, page: bool = False
+) -> None:
+    """As JSON; where a person opens a page, as plain words."""
     from whyformer.views.html.live import as_json
 
-    body = as_json({"error": words}).encode() if words else b""
-    named = HEADERS | {"content-type": "application/json", "content-length": str(len(body))} | (more or {})
+    body = (words if page else as_json({"error": words})).encode() if words else b""
+    kind = "text/plain; charset=utf-8" if page else "application/json"
+    named = HEADERS | {"content-type": kind, "content-length": str(len(body))} | (more or {})
     headers = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -830,7 +830,7 @@ async function begin() {
   const place = element("div", { class: "sv-form" });
   const prediction = element("div", { class: "sv-prediction", "aria-live": "polite" });
   const output = element("main", { class: "sv-main" });
-  const question = questionLine(() => {});
+  const question = questionLine(() => { if (model.kind === "detector") changed(); });
   const methods = methodList(() => {});
   const history = historyList((id) => open(id), (ids) => run("/api/compare", { results: ids }), say);
   const jobs = jobList(say, () => history.refresh());
@@ -887,7 +887,7 @@ async function begin() {
     const mine = ++predictions;
     const [of, input] = [model, form.input()];
     try {
-      const told = await posted("/api/predict", { model: of.name, input });
+      const told = await posted("/api/predict", { model: of.name, input, ...(of.kind === "detector" ? question.aim() : {}) });
       if (mine !== predictions) return;
       question.show(of, told.items ? null : told.prediction);
       prediction.replaceChildren(saidOf(told));
@@ -899,7 +899,8 @@ async function begin() {
   function saidOf(told) {
     const said = told.prediction;
     if (told.items?.[0]?.box) {
-      return element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`))));
+      const note = told.note ? element("p", { class: "wf-note" }, told.note) : null;
+      return element("div", {}, note, element("ul", {}, ...told.items.map((each) => element("li", { class: "sv-class sv-said" }, element("b", { dir: "auto" }, each.label), element("span", {}, `query ${each.query}`)))));
     }
     if (told.items) return element("p", { dir: "auto" }, "it writes: ", element("b", {}, told.items.map((each) => each.label.replace(/[▁Ġ]/g, " ").trim()).join(" ")));
     if (said.probability === null && !said.next.length) {
