@@ -2,6 +2,7 @@
 
     python -m bench.one_pass text --data dev.tsv [--inputs 60]
     python -m bench.one_pass photos --data FOLDER_OR_TAR [--inputs 24] [--methods value_x_gradient] [--only AttCAT]
+                                                            [--device cuda]
 
 Judged as in ``bench.frontier``: how far the probability of the predicted class falls without the highest 1, 5, 10, 20
 and 50 % of the parts (comprehensiveness), and with these alone (sufficiency). Absent words are [MASK]; absent patches
@@ -129,7 +130,7 @@ def projected(seen: Pass, layer: int) -> tuple[Tensor, Tensor]:
 
 def chained(layers: Sequence[Tensor], start: Tensor | None = None) -> Tensor:
     """The first row of (I + A_L) ··· (I + A_1) · start."""
-    whole = torch.eye(len(layers[0])) if start is None else start
+    whole = torch.eye(len(layers[0]), device=layers[0].device) if start is None else start
     for layer in layers:
         whole = whole + layer @ whole
     return whole[0]
@@ -223,21 +224,21 @@ def scores_of(model: Any, inputs: dict[str, Tensor], index: int, names: Sequence
             scaled = {k: v * float(share) if v.is_floating_point() else v for k, v in inputs.items()}
             total = total + one_pass(model, scaled, index).attention_grad[-1] / STEPS
         scores |= {name: formula(seen, total) for name, formula in INTEGRALS.items() if name in names}
-    return {name: s.numpy() for name, s in scores.items()}
+    return {name: s.cpu().numpy() for name, s in scores.items()}
 
 
 # Sentences and photos
 
 
-def sentences(path: Path, count: int, methods: Sequence[str], names: Sequence[str]) -> list[Row]:
+def sentences(path: Path, count: int, methods: Sequence[str], names: Sequence[str], device: str) -> list[Row]:
     model, tokenizer = load_sentiment()
-    plain(model)
+    plain(model.to(device))
     judge = Sentences(wf.Explainer(model, tokenizer), read_sentences(path, count, 0))
     rows = [judge.of_method(name, name, {}) for name in methods]
     collected: dict[str, list[Array]] = {}
     for ids, free, index in zip(judge.ids, judge.free, judge.classes, strict=True):
-        vectors = model.get_input_embeddings()(ids[None]).detach()
-        inputs = {"inputs_embeds": vectors, "attention_mask": torch.ones_like(ids)[None]}
+        vectors = model.get_input_embeddings()(ids[None].to(device)).detach()
+        inputs = {"inputs_embeds": vectors, "attention_mask": torch.ones_like(ids, device=device)[None]}
         for name, scores in scores_of(model, inputs, index, names).items():
             collected.setdefault(name, []).append(scores[free])
     return rows + [judge.row(name, scores, *passes_of(name)) for name, scores in collected.items()]
@@ -270,7 +271,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 def with_patches(image_CXY: Tensor, present_VP: Array) -> Tensor:
     """(V, C, X, Y) variants of a picture in which only these patches are there, the others in its mean colour."""
     side, pixels = PATCHES
-    mask = torch.from_numpy(present_VP).view(-1, 1, side, side).float()
+    mask = torch.from_numpy(present_VP).view(-1, 1, side, side).float().to(image_CXY.device)
     mask = mask.repeat_interleave(pixels, 2).repeat_interleave(pixels, 3)
     return image_CXY * mask + image_CXY.mean((1, 2), keepdim=True) * (1 - mask)
 
@@ -281,18 +282,18 @@ def judged_photo(model: Any, image_CXY: Tensor, index: int, scores_N: Array) -> 
     scores_P = scores_N[-(PATCHES[0] ** 2) :]
     whole = np.ones((1, len(scores_P)), bool)
     present = np.concatenate([whole, without_top(scores_P, SHARES), only_top(scores_P, SHARES)])
-    probability = model(pixel_values=with_patches(image_CXY, present)).logits.softmax(-1)[:, index].numpy()
+    probability = model(pixel_values=with_patches(image_CXY, present)).logits.softmax(-1)[:, index].cpu().numpy()
     falls = probability[0] - probability[1:].reshape(2, len(SHARES)).mean(1)
     return float(falls[0]), float(falls[1])
 
 
-def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str]) -> list[Row]:
+def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str], device: str) -> list[Row]:
     model, processor = load_pets()
-    model = plain(model.float())
+    model = plain(model.float().to(device))
     explainer, images = wf.Explainer(model, processor), pictures(path, count)
     values: dict[str, list[tuple[float, float]]] = {}
     for number, image in enumerate(images):
-        pixels = processor(image, return_tensors="pt")["pixel_values"]
+        pixels = processor(image, return_tensors="pt")["pixel_values"].to(device)
         with torch.no_grad():
             index = int(model(pixel_values=pixels).logits[0].argmax())
         explained = {name: explainer.explain(image, method=name, seed=number).scores for name in methods}
@@ -325,13 +326,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--methods", nargs="*", choices=list(wf.list_methods()), default=METHODS)
     every = [*FORMULAS, *INTEGRALS]
     parser.add_argument("--only", nargs="*", choices=every, default=every, help="formulas; all where none is named")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args(argv)
-    print(machine())
+    print(machine(options.device))
     methods = [BASE, *options.methods]
     if options.kind == "text":
-        rows = sentences(options.data, options.inputs or 60, methods, options.only)
+        rows = sentences(options.data, options.inputs or 60, methods, options.only, options.device)
     else:
-        rows = photos(options.data, options.inputs or 24, methods, options.only)
+        rows = photos(options.data, options.inputs or 24, methods, options.only, options.device)
     print(f"{len(rows[0].values_IM)} inputs\n{table(rows)}", flush=True)
     return 0
 

@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 
 
-def machine() -> str:
+def machine(device: str = "cpu") -> str:
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
-    return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load}"
+    words = f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, load {load}"
+    return words + (f", {torch.cuda.get_device_name(device)}" if device.startswith("cuda") else "")
 
 
 Contenders = dict[str, Callable[[], object]]

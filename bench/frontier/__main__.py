@@ -1,7 +1,8 @@
 """The frontier: how faithful is every method, and for how many passes?
 
     python -m bench.frontier [--part text image table language] [--inputs 60] [--methods two_ended occlusion]
-                             [--data dev.tsv] [--photos pets.tar] [--cache models] [--out frontier] [--resume]
+                             [--data dev.tsv] [--photos pets.tar] [--cache models] [--device cuda]
+                             [--out frontier] [--resume]
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
 text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label``.
@@ -39,15 +40,15 @@ CACHE = Path(tempfile.gettempdir()) / "whyformer-frontier"
 
 
 def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, Contenders]]:
-    count, seed = options.inputs, options.seed
+    count, seed, device = options.inputs, options.seed, options.device
     if part == "text":
-        yield text.subject(count, seed, options.data), text.contenders()
+        yield text.subject(count, seed, options.data, device), text.contenders()
     elif part == "image":
-        yield image.subject(count, seed, options.cache, options.photos), image.contenders()
+        yield image.subject(count, seed, options.cache, options.photos, device), image.contenders()
     elif part == "table":
-        yield rows.subject(count), rows.contenders()
+        yield rows.subject(count, device), rows.contenders()
     else:
-        tokens, sentences = language.subjects(count, seed, options.cache)
+        tokens, sentences = language.subjects(count, seed, options.cache, device)
         yield tokens, language.contenders_of_tokens()
         yield sentences, language.contenders_of_sentences()
 
@@ -56,25 +57,27 @@ def wanted(name: str, methods: list[str] | None) -> bool:
     return name in methods if methods else not name.startswith(ON_REQUEST)
 
 
-def measured(subject: Subject, contenders: Contenders, names: list[str], path: Path | None) -> dict[str, Row]:
+def measured(
+    subject: Subject, contenders: Contenders, names: list[str], path: Path | None, device: str
+) -> dict[str, Row]:
     """A row per method; what is in the file already is not measured again, and every row is written at once."""
     done = {} if path is None or not path.exists() else from_saved(json.loads(path.read_text())["rows"])
     for name in names:
         if name in done:
             continue
-        started = time.process_time()
+        started = time.perf_counter()
         try:
             done[name] = subject.of_method(name, *contenders[name])
         except WhyformerError as error:
             print(f"not offered: {name}: {str(error).split('.')[0]}", flush=True)
             continue
-        print(f"{time.process_time() - started:4.0f} s  {table([done[name]])[-1]}", flush=True)
+        print(f"{time.perf_counter() - started:4.0f} s  {table([done[name]])[-1]}", flush=True)
         if path is not None:
-            path.write_text(json.dumps(saved(subject, done)))
+            path.write_text(json.dumps(saved(subject, done, device)))
     return {name: done[name] for name in names if name in done}
 
 
-def saved(subject: Subject, done: dict[str, Row]) -> dict[str, object]:
+def saved(subject: Subject, done: dict[str, Row], device: str) -> dict[str, object]:
     entries = [
         {
             "name": row.name,
@@ -85,7 +88,7 @@ def saved(subject: Subject, done: dict[str, Row]) -> dict[str, object]:
         }
         for row in done.values()
     ]
-    return {"subject": subject.name, "made_of": subject.made_of, "machine": machine(), "rows": entries}
+    return {"subject": subject.name, "made_of": subject.made_of, "machine": machine(device), "rows": entries}
 
 
 def report(subject: Subject, done: dict[str, Row]) -> None:
@@ -110,6 +113,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="sentences for the text part")
     parser.add_argument("--photos", type=Path, help="folder or tar file for the image part, instead of textures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder where trained models are kept")
+    parser.add_argument("--device", default="cpu", help="of models, in training too; judged are numbers on the CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for every number, as JSON")
     parser.add_argument("--resume", action="store_true", help="measure only what --out does not have yet")
@@ -129,7 +133,7 @@ def main(given: list[str] | None = None) -> int:
             print(draw(json.loads(path.read_text()), options.picture / f"frontier_{path.stem}.png"))
         return 0
     torch.set_num_threads(1)
-    print(machine())
+    print(machine(options.device))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
     for part in options.part:
@@ -139,7 +143,7 @@ def main(given: list[str] | None = None) -> int:
             path = None if options.out is None else file_of(options.out, subject.name)
             if path is not None and path.exists() and not options.resume:
                 path.unlink()
-            report(subject, measured(subject, contenders, names, path))
+            report(subject, measured(subject, contenders, names, path, options.device))
     return 0
 
 

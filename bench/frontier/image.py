@@ -43,5 +43,5 @@ def contenders() -> Contenders:
     return of_one_pass() | of_many_passes("mean") | {"vit_cx": ("vit_cx", {})}
 
 
-def subject(count: int, seed: int, cache: Path | None, photos: Path | None = None) -> Pictures:
-    return Pictures(Trained("stamps", count, seed, cache, None if photos is None else str(photos)))
+def subject(count: int, seed: int, cache: Path | None, photos: Path | None = None, device: str = "cpu") -> Pictures:
+    return Pictures(Trained("stamps", count, seed, cache, None if photos is None else str(photos), device))

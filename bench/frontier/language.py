@@ -66,13 +66,21 @@ class WholeSentences(Stories):
         cause: Array = self._cause_SW(number).any(1)
         return cause
 
+    def __init__(self, trained: Trained) -> None:
+        super().__init__(trained)
+        self._known: dict[tuple[int, bytes], float] = {}  # methods ask for the same few sets of sentences
+
     def values(self, number: int, present_VP: Array) -> Array:
-        ids = self.tensors([number])["input_ids"][0]
-        answers = []
-        for present in present_VP:  # one by one: they differ in length
-            there = np.concatenate([[True], present.repeat(WORDS), [True, True]])
-            answers.append(self.log_probability(number, {"input_ids": ids[None, torch.from_numpy(there)]})[0])
-        return np.array(answers)
+        keys = [(number, present.tobytes()) for present in present_VP]
+        new = {key: present for key, present in zip(keys, present_VP, strict=True) if key not in self._known}
+        ids = self.tensors([number])["input_ids"][0].numpy()
+        ends = np.ones(1, bool)  # [BOS], and the question
+        for length in {int(present.sum()) for present in new.values()}:
+            some = {key: present for key, present in new.items() if present.sum() == length}
+            told = [ids[np.concatenate([ends, present.repeat(WORDS), ends])] for present in some.values()]
+            said = self.log_probability(number, {"input_ids": torch.from_numpy(np.stack(told))})
+            self._known |= dict(zip(some, said.tolist(), strict=True))
+        return np.array([self._known[key] for key in keys])
 
 
 def contenders_of_tokens() -> Contenders:
@@ -83,6 +91,6 @@ def contenders_of_sentences() -> Contenders:
     return of_one_pass() | of_many_passes("delete")
 
 
-def subjects(count: int, seed: int, cache: Path | None) -> tuple[Tokens, WholeSentences]:
-    trained = Trained("facts", count, seed, cache)
+def subjects(count: int, seed: int, cache: Path | None, device: str = "cpu") -> tuple[Tokens, WholeSentences]:
+    trained = Trained("facts", count, seed, cache, device=device)
     return Tokens(trained), WholeSentences(trained)

@@ -23,6 +23,7 @@ class Rows(Subject):
     def __init__(self, explainer: wf.Explainer, rows: Sequence[dict[str, Any]]) -> None:
         super().__init__(explainer, len(rows))
         self.model: Any = explainer.model
+        self.device = next(self.model.parameters()).device
         table: Any = explainer.processor
         self.rows = [{name: row[name] for name in table.columns} for row in rows]
         self.columns = [*table.numerical, *table.categorical]  # as the model reads them
@@ -40,7 +41,8 @@ class Rows(Subject):
         there = torch.from_numpy(present_VP)
         numbers = torch.where(there[:, :numerical], self.numbers[number].float(), self.typical_number)
         codes = torch.where(there[:, numerical:], self.codes[number], self.typical_code)
-        probabilities: Array = self.model(numbers, codes).softmax(-1).numpy()
+        logits = self.model(numbers.to(self.device), codes.to(self.device))
+        probabilities: Array = logits.softmax(-1).cpu().numpy()
         return probabilities
 
     def inputs(self, rows: Sequence[int]) -> list[dict[str, Any]]:
@@ -59,5 +61,6 @@ def contenders() -> Contenders:
     return of_one_pass() | of_many_passes("mean")
 
 
-def subject(count: int) -> Rows:
-    return Rows(wf.Explainer(*load_adult()), adult_rows()[:count])
+def subject(count: int, device: str = "cpu") -> Rows:
+    model, table = load_adult()
+    return Rows(wf.Explainer(model.to(device), table), adult_rows()[:count])

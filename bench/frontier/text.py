@@ -36,8 +36,8 @@ class Sentences(Subject):
 
     @torch.no_grad()
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.model(input_ids=ids).logits
-        return logits
+        logits: torch.Tensor = self.model(input_ids=ids.to(self.model.device)).logits
+        return logits.cpu()
 
     def inputs(self, rows: Sequence[int]) -> list[str]:
         return [self.texts[i] for i in rows]
@@ -62,9 +62,9 @@ class Sentences(Subject):
         scores = []
         for ids, free, index in zip(self.ids, self.free, self.classes, strict=True):
             nothing = torch.where(torch.from_numpy(free), self.tokenizer.mask_token_id, ids)
-            ends = embedding(torch.stack([nothing, ids])).detach().requires_grad_()
+            ends = embedding(torch.stack([nothing, ids]).to(self.model.device)).detach().requires_grad_()
             gradient = torch.autograd.grad(self.model(inputs_embeds=ends).logits[:, index].sum(), ends)[0]
-            scores.append(((ends[1] - ends[0]) * gradient.mean(0)).sum(-1).detach().numpy()[free])
+            scores.append(((ends[1] - ends[0]) * gradient.mean(0)).sum(-1).detach().cpu().numpy()[free])
         return self.row(GRADIENT_FORM, scores, 2, 2)
 
 
@@ -77,9 +77,10 @@ def contenders() -> Contenders:
     return of_one_pass() | of_many_passes("mask") | others
 
 
-def subject(count: int, seed: int, data: Path | None = None) -> Sentences:
+def subject(count: int, seed: int, data: Path | None = None, device: str = "cpu") -> Sentences:
     texts = made_sentences(count, seed) if data is None else read_sentences(data, count, seed)
-    return Sentences(wf.Explainer(*load_sentiment()), texts)
+    model, tokenizer = load_sentiment()
+    return Sentences(wf.Explainer(model.to(device), tokenizer), texts)
 
 
 # Sentences of two or three clauses, of which one may contradict the other.

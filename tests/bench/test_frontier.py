@@ -63,15 +63,18 @@ def test_absent_sentences_are_left_out_and_absent_tokens_unknown() -> None:
     ids = trained.planted.inputs["input_ids"][:1]
     present = np.ones((1, 8), bool)
     present[0, 2] = False
-    shorter = torch.cat([ids[:, :9], ids[:, 13:]], 1)
+    shorter = torch.cat([ids[:, :7], ids[:, 10:]], 1)
     unknown = ids.clone()
-    unknown[:, 9:13] = 1
+    unknown[:, 7:10] = 1
     with torch.no_grad():
         want = [
             float(trained.model(input_ids=x).logits[0, -1].log_softmax(-1)[tokens.asked(0)]) for x in (shorter, unknown)
         ]
     assert sentences.values(0, present)[0] == pytest.approx(want[0], abs=1e-5)
-    assert tokens.values(0, present.repeat(4, 1))[0] == pytest.approx(want[1], abs=1e-5)
+    several = np.concatenate([np.ones((1, 8), bool), present, ~present, present])  # of different lengths, one again
+    alone = [sentences.values(0, one[None])[0] for one in several]
+    np.testing.assert_allclose(WholeSentences(trained).values(0, several), alone, atol=1e-5)
+    assert tokens.values(0, present.repeat(3, 1))[0] == pytest.approx(want[1], abs=1e-5)
     told = sentences.inputs([0])[0].split(" . ")
     about = [sentence.split()[0] == told[-1].split()[0] for sentence in told[:-1]]
     assert sentences.cause_P(0).tolist() == about

@@ -71,9 +71,9 @@ def told(inputs: Inputs) -> Array:
     """What was last said of the one whose name stands at the end."""
     said = []
     for ids in inputs["input_ids"].tolist():
-        sentences = [ids[i : i + 4] for i in range(1, len(ids) - 2, 4)]
-        assert all(s[1] == facts.HAS and s[3] == facts.STOP for s in sentences)
-        (thing,) = {s[2] for s in sentences if s[0] == ids[-2]}
+        sentences = [ids[i : i + 3] for i in range(1, len(ids) - 1, 3)]
+        assert all(s[2] == facts.STOP for s in sentences)
+        (thing,) = {s[1] for s in sentences if s[0] == ids[-1]}
         said.append(thing)
     return np.array(said)
 
@@ -161,6 +161,22 @@ def test_a_fact_is_said_once_or_twice_and_a_stamp_lies_on_four_patches() -> None
     different = (picture.inputs["pixel_values"] != picture.changes["stamp"].inputs["pixel_values"]).any(1)[0]
     cells = different.reshape(stamps.GRID, 8, stamps.GRID, 8).any(3).any(1).flatten().numpy()
     assert (cells == picture.cause_IU[0]).all()
+
+
+def test_what_is_asked_in_training_was_told_and_can_be_read() -> None:
+    """Behind every name with a label, an earlier sentence that nothing hides says the same of this name."""
+    rng, people = np.random.default_rng(5), set()
+    for _ in range(12):
+        inputs, labels = facts.Facts().batch(rng, 8)
+        ids = inputs["input_ids"].numpy()
+        asked = list(zip(*np.nonzero(labels.numpy() != -100), strict=True))
+        assert asked
+        for row, place in asked:
+            before = ids[row, 1:place].reshape(-1, facts.WORDS)
+            said = {thing for name, thing, _ in before.tolist() if name == ids[row, place]} - {facts.ID["[UNK]"]}
+            assert said == {int(labels[row, place])}
+        people.add(len({int(i) for i in ids[0] if facts.FIRST_NAME <= i < facts.FIRST_THING}))
+    assert min(people) <= 3 and max(people) >= 6, "few and many people"
 
 
 def test_deeper_models_have_six_layers() -> None:

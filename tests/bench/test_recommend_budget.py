@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
-from bench.recommend_budget import KINDS, main, rows_of
+from bench.recommend_budget import KINDS, arguments, main, rows_of, subject
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_the_choice_is_not_behind_the_best_in_hindsight(kind: str) -> None:
     methods = ["attn_lrp", "value_norms", "two_ended"]
-    rows = list(rows_of([kind], ["3", "150"], inputs=4, splits=1, methods=methods, seed=0, spaces=[]))
-    cheap, dear = (row.budgeted for row in rows)
-    assert "two_ended" in cheap.over and "two_ended" not in dear.over
-    assert {c.name for c in dear.contestants} == set(methods)
-    for row in rows:
-        assert not row.budgeted.behind, row.line()
-        assert all(c.price <= float(row.budget) for c in row.budgeted.contestants)
+    how = ["--kinds", kind, "--budgets", "3", "150", "--inputs", "4", "--halves", "2", "3", "--splits", "2"]
+    rows = list(rows_of(arguments(how), methods, spaces=[], guided=False))
+    assert [(row.budget, row.half, len(row.splits)) for row, _ in rows] == [("3", 2, 2), ("150", 2, 2)]
+    (_, cheap), (_, dear) = rows
+    assert "two_ended" in cheap.over and {c.name for c in dear.field.candidates} == set(methods)
+    for row, _ in rows:
+        assert not row.behind, row.line()
+        assert all(split.lead[0] >= 0 for split in row.splits), "the choice itself stands in hindsight"
 
 
-def test_what_it_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    how = [
-        "--kinds",
-        "table",
-        "--inputs",
-        "4",
-        "--splits",
-        "1",
-        "--budgets",
-        "3",
-        "--methods",
-        "attn_lrp",
-        "value_norms",
-    ]
-    assert main(how) == 0
+def test_a_split_is_what_recommend_does() -> None:
+    """The same halves: the same choice, the same best in hindsight, the same lead."""
+    how = arguments(["--kinds", "table", "--budgets", "30", "--inputs", "8", "--halves", "4", "--splits", "1"])
+    methods = ["attn_lrp", "raw_attention", "saliency"]
+    ((row, _),) = rows_of(how, methods, spaces=[], guided=False)
+    order = np.random.default_rng([0, 4, 0]).permutation(8)
+    halves = np.random.default_rng(0).permutation(8)  # how recommend parts its inputs
+    explainer, made = subject("table", how)
+    placed: list[object] = [None] * 8
+    for place, number in zip(halves, order, strict=True):
+        placed[place] = made[number]
+    budgeted = explainer.recommend(placed, budget=30, methods=methods, spaces=[]).budgeted
+    split = row.splits[0]
+    assert (split.chosen, split.hindsight) == (budgeted.choice.name, budgeted.hindsight.name)
+    assert split.lead[0] == pytest.approx(budgeted.hindsight.over_choice[0], abs=1e-5)
+
+
+def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    how = ["--kinds", "table", "--inputs", "4", "--halves", "2", "--splits", "1", "--budgets", "3"]
+    assert main([*how, "--methods", "attn_lrp", "value_norms", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "| table | 3 | 0 |" in said and "of 1 cases" in said
+    assert "| table | 3 | 2 |" in said and "in 0 of 1 splits" in said
+    stored = json.loads((tmp_path / "table_3.json").read_text())
+    assert np.shape(stored["values"]) == (4, len(stored["names"]), 2)

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from whyformer.evaluate.lead import RARE
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -34,6 +36,7 @@ class Budgeted:
     units: int  # of the longest input, which prices are for
     contestants: tuple[Contestant, ...]
     over: dict[str, str] = field(default_factory=dict)  # method → what it would cost, or did
+    chance: float = math.nan  # of a lead like that of the best in hindsight, if nobody had any
 
     @property
     def choice(self) -> Contestant:
@@ -46,8 +49,8 @@ class Budgeted:
 
     @property
     def behind(self) -> bool:
-        """Whether the choice is behind the best in hindsight by more than chance."""
-        return self.hindsight.over_choice[1] > 0
+        """Whether somebody is ahead of the choice by more than chance, the best of all being picked in hindsight."""
+        return self.chance < RARE
 
     @property
     def verdict(self) -> str:
@@ -60,5 +63,8 @@ class Budgeted:
         gap = "{:.3f} ({:+.3f} to {:+.3f})".format(*best.over_choice)
         if math.isnan(best.over_choice[1]):
             return words + f"; in hindsight {best.name} is ahead by {best.over_choice[0]:.3f} in AOPC."
-        told = "which is more than chance" if self.behind else "which cannot be told from chance"
-        return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC, {told}."
+        if math.isnan(self.chance):  # saved before this was measured
+            return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC."
+        told = "more than chance" if self.behind else "which cannot be told from chance"
+        often = f"{self.chance:.0%} of such picks lead by as much if nobody is better"
+        return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC, {told} ({often})."

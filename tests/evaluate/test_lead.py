@@ -1,0 +1,69 @@
+"""Who leads: chance by turned signs, and a choice that one judge's noise does not make."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from whyformer.evaluate.lead import RARE, chance_of_lead, chosen_column
+from whyformer.intervals import spread
+
+
+def test_chance_by_hand() -> None:
+    """Three inputs, all ahead by one: of the eight ways to turn signs, only that of all three as they are leads so."""
+    choice, ahead = np.zeros((3, 1)), np.ones((3, 1))
+    assert chance_of_lead(np.hstack([choice, ahead]), 0, 0, range(3)) == 1 / 8
+    # A second rival is ahead twice and behind once by as much: four of eight ways lead by a third or more, but only
+    # one by as much as the first.
+    other = np.array([[1.0], [1.0], [-1.0]])
+    assert chance_of_lead(np.hstack([choice, ahead, other]), 0, 0, range(3)) == 2 / 8
+    assert chance_of_lead(np.hstack([choice, -ahead]), 0, 0, range(3)) == 1
+    assert chance_of_lead(np.hstack([choice, choice]), 0, 0, range(3)) == 1
+    assert math.isnan(chance_of_lead(choice, 0, 0, range(3))) and math.isnan(chance_of_lead(ahead[:1], 0, 0, [0]))
+
+
+def test_detections_of_one_image_turn_together() -> None:
+    values = np.hstack([np.zeros((6, 1)), np.ones((6, 1))])
+    assert chance_of_lead(values, 0, 0, [0, 0, 1, 1, 2, 2]) == 1 / 8
+    assert chance_of_lead(values, 0, 0, range(6)) == 1 / 64
+
+
+def test_chance_is_kept_when_the_best_of_many_is_picked_in_hindsight() -> None:
+    """Twenty methods that are all as good: their own limits exclude zero for the best far more often than they say."""
+    generator = np.random.default_rng(0)
+    alone, together, rounds = 0, 0, 200
+    for number in range(rounds):
+        values_IM = generator.standard_normal((12, 20))
+        mean_M, low_M, _ = spread(values_IM - values_IM[:, [0]], number)
+        alone += bool(low_M[np.argmax(mean_M)] > 0)
+        together += chance_of_lead(values_IM, 0, number, range(12)) < RARE
+    assert together / rounds < 0.06 < alone / rounds
+
+
+def test_a_true_lead_is_seen() -> None:
+    values_IM = np.random.default_rng(0).standard_normal((20, 20))
+    values_IM[:, 7] += 3
+    assert chance_of_lead(values_IM, 0, 0, range(20)) < RARE
+
+
+def test_one_judge_decides_where_it_can_and_both_where_it_cannot() -> None:
+    generator = np.random.default_rng(0)
+    noise_IM = 0.01 * generator.standard_normal((20, 3))
+
+    def told(first_M: list[float], second_M: list[float]) -> np.ndarray:
+        return np.stack([noise_IM + np.array(first_M), noise_IM + np.array(second_M)], 2)
+
+    clear = told([0.5, 0.1, 0.0], [0.0, 0.3, 0.0])
+    assert chosen_column(clear, 0, range(20)) == 0, "far ahead by the first"
+    level = told([0.001, 0.0, -0.5], [0.0, 0.3, 0.9])
+    assert chosen_column(level, 0, range(20)) == 1, "level by the first, ahead by the second; the third is behind"
+    assert chosen_column(clear[:1], 0, [0]) == 0, "one input shows no spread"
+
+
+@pytest.mark.parametrize("inputs", [2, 30])
+def test_a_choice_does_not_depend_on_the_order_of_methods(inputs: int) -> None:
+    values_IMJ = np.random.default_rng(1).random((inputs, 5, 2))
+    order = np.array([3, 1, 4, 0, 2])
+    assert order[chosen_column(values_IMJ[:, order], 0, range(inputs))] == chosen_column(values_IMJ, 0, range(inputs))
