@@ -91,11 +91,15 @@ class Facts:
     layers: int = 6
     name: str = "facts"
     modality: str = "causal text"
-    steps: int = 8000
-    rate: float = 2e-3
+    steps: int = 6000
+    rate: float = 3e-3
 
     def model(self) -> nn.Module:
-        return language_model(VOCABULARY, self.layers)
+        """Words begin as large as what six layers add to them, which drowned them out otherwise: with embeddings of 0.1
+        the model still guessed after 600 steps of 32 stories, with these it looks back after some 400."""
+        model: Any = language_model(VOCABULARY, self.layers)
+        nn.init.normal_(model.get_input_embeddings().weight, std=1.0)
+        return model
 
     def processor(self) -> Any:
         return whole_word_tokenizer(VOCABULARY, "[BOS] $A", pad_token="[PAD]", unk_token="[UNK]", bos_token="[BOS]")
