@@ -33,6 +33,7 @@ import whyformer as wf
 from bench.frontier.claims import difference
 from bench.frontier.subject import SHARES, Array, Row
 from bench.frontier.text import Sentences, read_sentences
+from bench.known_truth.scoring import VARIANTS
 from bench.timing import machine
 from whyformer.capture.lrp.changed_gradients import GradientRules
 from whyformer.demo import load_pets, load_sentiment
@@ -40,7 +41,7 @@ from whyformer.engines.perturbation.ranking import only_top, without_top
 
 STEPS = 8
 BASE = "generic_attention"
-METHODS = ["value_x_gradient", "cp_lrp", "attn_lrp", "random"]  # beside it
+METHODS = ["value_x_gradient", "grad_sam(reduce=key)", "cp_lrp", "attn_lrp", "random"]  # beside it
 PATCHES = 16, 8  # patches per side, pixels per side of a patch
 
 
@@ -234,7 +235,7 @@ def sentences(path: Path, count: int, methods: Sequence[str], names: Sequence[st
     model, tokenizer = load_sentiment()
     plain(model.to(device))
     judge = Sentences(wf.Explainer(model, tokenizer), read_sentences(path, count, 0))
-    rows = [judge.of_method(name, name, {}) for name in methods]
+    rows = [judge.of_method(name, *asked_as(name)) for name in methods]
     collected: dict[str, list[Array]] = {}
     for ids, free, index in zip(judge.ids, judge.free, judge.classes, strict=True):
         vectors = model.get_input_embeddings()(ids[None].to(device)).detach()
@@ -242,6 +243,11 @@ def sentences(path: Path, count: int, methods: Sequence[str], names: Sequence[st
         for name, scores in scores_of(model, inputs, index, names).items():
             collected.setdefault(name, []).append(scores[free])
     return rows + [judge.row(name, scores, *passes_of(name)) for name, scores in collected.items()]
+
+
+def asked_as(name: str) -> tuple[str, dict[str, Any]]:
+    """A registered method by its name, or one of its well-known readings."""
+    return VARIANTS.get(name, (name, {}))
 
 
 def passes_of(name: str) -> tuple[int, int]:
@@ -296,7 +302,10 @@ def photos(path: Path, count: int, methods: Sequence[str], names: Sequence[str],
         pixels = processor(image, return_tensors="pt")["pixel_values"].to(device)
         with torch.no_grad():
             index = int(model(pixel_values=pixels).logits[0].argmax())
-        explained = {name: explainer.explain(image, method=name, seed=number).scores for name in methods}
+        explained = {}
+        for name in methods:
+            method, how = asked_as(name)
+            explained[name] = explainer.explain(image, method=method, seed=number, **how).scores
         for name, scores in (explained | scores_of(model, {"pixel_values": pixels}, index, names)).items():
             values.setdefault(name, []).append(judged_photo(model, pixels[0], index, scores))
     return [Row(name, *passes_of(name), np.array(each)) for name, each in values.items()]
@@ -323,7 +332,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("kind", choices=("text", "photos"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--inputs", type=int)
-    parser.add_argument("--methods", nargs="*", choices=list(wf.list_methods()), default=METHODS)
+    parser.add_argument("--methods", nargs="*", choices=[*wf.list_methods(), *VARIANTS], default=METHODS)
     every = [*FORMULAS, *INTEGRALS]
     parser.add_argument("--only", nargs="*", choices=every, default=every, help="formulas; all where none is named")
     parser.add_argument("--device", default="cpu")

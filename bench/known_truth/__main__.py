@@ -39,9 +39,12 @@ def collected(done: dict[Job, dict[str, Any]], names: list[str]) -> tuple[dict[s
     per_task: dict[str, list[dict[str, Found]]] = {}
     gates: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        own = [done[job] for job in sorted(done) if job[0] == name]
-        if own:
-            per_task[name], gates[name] = [o["found"] for o in own], [o["gate"] for o in own]
+        models = [done[job] for job in sorted(done) if job[0] == name]
+        if models:
+            gates[name] = [model["gate"] for model in models]
+        judged = [model["found"] for model in models if model["found"]]  # none of one that did not pass the gate
+        if judged:
+            per_task[name] = judged
     summaries = {name: summary(runs) for name, runs in per_task.items()}
     choice = best(per_task, {name: task_of(name, None).modality for name in per_task})
     lines = ["## The gate", "", *gate_table(gates)]

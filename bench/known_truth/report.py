@@ -118,7 +118,7 @@ def best_table(rows: Sequence[dict[str, Any]]) -> list[str]:
 def overall_table(summaries: Mapping[str, dict[str, dict[str, Any]]]) -> list[str]:
     """Methods that every task offers: mean AUROC over tasks, and the task on which it is worst."""
     rows = []
-    for name in next(iter(summaries.values())):
+    for name in next(iter(summaries.values()), {}):
         own = {task: found[name] for task, found in summaries.items()}
         if any("not_offered" in row for row in own.values()):
             continue

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.known_truth import backgrounds, columns, copying, evidence, facts, objects, patches, stamps, words
-from bench.known_truth.__main__ import main
+from bench.known_truth.__main__ import collected, main
 from bench.known_truth.job import DEEP_NAMES, NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
 from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
@@ -333,6 +333,18 @@ def test_tables_rank_and_note_overlaps() -> None:
     ]
     limits = interval(good)
     assert limits["low"] < limits["mean"] < limits["high"]
+
+
+def test_a_model_that_did_not_learn_its_task_is_in_no_table() -> None:
+    gates = [{"seed": n, "steps": 5, "right": 1.0, "flipped": {"x": 1.0}, "disturbed": 0.0} for n in range(2)]
+    passed = {"gate": gates[0] | {"passed": True}, "found": {"a": found("a", [0.5, 1.0])}}
+    failed = {"gate": gates[1] | {"passed": False}, "found": {}}
+    everything, lines = collected(
+        {("words", 0): passed, ("words", 1): failed, ("facts", 0): failed}, ["words", "facts"]
+    )
+    assert list(everything["summary"]) == ["words"] and everything["summary"]["words"]["a"]["auroc_per_model"] == [0.75]
+    assert len(everything["gates"]["words"]) == 2 and sum("NOT PASSED" in line for line in lines) == 2
+    assert collected({("facts", 0): failed}, ["facts"])[0]["summary"] == {}
 
 
 def test_tasks_weigh_the_same_however_many_inputs_they_have() -> None:

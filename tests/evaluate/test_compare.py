@@ -19,6 +19,9 @@ from tests.references.metrics import eraser
 from whyformer.demo import load_sentiment
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.evaluate.agreement import kendall, spearman, top_overlap
+from whyformer.evaluate.games import games_of
+from whyformer.evaluate.judge import Marks, OneInput
+from whyformer.evaluate.metrics.bounded import drawn_away
 from whyformer.intervals import spread
 from whyformer.memory import peak_bytes
 
@@ -196,6 +199,19 @@ def test_rows_of_a_table(replace: str) -> None:
     ]
     assert results[0].values == results[1].values
     assert results[0]["greedy"].scores["aopc"].mean >= results[0]["occlusion"].scores["aopc"].mean - 1e-6
+
+
+def test_draws_are_shared_by_methods_and_not_by_inputs() -> None:
+    """Sets that all inputs of a size had in common would be an error that no number of inputs averages out."""
+    texts = ["a dull film", "a good film"]
+    with games_of(explainer(), texts) as games:
+        first, again, other = (OneInput(games, number, Marks(None, None), "logit") for number in (0, 0, 1))
+        scores = np.arange(len(first.parts), dtype=float)
+        drawn = [
+            drawn_away(one.trial(scores, False), inside=True, alpha=1.0, beta=0.4) for one in (first, again, other)
+        ]
+    assert len(first.parts) == len(other.parts)
+    assert (drawn[0] == drawn[1]).all() and (drawn[0] != drawn[2]).any()
 
 
 def test_noise_moves_gradients_and_leaves_constants() -> None:

@@ -151,9 +151,13 @@ def test_saco_weighs_each_pair_of_groups_by_how_far_their_scores_differ() -> Non
     assert said(4, 3, 1, 2) == pytest.approx((1 + 2 + 3 + 1 + 2 - 1) / 10)
     # groups {0, 1} and {2, 3}: 7 against 3; and {2, 0}, {3, 1}: 6 against 4
     assert said(4, 3, 1, 2, groups=2) == said(3, 1, 4, 2, groups=2) == 1
-    assert said(3, 4, 5, 1, groups=2) == 1 and said(1, 3, 4, 2, groups=2) == 1  # 5 against 5 is no contradiction
+    assert said(3, 4, 5, 1, groups=2) == said(1, 3, 4, 2, groups=2) == 0  # 5 against 5 says nothing
     assert said(1, 2, 4, 3, groups=2) == -1
     assert np.isnan(said(1, 1, 1, 1))
+    sure = linear(np.zeros(4), bias=9)
+    assert value("saco", Trial(np.array([4.0, 3, 2, 1]), sure), groups=4) == 0, (
+        "a model that minds nothing praises no one"
+    )
 
 
 def test_f_fidelity_takes_no_more_than_its_bound() -> None:

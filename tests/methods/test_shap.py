@@ -42,6 +42,19 @@ def test_exact_values_ask_for_every_set(name: str) -> None:
     assert found.cost.forwards == 2**5
 
 
+def test_exact_values_and_regression_need_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short inputs among longer ones: a regression that could ask for all sets asks for them, shap or no shap."""
+
+    def missing(asked: str) -> None:
+        raise AssertionError(asked)
+
+    monkeypatch.setattr("whyformer.methods.shap.shap_package", missing)
+    how = {"double": True, **METHOD, "replace": MASK, "keep_special": False, "algorithm": "regression"}
+    (found,) = explained("bert", first_tokens("bert", 4), evaluations=16, **how)
+    close(found.scores, shap(value_of_tokens("bert", 4), 4))
+    assert found.errors is None and found.base == pytest.approx(value_of_tokens("bert", 4)(frozenset()), abs=1e-5)
+
+
 def tree_of(joins: np.ndarray) -> Tree:
     players = len(joins) + 1
     nodes: list[Tree] = list(range(players))

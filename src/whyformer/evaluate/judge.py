@@ -101,6 +101,9 @@ class OneInput:
 
     def __init__(self, games: Games, number: int, marks: Marks, scalar: str, needs: Needs = NOTHING) -> None:
         self.games, self.number, self.scalar = games, number, scalar
+        # Other draws for every input, the same for all methods: sets that all rows of a table had in common would be
+        # an error that more rows do not average out, and that limits over rows do not show.
+        self.seed = int(np.random.SeedSequence([games.seed, number]).generate_state(1)[0])
         self.units, self.parts = games.units[number], games.parts[number]
         self.game: Any = games.game(number) if games.replacement is not None else None
         self.soft = games.soft_game(number) if needs.soft else None
@@ -124,7 +127,7 @@ class OneInput:
             np.asarray(scores_P, dtype=float),
             self.game,
             signed,
-            self.games.seed,
+            self.seed,
             self.units,
             self.parts,
             None if entry is None else entry.scored[self.number],

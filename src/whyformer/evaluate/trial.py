@@ -24,7 +24,7 @@ class Trial:
     scores_P: Array
     game: Game
     signed: bool = False
-    seed: int = 0
+    seed: int = 0  # of what metrics draw: the same for all methods, another for every input
     units: Units | None = None
     parts: Array | None = None  # which units the parts are
     scored: Scored | None = None  # all that the method said, special tokens included

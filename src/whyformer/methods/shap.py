@@ -1,10 +1,11 @@
-"""Shapley and Owen values, by the shap package."""
+"""Shapley values, exact and by regression; by permutations, and Owen values, by the shap package."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import comb
 from typing import Annotated, Any
 
 import numpy as np
@@ -155,16 +156,14 @@ def _shares(
         return _regressed(game, evaluations, seed, guide_P)
     budget = 2**count if evaluations == "auto" else int(evaluations)
     _require_enough(algorithm, count, budget)
+    if algorithm == "exact":
+        return _exact(game)
     package = shap_package("the method shap")
     masker = _Masker(count, players.tree() if algorithm == "partition" else None)
     explainers = package.explainers
     everyone = np.ones((1, count))
     with _seeded(seed):
-        if algorithm == "exact":
-            explained = explainers.ExactExplainer(game.scores, masker)(
-                everyone, max_evals=2**count, batch_size=ALL, silent=True
-            )
-        elif algorithm == "partition":
+        if algorithm == "partition":
             explainer = explainers.PartitionExplainer(game.scores, masker)
             explained = explainer(everyone, max_evals=budget, batch_size=QUEUE, silent=True)
         else:
@@ -175,6 +174,20 @@ def _shares(
         orders = 2 * (budget // (2 * count + 1))
         errors_P = explained.error_std[0] / np.sqrt(orders)
     return _Shares(explained.values[0], float(np.ravel(explained.base_values)[0]), errors_P)
+
+
+def _exact(game: Game) -> _Shares:
+    """From all sets of players, by the definition; a set is the number whose bits are its members."""
+    count = game.parts
+    sets = np.arange(2**count)
+    present_SP = ((sets[:, None] >> np.arange(count)) & 1).astype(bool)
+    said_S, size_S = game.scores(present_SP), present_SP.sum(1)
+    weight = np.array([1 / (count * comb(count - 1, size)) for size in range(count)])  # |S|!(n-|S|-1)!/n!
+    values = []
+    for player in range(count):
+        without = sets[~present_SP[:, player]]
+        values.append(weight[size_S[without]] @ (said_S[without | (1 << player)] - said_S[without]))
+    return _Shares(np.array(values), float(said_S[0]))
 
 
 def _regressed(game: Game, evaluations: int | str, seed: int, guide_P: Array | None) -> _Shares:

@@ -14,7 +14,8 @@ def by_score(scores: Sequence[float]) -> list[int]:
 
 
 def saco(predict: Predict, scores: Sequence[float], groups: int) -> float:
-    """Algorithm 1, with the mean score of a group."""
+    """Algorithm 1, with the mean score of a group; equal effects say nothing, where the paper has them on the side of
+    the scores."""
     order, everything = by_score(scores), set(range(len(scores)))
     groups = min(groups, len(order))
     cut, at = [], 0
@@ -27,8 +28,10 @@ def saco(predict: Predict, scores: Sequence[float], groups: int) -> float:
     faithful = total = 0.0
     for i in range(groups):
         for j in range(i + 1, groups):
-            weight = salience[i] - salience[j] if effect[i] >= effect[j] else -(salience[i] - salience[j])
-            faithful, total = faithful + weight, total + abs(weight)
+            weight = salience[i] - salience[j]
+            total += weight
+            if effect[i] != effect[j]:
+                faithful += weight if effect[i] > effect[j] else -weight
     return faithful / total if total else math.nan
 
 

@@ -139,15 +139,16 @@ def saco(trial: Trial, *, groups: Annotated[int, Limits(2, 10**6)] = 10, value: 
     """Whether groups of parts with higher scores matter more, each pair of groups weighted by how far scores differ.
 
     Parts are cut into K groups G_1, …, G_K by falling score; ∇_i is the fall of the prediction without G_i alone.
-    SaCo = Σ_{i<j} ±(s_i - s_j) / Σ_{i<j} (s_i - s_j), + where ∇_i ≥ ∇_j, s_i the mean score of G_i: from -1 to 1, 0 is
-    chance. The scores themselves count, not their order alone: a method that calls a difference large must be right
-    about it. NaN where all groups have one score.
+    SaCo = Σ_{i<j} ±(s_i - s_j) / Σ_{i<j} (s_i - s_j), + where ∇_i > ∇_j, - where ∇_i < ∇_j, 0 where they are equal; s_i
+    is the mean score of G_i. From -1 to 1, 0 is chance. The scores themselves count, not their order alone: a method
+    that calls a difference large must be right about it. NaN where all groups have one score.
 
     Misleads when: there are fewer parts than groups (then each part is one), and when parts back each other up: a group
     goes while all others stay. Other transformations of the same order (squares, softmax) change it.
     """
     # NOTE[DIFF] the paper sums the scores of pixels over groups of one size; here groups are of units and may differ by
-    # one, so s_i is the mean, which for groups of one size gives the same coefficient.
+    # one, so s_i is the mean, which for groups of one size gives the same coefficient. The paper counts ∇_i = ∇_j as
+    # right: a model that stays as sure whatever goes would give 1 to every method, to random scores as well.
     members = groups_of(trial.scores_P, groups)
     falls_K = falls(trial, groups_away(trial, groups=groups), value)
     scores_K = np.array([np.asarray(trial.scores_P, dtype=float)[parts].mean() for parts in members])
@@ -155,4 +156,4 @@ def saco(trial: Trial, *, groups: Annotated[int, Limits(2, 10**6)] = 10, value: 
     apart = scores_K[first] - scores_K[second]
     if not apart.sum() > 0:
         return float("nan")
-    return float((np.where(falls_K[first] >= falls_K[second], 1, -1) * apart).sum() / apart.sum())
+    return float((np.sign(falls_K[first] - falls_K[second]) * apart).sum() / apart.sum())
