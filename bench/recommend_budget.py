@@ -2,6 +2,7 @@
 
     python -m bench.recommend_budget [--kinds text image table] [--budgets 3 30 100] [--inputs 40] [--halves 10 20]
                                      [--splits 20] [--data dev.tsv] [--photos pets.tar] [--device cuda] [--out FOLDER]
+    python -m bench.recommend_budget --saved FOLDER … [--halves 10 20] [--splits 20]     # other rules, nothing is run
 
 The shipped models: sentences made from templates (or --data), drawn pictures (or --photos, for the model of cats and
 dogs), and rows that the model was not trained on. So many inputs choose, as many others test; splits draw both anew
@@ -9,7 +10,9 @@ from the same inputs, and share what was run. The best in hindsight is whoever d
 over the choice is paired, with 95 % limits by bootstrap over inputs; since it is picked by the numbers that it is
 judged by, these exclude zero too often, so that *behind* is told by turning signs, over all who stand (``chance`` in
 the result). What does much besides passes of the model (decompx, attention_flow, value_zeroing) is left out unless
---all is said. --out writes what every judge said of every method on every input, as JSON.
+--all is said. --out writes AOPC and insertion of every method on every input, as JSON, from which --saved chooses by
+other rules: the mean AOPC (what ``recommend`` does), the mean of both, both for those whose lead in AOPC is within its
+limits, and the mean rank by AOPC. Readings of attention, which differ from split to split, are not in these files.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 import whyformer as wf
 from bench.frontier.text import made_sentences, read_sentences
@@ -36,8 +40,10 @@ from whyformer.evaluate.budget import budget_of
 from whyformer.evaluate.candidates import SPACES
 from whyformer.evaluate.contender import wanted
 from whyformer.evaluate.games import games_of
-from whyformer.evaluate.lead import RARE, chance_of_lead, chosen_column
-from whyformer.evaluate.standing import JUDGES, Standing
+from whyformer.evaluate.lead import RARE, chance_of_lead
+from whyformer.evaluate.metrics.faithfulness import insertion, top_kept
+from whyformer.evaluate.standing import Standing
+from whyformer.evaluate.trial import Trial
 from whyformer.intervals import spread
 
 Array = np.ndarray[Any, Any]
@@ -113,13 +119,22 @@ HEAD += ("largest lead", "own limits above zero", "behind")
 def split_of(standing: Standing, choosing: Sequence[int], testing: Sequence[int], seed: int) -> Split:
     """As ``recommend`` chooses and tests."""
     finalists = standing.finalists(standing.truth_M(choosing))
-    column = chosen_column(standing.judged(finalists, choosing, "choosing"), seed, choosing)
-    tested_IM = standing.judged(finalists, testing, "testing", ["aopc"])[:, :, 0]
+    names = [standing.field.candidates[m].name for m in finalists]
+    column = int(np.argmax(standing.judged(finalists, choosing, "choosing").mean(0)))
+    return tested(names, column, standing.judged(finalists, testing, "testing"), seed)
+
+
+def tested(names: Sequence[str], column: int, tested_IM: Array, seed: int) -> Split:
     mean_M, low_M, high_M = spread(tested_IM - tested_IM[:, [column]], seed)
     best = int(np.argmax(mean_M)) if mean_M.max() > 0 else column
-    name = [standing.field.candidates[m].name for m in finalists]
     lead = float(mean_M[best]), float(low_M[best]), float(high_M[best])
-    return Split(name[column], name[best], lead, chance_of_lead(tested_IM, column, seed, testing))
+    return Split(names[column], names[best], lead, chance_of_lead(tested_IM, column, seed, range(len(tested_IM))))
+
+
+def halves_of(inputs: int, half: int, options: argparse.Namespace) -> Iterator[tuple[list[int], list[int]]]:
+    for number in range(options.splits):
+        order = np.random.default_rng([options.seed, half, number]).permutation(inputs).tolist()
+        yield order[:half], order[half : 2 * half]
 
 
 def rows_of(
@@ -135,10 +150,9 @@ def rows_of(
                     if 2 * half > len(made):
                         continue
                     started, splits = time.perf_counter(), []
-                    for number in range(options.splits):
-                        order = np.random.default_rng([options.seed, half, number]).permutation(len(made)).tolist()
-                        splits.append(split_of(standing, order[:half], order[half : 2 * half], options.seed))
-                    fit = len(standing.finalists(standing.truth_M(order[:half])))
+                    for choosing, testing in halves_of(len(made), half, options):
+                        splits.append(split_of(standing, choosing, testing, options.seed))
+                    fit = len(standing.finalists(standing.truth_M(choosing)))
                     yield Row(kind, budget, half, fit, splits, time.perf_counter() - started), standing
 
 
@@ -146,9 +160,51 @@ def saved(standing: Standing, row: Row) -> dict[str, Any]:
     """Every method but readings of attention, which differ from split to split: what judges said, per input."""
     numbers = range(standing.field.spaced, len(standing.field.candidates))
     inputs = range(standing.games.size)
-    values_IMJ = standing.judged(list(numbers), list(inputs), "all")
+    inserted_IM = []
+    for i in inputs:
+        trials = [Trial(standing.field.scores[i][m], standing.games.game(i)) for m in numbers]
+        standing.games.game(i).ask(np.concatenate([top_kept(trial) for trial in trials]))
+        inserted_IM.append([insertion(trial) for trial in trials])
+    values_IMJ = np.stack([standing.judged(list(numbers), list(inputs), "all"), np.array(inserted_IM)], 2)
     names = [standing.field.candidates[m].name for m in numbers]
-    return {"kind": row.kind, "budget": row.budget, "names": names, "judges": [*JUDGES], "values": values_IMJ.tolist()}
+    head = {"kind": row.kind, "budget": row.budget, "names": names, "judges": ["aopc", "insertion"]}
+    return head | {"values": values_IMJ.tolist()}
+
+
+# Other rules of choice, from what was written: (I, M, J) of the inputs that choose → which of the methods.
+
+
+def by_both_where_level(values_IMJ: Array) -> int:
+    aopc_IM = values_IMJ[:, :, 0]
+    leader = int(np.argmax(aopc_IM.mean(0)))
+    _, low_M, _ = spread(aopc_IM[:, [leader]] - aopc_IM)
+    level_M = (low_M <= 0) | (np.arange(len(low_M)) == leader)
+    return int(np.argmax(np.where(level_M, values_IMJ.mean((0, 2)), -np.inf)))
+
+
+RULES: dict[str, Callable[[Array], int]] = {
+    "mean AOPC": lambda values_IMJ: int(np.argmax(values_IMJ[:, :, 0].mean(0))),
+    "mean of AOPC and insertion": lambda values_IMJ: int(np.argmax(values_IMJ.mean((0, 2)))),
+    "AOPC, both where level": by_both_where_level,
+    "mean rank by AOPC": lambda values_IMJ: int(np.argmax(rankdata(values_IMJ[:, :, 0], axis=1).mean(0))),
+}
+
+
+def compared_rules(options: argparse.Namespace) -> Iterator[str]:
+    """A line per rule and size of the halves: over all files and splits, leads of the best, and how often behind."""
+    files = [json.loads(path.read_text()) for folder in options.saved for path in sorted(folder.glob("*.json"))]
+    for half in options.halves:
+        for rule, choose in RULES.items():
+            splits = []
+            for file in files:
+                values_IMJ = np.array(file["values"])
+                if 2 * half <= len(values_IMJ):
+                    for choosing, testing in halves_of(len(values_IMJ), half, options):
+                        column = choose(values_IMJ[choosing])
+                        splits.append(tested(file["names"], column, values_IMJ[testing][:, :, 0], options.seed))
+            best, alone = sum(s.chosen == s.hindsight for s in splits), sum(s.lead[1] > 0 for s in splits)
+            lead, behind = np.mean([s.lead[0] for s in splits]), sum(s.behind for s in splits)
+            yield f"| {half} | {rule} | {best} of {len(splits)} | {lead:.4f} | {alone} | {behind} |"
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -165,11 +221,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for every number, as JSON")
+    parser.add_argument("--saved", type=Path, nargs="+", help="folders that --out wrote: compare rules of choice")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
+    if options.saved:
+        print("| choose and test | rule | best in hindsight | mean lead of the best | own limits above zero | behind |")
+        print("|---" * 6 + "|", flush=True)
+        for line in compared_rules(options):
+            print(line, flush=True)
+        return 0
     print(machine(options.device))
     methods = options.methods or [m for m in wf.list_methods() if options.all or m not in SLOW]
     print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|", flush=True)

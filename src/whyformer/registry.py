@@ -23,7 +23,7 @@ DEFAULTS = {
     # bench/needle.py: the sentence that holds the answer comes first; AttnLRP keeps no maps, so prompts can be long.
     "language": dict(zip(CLASSES, ("value_norms", "attn_lrp", "occlusion"), strict=True)),
     "image": dict(zip(CLASSES, ("value_norms", "generic_attention", "shap"), strict=True)),
-    "table": dict(zip(CLASSES, ("value_norms", "saliency", "integrated_gradients"), strict=True)),
+    "table": dict(zip(CLASSES, ("value_norms", "value_x_gradient", "integrated_gradients"), strict=True)),
 }
 COST = {"text": CLASSES[1], "language": CLASSES[1], "image": CLASSES[1], "table": CLASSES[2]}
 ASKED = "occlusion"  # of a model that is asked from outside (inputs/prompt.py), where perturbation alone is possible

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.recommend_budget import KINDS, arguments, main, rows_of, subject
+from bench.recommend_budget import KINDS, RULES, arguments, main, rows_of, subject
 
 
 @pytest.mark.parametrize("kind", [*KINDS])
@@ -48,3 +48,17 @@ def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "| table | 3 | 2 |" in said and "in 0 of 1 splits" in said
     stored = json.loads((tmp_path / "table_3.json").read_text())
     assert np.shape(stored["values"]) == (4, len(stored["names"]), 2)
+    assert main(["--saved", str(tmp_path), "--halves", "2", "--splits", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(RULES) and all("of 3 |" in line for line in lines[2:])
+
+
+def test_rules_of_choice() -> None:
+    noise_IM = 0.01 * np.random.default_rng(0).standard_normal((20, 3))
+
+    def said(aopc_M: list[float], insertion_M: list[float]) -> list[int]:
+        values_IMJ = np.stack([noise_IM + np.array(aopc_M), noise_IM + np.array(insertion_M)], 2)
+        return [rule(values_IMJ) for rule in RULES.values()]
+
+    assert said([0.5, 0.3, 0.0], [0.0, 0.1, 0.6]) == [0, 2, 0, 0], "far ahead by AOPC"
+    assert said([0.001, 0.0, -0.5], [0.0, 0.3, 0.9])[1:3] == [2, 1], "level by AOPC, ahead by the other; one is behind"

@@ -1,13 +1,12 @@
-"""Who leads: chance by turned signs, and a choice that one judge's noise does not make."""
+"""Leads of the best in hindsight: chance by turned signs."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import pytest
 
-from whyformer.evaluate.lead import RARE, chance_of_lead, chosen_column
+from whyformer.evaluate.lead import RARE, chance_of_lead
 from whyformer.intervals import spread
 
 
@@ -46,24 +45,3 @@ def test_a_true_lead_is_seen() -> None:
     values_IM = np.random.default_rng(0).standard_normal((20, 20))
     values_IM[:, 7] += 3
     assert chance_of_lead(values_IM, 0, 0, range(20)) < RARE
-
-
-def test_one_judge_decides_where_it_can_and_both_where_it_cannot() -> None:
-    generator = np.random.default_rng(0)
-    noise_IM = 0.01 * generator.standard_normal((20, 3))
-
-    def told(first_M: list[float], second_M: list[float]) -> np.ndarray:
-        return np.stack([noise_IM + np.array(first_M), noise_IM + np.array(second_M)], 2)
-
-    clear = told([0.5, 0.1, 0.0], [0.0, 0.3, 0.0])
-    assert chosen_column(clear, 0, range(20)) == 0, "far ahead by the first"
-    level = told([0.001, 0.0, -0.5], [0.0, 0.3, 0.9])
-    assert chosen_column(level, 0, range(20)) == 1, "level by the first, ahead by the second; the third is behind"
-    assert chosen_column(clear[:1], 0, [0]) == 0, "one input shows no spread"
-
-
-@pytest.mark.parametrize("inputs", [2, 30])
-def test_a_choice_does_not_depend_on_the_order_of_methods(inputs: int) -> None:
-    values_IMJ = np.random.default_rng(1).random((inputs, 5, 2))
-    order = np.array([3, 1, 4, 0, 2])
-    assert order[chosen_column(values_IMJ[:, order], 0, range(inputs))] == chosen_column(values_IMJ, 0, range(inputs))

@@ -14,7 +14,7 @@ from whyformer.evaluate.candidates import Field
 from whyformer.evaluate.contender import Contender
 from whyformer.evaluate.field import halves
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.lead import chance_of_lead, chosen_column
+from whyformer.evaluate.lead import chance_of_lead
 from whyformer.evaluate.outcomes import outcomes_of
 from whyformer.evaluate.recommendation import ANY, Choice, Recommendation
 from whyformer.evaluate.standing import Standing, nothing_fits
@@ -46,13 +46,11 @@ def chosen_within(
     over |= dear
     if not finalists:
         raise nothing_fits(budget, over, measured=True)
-    chosen_IMJ = standing.judged(finalists, choosing, "choosing")
-    column = chosen_column(chosen_IMJ, games.seed, [games.of[i] for i in choosing])
+    chosen_IM = standing.judged(finalists, choosing, "choosing")
+    column = int(np.argmax(chosen_IM.mean(0)))
     best = finalists[column]
-    chosen_IM = chosen_IMJ[:, :, 0]
-    tested_IM = standing.judged(finalists, testing, "testing", ["aopc"])[:, :, 0]
-    tested_of = [games.of[i] for i in testing]
-    chance = chance_of_lead(tested_IM, column, games.seed, tested_of)
+    tested_IM = standing.judged(finalists, testing, "testing")
+    chance = chance_of_lead(tested_IM, column, games.seed, [games.of[i] for i in testing])
     rates, units = standing.rates, standing.units
     contestants = _contestants(games, field, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
     candidate = field.candidates[best]

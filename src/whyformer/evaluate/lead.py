@@ -1,4 +1,4 @@
-"""Who leads among several methods on the same inputs, and whether a lead is more than chance."""
+"""Whether the best of many, picked in hindsight, leads by more than chance."""
 
 from __future__ import annotations
 
@@ -8,29 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.intervals import spread
-
 Array = np.ndarray[Any, Any]
 
 FLIPS = 4096  # of signs, at most: all of them for twelve inputs or fewer
 RARE = 0.025  # one side of 95 %
-
-
-def chosen_column(values_IMJ: Array, seed: int, of: Sequence[int]) -> int:
-    """The method to take: the first by the first judge, or of those level with it the first by all judges.
-
-    ``values_IMJ``: inputs × methods × judges. Few inputs leave many methods level (the leader's paired lead over them
-    includes zero), and which of them comes first by one judge is then chance; another judge knows more of it.
-    """
-    by_first_IM = values_IMJ[:, :, 0]
-    leader = int(np.argmax(by_first_IM.mean(0)))
-    if len(values_IMJ) < 2:
-        return leader
-    _, low_M, _ = spread(by_first_IM[:, [leader]] - by_first_IM, seed, of)
-    level_M = low_M <= 0
-    level_M[leader] = True
-    together_M = np.where(level_M, values_IMJ.mean((0, 2)), -np.inf)
-    return int(np.argmax(together_M))
 
 
 def chance_of_lead(values_IM: Array, choice: int, seed: int, of: Sequence[int]) -> float:

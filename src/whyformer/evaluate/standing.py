@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,17 +24,12 @@ from whyformer.evaluate.candidates import Field
 from whyformer.evaluate.contender import Contender, filled
 from whyformer.evaluate.field import field_of, truthfulness_of
 from whyformer.evaluate.games import Games
-from whyformer.evaluate.metrics.faithfulness import aopc, insertion, top_away, top_kept
+from whyformer.evaluate.metrics.faithfulness import aopc, top_away
 from whyformer.evaluate.trial import Trial
 
 Array = np.ndarray[Any, Any]
 
-# What judges: parts go, or come, in the order of the scores. The first is what choices are tested by.
-JUDGES: dict[str, tuple[Callable[[Trial], float], Callable[[Trial], Array]]] = {
-    "aopc": (aopc, top_away),
-    "insertion": (insertion, top_kept),
-}
-READINGS = 3  # of the attention spaces, the first by RFT, go on to be judged by both curves
+READINGS = 3  # of the attention spaces, the first by RFT, go on to be judged by AOPC
 SPACE_COST = {"attention": ("raw_attention",), "gradient": ("attention_x_gradient",), "rollout": ("attention_rollout",)}
 
 
@@ -54,7 +49,7 @@ class Standing:
         self.rates = measured_rates(games) if budget.seconds else Rates()
         self.units = len(games.units[longest(games)])
         self.field, self.over = self._field(contenders, spaces, guided)
-        self._judged: dict[tuple[str, int, int], float] = {}
+        self._judged: dict[tuple[int, int], float] = {}
 
     def _field(
         self, contenders: Sequence[Contender], spaces: Sequence[str], guided: bool
@@ -93,19 +88,16 @@ class Standing:
         readings = _first_readings(truth_M[: self.field.spaced])
         return [*readings, *range(self.field.spaced, len(self.field.candidates))]
 
-    def judged(
-        self, finalists: Sequence[int], inputs: Sequence[int], label: str, judges: Sequence[str] = tuple(JUDGES)
-    ) -> Array:
-        """(I, M, J) what each judge says of each finalist on each input."""
+    def judged(self, finalists: Sequence[int], inputs: Sequence[int], label: str) -> Array:
+        """(I, M) AOPC of each finalist on each input."""
         for i in self.games.track(list(inputs), label):
             game = self.games.game(i)
-            new = [(j, m) for j in judges for m in finalists if (j, m, i) not in self._judged]
-            trials = {m: Trial(self.field.scores[i][m], game) for _, m in new}
-            if new:
-                game.ask(np.concatenate([JUDGES[j][1](trials[m]) for j, m in new]))
-            self._judged |= {(j, m, i): JUDGES[j][0](trials[m]) for j, m in new}
-        values = [[[self._judged[j, m, i] for j in judges] for m in finalists] for i in inputs]
-        return np.array(values).reshape(len(inputs), len(finalists), len(judges))
+            trials = {m: Trial(self.field.scores[i][m], game) for m in finalists if (m, i) not in self._judged}
+            if trials:
+                game.ask(np.concatenate([top_away(trial) for trial in trials.values()]))
+            self._judged |= {(m, i): aopc(trial) for m, trial in trials.items()}
+        values = [[self._judged[m, i] for m in finalists] for i in inputs]
+        return np.array(values).reshape(len(inputs), len(finalists))
 
     def measured(self, number: int) -> Contender:
         """What a candidate takes; readings of attention came from a shared record, so they are run for themselves."""
