@@ -95,18 +95,34 @@ def trained(task: Task, seed: int, device: str, steps: int | None = None) -> tup
     return model.eval(), {"steps": step, "loss": float(loss.detach())}
 
 
+def recipe_of(task: Task, seed: int) -> str:
+    """Layers, steps and rate, and the size of what the model begins with and of what it is first shown."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        begins = sum(float(p.detach().double().abs().sum()) for p in task.model().parameters())
+    inputs, labels = task.batch(np.random.default_rng([seed, 1]), 8)
+    shown = sum(float(values.double().sum()) for values in (*inputs.values(), labels))
+    return f"{task.name} {task.steps} {task.rate} {begins:.6g} {shown:.6g}"
+
+
 def kept(
     task: Task, seed: int, device: str, cache: Path | None, kind: str, steps: int | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """The model from the cache, or trained and put there. ``kind`` tells apart what must not be mixed up."""
+    """The model from the cache, or trained and put there. ``kind`` tells apart what must not be mixed up.
+
+    One that was trained in another way (layers, steps, rate, and whatever else begins a model) is trained again: its
+    weights would fit, and nothing would tell.
+    """
     path = None if cache is None else cache / f"{task.name}-{kind}-{seed}.pt"
+    recipe = recipe_of(task, seed)
     if path is not None and path.exists():
-        found = torch.load(path, map_location=device, weights_only=True)
-        model = task.model().to(device).eval()
-        model.load_state_dict(found["weights"])
-        return model, found["training"]
+        saved = torch.load(path, map_location=device, weights_only=True)
+        if saved.get("recipe") == recipe:
+            model = task.model().to(device).eval()
+            model.load_state_dict(saved["weights"])
+            return model, saved["training"]
     model, training = trained(task, seed, device, steps)
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"weights": model.state_dict(), "training": training}, path)
+        torch.save({"weights": model.state_dict(), "training": training, "recipe": recipe}, path)
     return model, training

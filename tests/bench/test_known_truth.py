@@ -19,7 +19,7 @@ from bench.known_truth.job import DEEP_NAMES, NAMES, task_of
 from bench.known_truth.report import best, evenly, interval, overall_table, summary, table
 from bench.known_truth.scoring import Found, auroc, judged, mass, measures, pointing, selected
 from bench.known_truth.task import Array, Inputs, Planted
-from bench.known_truth.training import gate
+from bench.known_truth.training import gate, kept
 
 COUNT = 200
 
@@ -304,6 +304,17 @@ def test_a_method_is_judged_by_where_its_scores_lie() -> None:
     assert refused.not_offered.startswith("NotOffered") and not refused.values
     assert judged(task, model, held_out, rows, "saliency", "cpu").cost_class == "forward + backward"
     assert judged(task, model, held_out, rows, "occlusion", "cpu").cost_class == "many passes"
+
+
+def test_a_model_that_was_trained_otherwise_is_trained_again(tmp_path: Path) -> None:
+    task = columns.Columns()
+    first, how = kept(task, 0, "cpu", tmp_path, "plain", steps=2)
+    again, same = kept(task, 0, "cpu", tmp_path, "plain", steps=3)
+    assert how == same and torch.equal(*(next(m.parameters()) for m in (first, again))), "from the cache"
+    _, other = kept(replace(task, rate=1e-4), 0, "cpu", tmp_path, "plain", steps=3)
+    assert other["steps"] == 3
+    _, deeper = kept(replace(task, blocks=3), 0, "cpu", tmp_path, "plain", steps=4)
+    assert deeper["steps"] == 4
 
 
 # Tables
