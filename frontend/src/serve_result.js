@@ -5,12 +5,13 @@ import { dialogueOf } from "./dialogue.js";
 import { chooser, element } from "./dom.js";
 import { enlarging } from "./enlarge.js";
 import { explanationOf } from "./explanation.js";
+import { headsOfRecord } from "./heads.js";
 import { patchesOf } from "./picture.js";
 import { headsOf } from "./serve_heads.js";
 import { trustOf } from "./serve_trust.js";
 import { sortable } from "./table.js";
 
-const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const KINDS = { explanation: explanationOf, rows: beeswarmOf, heads: headsOfRecord };
 const TABS = { heads: "layers × heads", trust: "trust" };
 const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
 

@@ -678,7 +678,7 @@ function trustOf(about, choose, thorough) {
     about.thorough ? null : element("p", { class: "sv-advice" }, element("button", { type: "button", onclick: thorough }, "run the slow checks, too")));
 }
 
-const KINDS = { explanation: explanationOf, rows: beeswarmOf };
+const KINDS = { explanation: explanationOf, rows: beeswarmOf, heads: headsOfRecord };
 const TABS = { heads: "layers × heads", trust: "trust" };
 const FILES = [["html", "page"], ["json", "JSON"], ["png", "PNG"], ["csv", "CSV"]];
 
