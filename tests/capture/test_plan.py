@@ -229,7 +229,7 @@ def test_maps_that_were_written_over_are_not_taken_for_the_model_s() -> None:
             return self.head(x[:, 0])
 
     found, expected = (scores(model.eval(), "attention_rollout") for model in (Reused(), Changeable()))
-    assert np.array_equal(found, expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)  # maps that are computed together are rounded otherwise
 
 
 class Turning(nn.Module):
