@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from whyformer.compiled.graph import HostAsked, rehearsed
+from whyformer.compiled.graph import HostAsked, Products, rehearsed
 
 CPU = torch.device("cpu")
 ASKS: dict[str, Callable[[Tensor], object]] = {
@@ -61,3 +61,30 @@ def test_an_error_ends_the_rehearsal() -> None:
         _ = 1 / 0
     assert torch.cuda.is_current_stream_capturing is before
     assert torch.arange(3).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("quicker", ["product and sum", "whole"])
+def test_a_linear_layer_is_computed_in_the_quicker_way(quicker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Callable[..., Tensor]] = []
+
+    def duration(self: Products, product: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> float:
+        timed.append(product)
+        whole = product is torch.ops.aten.addmm.default
+        return 1.0 if whole == (quicker == "whole") else 2.0
+
+    monkeypatch.setattr(Products, "duration", duration)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    torch.manual_seed(0)
+    layer, x = torch.nn.Linear(6, 4), torch.randn(3, 6, requires_grad=True)
+    expected = layer(x)
+    (slope,) = torch.autograd.grad(expected.sum(), x)
+    with Products(CPU) as products:
+        results = [layer(x), layer(x.flip(0)).flip(0)]
+        (again,) = torch.autograd.grad(results[0].sum(), x)
+        scaled = torch.addmm(layer.bias, x, layer.weight.t(), alpha=2.0)
+    assert len(timed) == 2, "once for each shape, both ways"
+    assert list(products.apart.values()) == [quicker != "whole"]
+    for result in results:
+        torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(again, slope)
+    torch.testing.assert_close(scaled, layer.bias + 2 * (x @ layer.weight.t()))

@@ -126,23 +126,26 @@ class Products(TorchDispatchMode):
 
     TIMES = 20  # in a graph: one by one, the time would be that of asking for them
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
+        self.kind = device.type
         self.apart: dict[tuple[Any, ...], bool] = {}  # by shapes: are product and sum quicker?
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is not torch.ops.aten.addmm.default or kwargs or args[0].ndim != 1 or not args[0].is_cuda:
+        biased = func is torch.ops.aten.addmm.default and args[0].ndim == 1 and args[0].device.type == self.kind
+        if not biased or kwargs:  # factors of its own besides
             return func(*args, **(kwargs or {}))
         shapes = tuple((t.shape, t.stride(), t.dtype) for t in args)
         if shapes not in self.apart:
             if torch.cuda.is_current_stream_capturing():  # too late to measure anything
                 return func(*args)
-            self.apart[shapes] = self._seconds(_product_and_sum, args) < self._seconds(func, args)
+            self.apart[shapes] = self.duration(_product_and_sum, args) < self.duration(func, args)
         return _product_and_sum(*args) if self.apart[shapes] else func(*args)
 
-    def _seconds(self, product: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> float:
+    def duration(self, product: Callable[..., Tensor], operands: tuple[Tensor, ...]) -> float:
+        """Milliseconds of so many of them, replayed."""
         graph, stream, current = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -178,7 +181,7 @@ class CudaGraph:
             # Kernels and workspaces are chosen in the first passes, and what a model keeps for later is made in them.
             stream, current = torch.cuda.Stream(device), torch.cuda.current_stream(device)
             stream.wait_stream(current)
-            products = Products()
+            products = Products(device)
             with torch.cuda.stream(stream):
                 with products:
                     compute()
