@@ -70,6 +70,14 @@ def test_ranked_list_names_special_tokens_with_their_scores() -> None:
     assert "0.00099815" in lines
 
 
+@pytest.mark.parametrize(("width", "note"), [(44, "typical"), (200, "typical: not tried out")])
+def test_a_note_leaves_room_for_the_bars(width: int, note: str) -> None:
+    how = {"scores": np.array([0.5, 0.0, -0.2], np.float32), "options": {"replace": "mean"}, "base": 0.1}
+    lines = drawn(view_of(samples.table().replace(signed=True, **how)), width)
+    assert lines.count("│█") == 2 and lines.count("▓│") == 2, "in both lists"
+    assert lines.count(f" {note}") == lines.count(" typical") == 2
+
+
 def test_blocks_stand_under_the_words_they_belong_to() -> None:
     run = drawn(view_of(samples.text())).split("\n\n")[1].splitlines()
     words, blocks = run[0], run[1].ljust(len(run[0]))

@@ -59,6 +59,7 @@ from whyformer.views.view import Table as TableMark
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
 
+SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
 NARROWEST = 36  # a panel that would be narrower goes below instead of beside
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
 PAIR = " = "
@@ -302,15 +303,19 @@ class _Draw:
         scores = [fixed(b.score, digits) + _limits(b, digits) for b in bars]
         label_width = max((cell_len(x) for x in labels), default=0)
         score_width = max((len(x) for x in scores), default=0)
-        room = width - label_width - score_width - 2 - max((len(b.note) + 1 for b in bars if b.note), default=0)
+        whole, notes = width - label_width - score_width - 2, [b.note for b in bars]
+        room = whole - max((len(note) + 1 for note in notes if note), default=0)
+        if room < SHORTEST:
+            notes = [note.partition(":")[0] for note in notes]
+            room = whole - max((len(note) + 1 for note in notes if note), default=0)
         lines = []
-        for label, score, bar in zip(labels, scores, bars, strict=True):
+        for label, score, bar, note in zip(labels, scores, bars, notes, strict=True):
             line = Text(f"{set_cell_size(label, label_width)} {score:>{score_width}} ", no_wrap=True)
             if room >= 4:
                 drawn = self._bar(bar, scale, min(room, 30))
-                drawn.pad_right(min(room, 30) - len(drawn) if bar.note else 0)
+                drawn.pad_right(min(room, 30) - len(drawn) if note else 0)
                 line.append_text(drawn)
-            line.append(f" {bar.note}" if bar.note else "", style="dim")
+            line.append(f" {note}" if note else "", style="dim")
             if bar.special:
                 line.stylize("dim")
             lines.append(line)
