@@ -30,8 +30,8 @@ from whyformer.checks.exam import Exam
 from whyformer.checks.randomisation import Redrawn, parts_of, randomisation
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.explainer import Explainer
+from whyformer.interop import shap_package
 from whyformer.loan import turns
-from whyformer.result import shap_package
 from whyformer.run import Run
 
 # Ctrl-C

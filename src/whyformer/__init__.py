@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
+    from whyformer.interop import to_shap as to_shap
     from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from whyformer.reports.report import Report as Report
     from whyformer.reports.report import report as report
     from whyformer.result import load as load
-    from whyformer.result import to_shap as to_shap
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
     from whyformer.types import Explanation as Explanation
@@ -90,7 +90,7 @@ _HOMES = {
     "report": "whyformer.reports.report",
     "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
-    "to_shap": "whyformer.result",
+    "to_shap": "whyformer.interop",
 }
 
 _ROOMS = (

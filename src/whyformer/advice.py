@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.errors import CaptureError, NotOffered
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.registry import Method, default_method, list_methods
 from whyformer.run import Run
 from whyformer.session import Session

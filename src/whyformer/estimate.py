@@ -12,7 +12,7 @@ from whyformer.borrow import known_about, recomputable
 from whyformer.capture.fold import Fold, HeadFusion, NotFolded, tile_bytes
 from whyformer.capture.roles import Recorder
 from whyformer.errors import NotOffered, WhyformerError
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.memory import SavedBytes, free_bytes
 from whyformer.output import Output
 from whyformer.parameters import OneOf

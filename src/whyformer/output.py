@@ -13,8 +13,8 @@ from torch import Tensor
 
 from whyformer.borrow import RUNNING, known_about
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import Batch, Modality
-from whyformer.inputs.batch import Continuation
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch, Continuation
 from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper

@@ -1,30 +1,21 @@
-"""Result: what every verb returns. One set of doors to pictures, files and frames; one codec, by annotations."""
+"""Result: what every verb returns. One set of doors to pictures, files and frames; codec.py writes and reads it."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import math
-import os
-import random
-import sys
-import threading
-import types
-import warnings
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from whyformer.brief import brief
-from whyformer.errors import BadInput, MissingExtra, NotOffered, WhyformerError
+from whyformer.codec import Coded, Misfit, below, fields_of, filled, key_of, mapping, reason
+from whyformer.errors import BadInput, WhyformerError
 from whyformer.files.archives import Damaged, members_bytes, parsed, read_arrays, read_json, require_room
 from whyformer.files.paths import is_file, is_folder, path_of, readable_file, writable_file, writing
 from whyformer.parameters import checked
@@ -32,21 +23,11 @@ from whyformer.parameters import checked
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = np.ndarray[Any, Any]
-# Fields that hold arrays say of what: JSON knows numbers only.
-Float32 = Annotated[Array, np.float32]
-Float64 = Annotated[Array, np.float64]
-Int64 = Annotated[Array, np.int64]
-UInt8 = Annotated[Array, np.uint8]
-
 FORMAT = 1
 EXPLANATION = "explanation"  # files of explanations do not say what they hold
 PICTURES = (".html", ".png", ".svg", ".pdf")
 DATA = (".json", ".npz")
 HEADER = "__header__"
-INFINITE = ("inf", "-inf")  # as JSON has them: its numbers are finite
-LARGEST = 2**63  # of whole numbers
-LONGEST_SHOWN = 60  # characters of what a file holds, in an error
 RESULTS: dict[str, type[Result]] = {}  # what a file says it holds → the class that reads it
 HOMES = (  # imported when a file holds what is not known yet
     "whyformer.types",
@@ -103,7 +84,7 @@ class Pictured:
         return path
 
 
-class Result(Pictured, ABC):
+class Result(Pictured, Coded):
     """What a verb returns: it can be shown, drawn, saved, listed, and read back without the model.
 
     Subclasses are frozen dataclasses; ``what`` names them in files, and ``views.view_of`` knows their pictures. What a
@@ -149,7 +130,7 @@ class Result(Pictured, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: arrays as nested lists, null for NaN."""
-        plain = _header(self) | _fields(self)
+        plain = _header(self) | fields_of(self)
         for name in self.last:
             plain[name] = plain.pop(name)
         return plain
@@ -167,13 +148,28 @@ class Result(Pictured, ABC):
         if path.suffix.lower() not in DATA:
             raise BadInput(f"{str(path)!r} is no saved {named}: those are {' and '.join(DATA)} files.")
         try:
-            return _from_dict(cls, _read(path))
+            return cls._from_dict(_read(path))
         except WhyformerError:
             raise
         except Exception as error:  # a file can hold anything
             raise BadInput(
-                f"{str(path)!r} is no saved {named} ({_words(error)}). Give a file as .save() writes it, or save again."
+                f"{str(path)!r} is no saved {named} ({reason(error)}). Give a file as .save() writes it, or save again."
             ) from error
+
+    @classmethod
+    def _from_dict(cls: type[Kind], plain: Any, at: str = "") -> Kind:
+        data = mapping(plain, at or "it")
+        if data.get("format") != FORMAT:
+            raise Damaged("it holds something else, or comes from another version of whyformer")
+        what = data.get("what", EXPLANATION)
+        for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
+            import_module(home)
+        reads = RESULTS.get(what) if isinstance(what, str) else None
+        if reads is None or not issubclass(reads, cls):
+            raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
+        made: Kind = filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
+        _check_axes(made, at)
+        return made
 
 
 @checked
@@ -184,31 +180,11 @@ def load(path: str | Path) -> Any:
     return Result.load(path)  # type: ignore[type-abstract]
 
 
-def _words(error: Exception) -> str:
-    """What is wrong, in one line; what is not said here is put as the error that it was."""
-    words = " ".join(str(error).split())[:300]
-    return words if isinstance(error, (Damaged, Misfit)) else f"{type(error).__name__}: {words}"
-
-
 # Files: .json is plain; .npz holds the same, with fields that are arrays (or lists or dicts of them) as arrays.
 
 
 def _header(result: Result) -> dict[str, Any]:
     return {"format": FORMAT} | ({} if result.what == EXPLANATION else {"what": result.what})
-
-
-@cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind, include_extras=True)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    kind: Any = type(value)
-    hints = _hints(kind)
-    later = getattr(kind, "later", ())  # files without these stay what they were
-    fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-    fields = {name: part for name, part in fields.items() if part is not None or name not in later}
-    return {name: _free(part) if hints[name] == dict[str, Any] else to_plain(part) for name, part in fields.items()}
 
 
 def _write_npz(result: Result, path: Path) -> None:
@@ -222,7 +198,7 @@ def _write_npz(result: Result, path: Path) -> None:
             parts = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
             if not parts or not all(isinstance(part, np.ndarray) for part in parts.values()):
                 continue
-            arrays |= {f"{name}:{_key(key)}": part for key, part in parts.items()}
+            arrays |= {f"{name}:{key_of(key)}": part for key, part in parts.items()}
         del plain[name]
     arrays[HEADER] = np.array(json.dumps(plain, ensure_ascii=False))
     np.savez_compressed(path, **arrays)
@@ -235,33 +211,18 @@ def _write_npz(result: Result, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     if path.suffix.lower() != ".npz":
-        return _mapping(read_json(path), "it")
+        return mapping(read_json(path), "it")
     arrays = read_arrays(path)
     if HEADER not in arrays:
         raise Damaged(f"there is no {HEADER!r} in it")
-    data = _mapping(parsed(str(arrays.pop(HEADER))), HEADER)
+    data = mapping(parsed(str(arrays.pop(HEADER))), HEADER)
     for entry, array in arrays.items():
         name, _, key = entry.partition(":")
         if key:
-            _mapping(data.setdefault(name, {}), name)[key] = array
+            mapping(data.setdefault(name, {}), name)[key] = array
         else:
             data[name] = array
     return data
-
-
-def _from_dict(kind: type[Kind], plain: Any, at: str = "") -> Kind:
-    data = _mapping(plain, at or "it")
-    if data.get("format") != FORMAT:
-        raise Damaged("it holds something else, or comes from another version of whyformer")
-    what = data.get("what", EXPLANATION)
-    for home in () if not isinstance(what, str) or what in RESULTS else HOMES:
-        import_module(home)
-    reads = RESULTS.get(what) if isinstance(what, str) else None
-    if reads is None or not issubclass(reads, kind):
-        raise Damaged(f"it holds a {what}" + (f": {reads.__name__}.load reads it" if reads else ""))
-    made: Kind = _filled(reads, {name: part for name, part in data.items() if name not in ("format", "what")}, at)
-    _check_axes(made, at)
-    return made
 
 
 def _check_axes(result: Result, at: str) -> None:
@@ -273,318 +234,8 @@ def _check_axes(result: Result, at: str) -> None:
             continue
         shape = value.shape if isinstance(value, np.ndarray) else (len(value),)
         if len(shape) != len(letters):
-            raise Misfit(_below(at, name), f"an array with {len(letters)} axes", value)
+            raise Misfit(below(at, name), f"an array with {len(letters)} axes", value)
         for letter, size in zip(letters, shape, strict=True):
             expected, first = sizes.setdefault(letter, (size, name))
             if size != expected:
-                raise Misfit(_below(at, name), f"of length {expected} on one axis, as {first} is,", value)
-
-
-# The codec: plain data and back, by the annotations of dataclasses. JSON has no NaN: it becomes null.
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """Annotates a dict whose values are of a kind each: ``kinds()`` says, by key, which."""
-
-    kinds: Callable[[], Mapping[str, Any]]
-
-
-def to_plain(value: Any) -> Any:
-    """Lists, dicts with names, numbers and words."""
-    if isinstance(value, Result):
-        return value.to_dict()
-    if dataclasses.is_dataclass(value):
-        return _fields(value)
-    if isinstance(value, dict):
-        return {_key(k): to_plain(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [to_plain(v) for v in value]
-    return _listed(value) if isinstance(value, np.ndarray) else _free(value)
-
-
-def _free(value: Any) -> Any:
-    """Options, which may hold anything: what is neither a number nor a word is put into words."""
-    if isinstance(value, dict):
-        return {_key(k): _free(v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_free(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value if value is None or isinstance(value, (str, int, float)) else repr(value)
-
-
-def _listed(array: Array) -> Any:
-    if array.dtype.kind != "f" or np.isfinite(array).all():
-        return array.tolist()
-    plain = array.astype(object)
-    plain[np.isnan(array)] = None
-    for end in (math.inf, -math.inf):
-        plain[array == end] = str(end)
-    return plain.tolist()
-
-
-def _key(key: Any) -> str:
-    return "|".join(map(str, key)) if isinstance(key, tuple) else str(key)
-
-
-class Misfit(ValueError):
-    """A field of a file that is not what it should be."""
-
-    def __init__(self, at: str, wanted: str, data: Any) -> None:
-        shown = f"an array of shape {data.shape}" if isinstance(data, np.ndarray) else repr(data)
-        shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}… ({type(data).__name__})"
-        super().__init__(f"{at or 'it'} should be {wanted} and is {shown}")
-
-
-def from_plain(hint: Any, data: Any, at: str = "") -> Any:
-    """``data`` as what ``hint`` says; ``at``: its place in the file, for errors."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return data
-    if origin in (Union, types.UnionType):
-        return None if data is None else from_plain(_member(inner, data, at), data, at)
-    if origin is Annotated:
-        note = hint.__metadata__[0]
-        if not isinstance(note, Keyed):
-            return _array(note, data, at)
-        kinds = note.kinds()
-        if unknown := sorted(_mapping(data, at).keys() - kinds.keys()):
-            raise Misfit(at, f"by names among {', '.join(kinds)}", unknown[0])
-        return {name: from_plain(kinds[name], part, _below(at, name)) for name, part in data.items()}
-    if isinstance(hint, type) and issubclass(hint, Result):
-        return _from_dict(hint, data, at)
-    if dataclasses.is_dataclass(hint):
-        return _filled(hint, data, at)
-    if origin is tuple:
-        parts = _sequence(data, at)
-        members = (inner[0],) * len(parts) if inner[-1] is Ellipsis else inner
-        if len(members) != len(parts):
-            raise Misfit(at, f"a list of {len(members)}", data)
-        return tuple(from_plain(members[i], part, f"{at}[{i}]") for i, part in enumerate(parts))
-    if origin is list:  # arrays of an .npz come by their number
-        parts = tuple(data.values()) if isinstance(data, dict) else _sequence(data, at)
-        return [from_plain(inner[0], part, f"{at}[{i}]") for i, part in enumerate(parts)]
-    if origin is dict:
-        return {_key_of(inner[0], k, at): from_plain(inner[1], v, _below(at, k)) for k, v in _mapping(data, at).items()}
-    return _single(hint, data, at)
-
-
-def _single(hint: Any, data: Any, at: str) -> Any:
-    """A number, a word, a yes or no."""
-    if hint is float and (data is None or data in INFINITE):
-        return math.nan if data is None else float(data)
-    if hint in (float, int):
-        whole = isinstance(data, int) and not isinstance(data, bool)
-        if not (whole or (hint is float and isinstance(data, float))):
-            raise Misfit(at, "a number" if hint is float else "a whole number", data)
-        if whole and abs(data) >= LARGEST:
-            raise Misfit(at, "a number of ordinary size", data)
-        return hint(data)
-    if isinstance(hint, type) and not isinstance(data, hint):
-        raise Misfit(at, {str: "a word", bool: "true or false"}.get(hint, f"a {hint.__name__}"), data)
-    return data
-
-
-def _array(kind: Any, data: Any, at: str) -> Array:
-    """Numbers as an array of ``kind``: nothing is cut off, rounded to whole numbers, or made up."""
-    wanted = "numbers in rows of one length" if np.dtype(kind).kind == "f" else "whole numbers in rows of one length"
-    array = data if isinstance(data, np.ndarray) else np.array(data, object)
-    types_here = {type(value) for value in array.flat} if array.dtype == object else {array.dtype.type}
-    allowed: tuple[type, ...] = (int, np.integer)
-    if np.dtype(kind).kind == "f":
-        allowed = (float, int, np.floating, np.integer, type(None), str)
-        if str in types_here and {v for v in array.flat if isinstance(v, str)} - set(INFINITE):
-            raise Misfit(at, wanted, data)
-    if any(issubclass(t, bool) or not issubclass(t, allowed) for t in types_here):
-        raise Misfit(at, wanted, data)
-    try:
-        made = array.astype(kind)
-    except (ValueError, TypeError, OverflowError):
-        raise Misfit(at, wanted, data) from None
-    if made.dtype.kind != "f" and not np.array_equal(made, array):
-        raise Misfit(at, f"numbers that {np.dtype(kind)} can hold", data)
-    return made
-
-
-def _mapping(data: Any, at: str) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise Misfit(at, "an object with names", data)
-    return data
-
-
-def _sequence(data: Any, at: str) -> tuple[Any, ...]:
-    if not isinstance(data, (list, tuple)):
-        raise Misfit(at, "a list", data)
-    return tuple(data)
-
-
-def _key_of(hint: Any, key: Any, at: str) -> Any:
-    """A name; of a pair of streams, both."""
-    if get_origin(hint) is not tuple:
-        return key
-    names = tuple(key.split("|"))
-    if len(names) != len(get_args(hint)):
-        raise Misfit(at, "by names such as 'text|text'", key)
-    return names
-
-
-def _below(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
-
-
-def _member(members: tuple[Any, ...], data: Any, at: str) -> Any:
-    """Which of several hints is meant: one with names where the data has names, a word where it is one."""
-    present = [hint for hint in members if hint is not type(None)]
-    named = [hint for hint in present if get_origin(hint) is dict or dataclasses.is_dataclass(hint)]
-    fitting = named if isinstance(data, dict) else [hint for hint in present if hint not in named]
-    exact = [hint for hint in fitting if isinstance(hint, type) and type(data) is hint]
-    return (exact or fitting or present)[0]
-
-
-def _filled(kind: Any, data: Any, at: str = "") -> Any:
-    """A dataclass; what an older file does not hold yet has its default."""
-    hints = _hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    if unknown := sorted(_mapping(data, at).keys() - fields.keys()):
-        raise Damaged(f"{_below(at, unknown[0])!r} is not known here")
-    for name, f in fields.items():
-        if name not in data and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            raise Damaged(f"{_below(at, name)!r} is missing")
-    parts = {name: from_plain(hints[name], part, _below(at, name)) for name, part in data.items()}
-    try:
-        return kind(**parts)
-    except ValueError as error:  # what its parts have to do with each other
-        raise Damaged(f"{at}: {error}" if at else str(error)) from error
-
-
-# Pieces of long work on disk, so that one that was stopped goes on where it was.
-
-
-def write_piece(value: Any, path: Path) -> None:
-    """One line with the checksum of the rest, and the value; whole or not at all, also where several write it."""
-    data = json.dumps(to_plain(value), ensure_ascii=False).encode()
-    partly = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    partly.write_bytes(hashlib.blake2b(data).hexdigest().encode() + b"\n" + data)
-    partly.replace(path)
-
-
-def is_whole(path: Path) -> bool:
-    """There is a piece, and every byte of it is as it was written."""
-    if not path.is_file():
-        return False
-    checksum, _, data = path.read_bytes().partition(b"\n")
-    return hashlib.blake2b(data).hexdigest().encode() == checksum
-
-
-def read_piece(hint: Any, path: Path) -> Any:
-    """What ``write_piece`` wrote, as ``hint`` says."""
-    try:
-        return from_plain(hint, parsed(path.read_bytes().partition(b"\n")[2].decode()))
-    except Exception as error:
-        raise NotOffered(f"{str(path)!r} in the cache cannot be read ({_words(error)}): delete it.") from error
-
-
-# Results as tables and as other libraries' objects.
-
-
-def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
-    """From rows (one dict each, or tuples with ``columns``) or from columns by name; pandas is an extra."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "tabular", "to_frame()") from None
-    return pd.DataFrame(data, columns=columns)
-
-
-def to_shap(explanations: Any) -> Any:
-    """A ``shap.Explanation`` of one explanation, or of several as its rows, for shap's plots.
-
-    values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
-    the units' labels, for tables the values of the columns and their names. Rows may differ in length.
-    """
-    shap = shap_package("to_shap")
-    if _is_explanation(explanations):
-        return shap.Explanation(
-            values=explanations.scores.astype(np.float64),
-            base_values=_base(explanations),
-            data=_data(explanations),
-            feature_names=_labels(explanations),
-            output_names=None,
-        )
-    rows = list(explanations) if isinstance(explanations, Iterable) else []
-    if not rows or not all(map(_is_explanation, rows)):
-        raise BadInput("to_shap takes an Explanation or a list of them, and at least one.")
-    one_table = all(e.units.values is not None for e in rows) and len({e.units.labels for e in rows}) == 1
-    return shap.Explanation(
-        values=_ragged([e.scores.astype(np.float64) for e in rows]),
-        base_values=np.array([_base(e) for e in rows]),
-        data=_ragged([_data(e) for e in rows]),
-        feature_names=_labels(rows[0]) if one_table else [_labels(e) for e in rows],
-    )
-
-
-def shap_package(why: str) -> Any:
-    """The shap library; its import warns about deprecated calls of its own, which no user can help.
-
-    Some of what it imports draws random numbers, or seeds them: the caller's go on as if nothing had happened.
-    """
-    if "shap" in sys.modules:
-        return sys.modules["shap"]
-    drawn, numbers = random.getstate(), np.random.get_state()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import shap
-    except ImportError:
-        raise MissingExtra("shap", "shap", why) from None
-    finally:
-        random.setstate(drawn)
-        np.random.set_state(numbers)
-    return shap
-
-
-def _is_explanation(value: Any) -> bool:
-    return isinstance(value, Result) and value.what == EXPLANATION
-
-
-def _base(explanation: Any) -> float:
-    return 0.0 if explanation.base is None else float(explanation.base)
-
-
-def _data(explanation: Any) -> Any:
-    """What stood at each unit: the token itself, or the value of a column, as a number where it is one."""
-    values = explanation.units.values
-    return np.array(_labels(explanation) if values is None else [_number(v) for v in values], dtype=object)
-
-
-def _number(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _labels(explanation: Any) -> list[str]:
-    """Tokens with the space that stood before them, so that shap's text plot reads as the text did."""
-    units = explanation.units
-    if units.spans is None or units.text is None:
-        return [str(label) for label in units.labels]
-    labels = []
-    for label, special, (start, end) in zip(units.labels, units.special, units.spans, strict=True):
-        if special or end <= start:
-            labels.append(label)
-            continue
-        space = " " if start > 0 and units.text[start - 1].isspace() else ""
-        labels.append(space + units.text[start:end])
-    return labels
-
-
-def _ragged(rows: list[Any]) -> Any:
-    if len({len(r) for r in rows}) == 1:
-        return np.stack(rows)
-    result = np.empty(len(rows), dtype=object)
-    result[:] = rows
-    return result
+                raise Misfit(below(at, name), f"of length {expected} on one axis, as {first} is,", value)

@@ -22,8 +22,8 @@ from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed
-from whyformer.inputs.base import Batch, Modality, Source
-from whyformer.inputs.batch import PLAIN, Decoding
+from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.batch import PLAIN, Batch, Decoding
 from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.table_schema import Table

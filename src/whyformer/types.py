@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from whyformer.codec import Float32
 from whyformer.errors import BadInput
 from whyformer.files.image_file import resized
+from whyformer.interop import dataframe, to_shap
 from whyformer.parameters import OneOf, Size, checked
-from whyformer.result import EXPLANATION, Float32, Pictured, Result, dataframe, to_shap
+from whyformer.result import EXPLANATION, Pictured, Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -325,7 +325,7 @@ def test_a_row_far_into_a_long_text_is_found(memory: str) -> None:
 
 
 def test_contrasts_of_answers_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("whyformer.run.record", None)  # which would store maps
+    monkeypatch.setattr("whyformer.run.run.record", None)  # which would store maps
     lm, prompt = language_model("llama"), "the capital of france is"
     how: dict[str, Any] = {"processor": tokenizer(), "method": "generic_attention", "memory": "fold"}
     assert wf.explain(lm, prompt, target=("paris and", "france and the"), **how).scores.any()

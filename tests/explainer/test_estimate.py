@@ -67,7 +67,7 @@ def test_a_device_that_is_full_folds_or_says_how(memory: str, monkeypatch: pytes
     def short(*args: Any, **kwargs: Any) -> Any:
         raise torch.OutOfMemoryError("tried to allocate 1.00 TiB")
 
-    monkeypatch.setattr("whyformer.run.record", short)
+    monkeypatch.setattr("whyformer.run.run.record", short)
     if memory == "full":
         with pytest.raises(NotOffered, match="memory='fold'"):
             explainer.explain(inputs, method="generic_attention", target=1, memory=memory)

@@ -7,7 +7,7 @@ import pytest
 
 import whyformer as wf
 from whyformer.errors import BadInput
-from whyformer.result import shap_package
+from whyformer.interop import shap_package
 from whyformer.types import Explanation, Target, Units
 
 SENTENCES = [

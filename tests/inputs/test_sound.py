@@ -141,7 +141,7 @@ def test_a_spectrogram_is_drawn_with_low_frequencies_at_the_bottom() -> None:
     result = wf.explain(model, inputs, method="attention_rollout")[0]
     scores = np.arange(26, dtype=np.float32)
     from whyformer.views.explained import explanation_view
-    from whyformer.views.view import Heat
+    from whyformer.views.marks import Heat
 
     view = explanation_view(result.replace(scores=scores))
     assert view.title == "sound, 4 bands × 6 steps"

@@ -19,7 +19,7 @@ from whyformer.engines.gradient.feature_maps import FeatureMap
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.methods.vit_cx import cluster_masks
 from whyformer.views import side_by_side, view_of
-from whyformer.views.view import Heat
+from whyformer.views.marks import Heat
 
 METHOD = {"method": "vit_cx"}
 

@@ -14,8 +14,9 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.types import Record, Site
 from whyformer.views import attention_map, attention_streams, heads_grid, heads_over_image, relevance_map
 from whyformer.views.facts import short
+from whyformer.views.marks import HeadColours, Matrix
 from whyformer.views.terminal.page import text
-from whyformer.views.view import HeadColours, Matrix, Page, View
+from whyformer.views.view import Page, View
 
 
 def matrices(view: View) -> list[Matrix]:

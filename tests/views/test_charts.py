@@ -10,21 +10,9 @@ from tests.views import samples
 from whyformer.views.axes import Axis, axes_of, limits, styles, ticks
 from whyformer.views.color import MISSING, colours
 from whyformer.views.html.charts import MOST_TIPS
+from whyformer.views.marks import Bar, Bars, Line, Lines, Matrix, Points, Scale, Scatter, Table
 from whyformer.views.terminal.page import text
-from whyformer.views.view import (
-    Bar,
-    Bars,
-    Line,
-    Lines,
-    Matrix,
-    Page,
-    Panel,
-    Points,
-    Scale,
-    Scatter,
-    Table,
-    View,
-)
+from whyformer.views.view import Page, Panel, View
 
 TABLE = Table(
     ("method", "aopc ↑", "cost"),

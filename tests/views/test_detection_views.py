@@ -19,7 +19,7 @@ from whyformer.types import Target
 from whyformer.views.explained import side_by_side, view_of
 from whyformer.views.facts import facts
 from whyformer.views.image import framed, frames_of, gradient_space
-from whyformer.views.view import Frame, Heat, Picture
+from whyformer.views.marks import Frame, Heat, Picture
 
 SIZE = {"shortest_edge": 32, "longest_edge": 64}
 

@@ -16,8 +16,10 @@ from tests.views.test_terminal import SNAPSHOTS, drawn
 from whyformer.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
+from whyformer.views.marks import Bars, Dialogue, Matrix, Ranking, Reading, TokenRun
 from whyformer.views.reading import groups_of
-from whyformer.views.view import Bars, Dialogue, Matrix, Ranking, Reading, TokenRun, View, first_token
+from whyformer.views.scales import first_token
+from whyformer.views.view import View
 
 
 def dialogue(view: View) -> Dialogue:

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
 from whyformer.views.image import heat, painted, painted_heads, png, resized, shrunk, to_pixels, unnormalized
-from whyformer.views.view import HeadColours
+from whyformer.views.marks import HeadColours
 
 
 @pytest.mark.parametrize("size", [(7, 9), (48, 64), (3, 4), (2, 2)])

@@ -19,7 +19,8 @@ from whyformer.views.facts import doubts
 from whyformer.views.html.live import script
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import matrix_svg
-from whyformer.views.view import Fact, Matrix, Page, Scale, Terms, View
+from whyformer.views.marks import Matrix, Scale
+from whyformer.views.view import Fact, Page, Terms, View
 
 STORED = ("text", "text_signed", "text_side_by_side", "table")  # no pictures: their bytes depend on the zlib version
 VOID = {"meta", "link", "input", "br", "img"}

@@ -21,7 +21,8 @@ from tests.views.results import ALL, report
 from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
 from whyformer.views import side_by_side
 from whyformer.views.html.live import script
-from whyformer.views.view import Panel, Table, View
+from whyformer.views.marks import Table
+from whyformer.views.view import Panel, View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
 NASTY = "<img src=x onerror=document.title='hit'></script><script>document.title='hit'</script>"

@@ -14,9 +14,10 @@ from whyformer.errors import BadInput
 from whyformer.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.checks import _drawn
+from whyformer.views.marks import Picture
 from whyformer.views.pair import boxes_drawn, boxes_view
+from whyformer.views.scales import scale_of
 from whyformer.views.streams import steps_view
-from whyformer.views.view import Picture, scale_of
 
 
 def test_boxes_are_coloured_by_their_score_and_the_strongest_is_on_top() -> None:

@@ -14,8 +14,8 @@ from tests.views import samples
 from whyformer import views
 from whyformer.errors import BadInput
 from whyformer.views import view_of
+from whyformer.views.marks import Bars, Matrix
 from whyformer.views.terminal.page import text
-from whyformer.views.view import Bars, Matrix
 
 ROW = rows(1)[0]
 

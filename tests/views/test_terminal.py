@@ -15,9 +15,10 @@ from tests.support.snapshots import compare
 from tests.views import samples
 from whyformer.types import Units
 from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
+from whyformer.views.marks import Line, Lines, Piece, Scale, TokenRun
 from whyformer.views.terminal.page import PageOnTerminal, text
 from whyformer.views.text import characters_of, wrapped
-from whyformer.views.view import Line, Lines, Page, Panel, Piece, Scale, TokenRun, View
+from whyformer.views.view import Page, Panel, View
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 DOUBTS = {"warnings": ("the text was cut.",), "checks": {"completeness_error": 0.12, "split_error": 0.0012}}

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from whyformer.codec import is_whole, read_piece, write_piece
 from whyformer.loan.fingerprint import Part, digest, weights_digest
-from whyformer.result import is_whole, read_piece, write_piece
 from whyformer.version import __version__
 
 

@@ -15,7 +15,7 @@ from whyformer.checks.cache import Cache
 from whyformer.engines.perturbation.game import folder_of
 from whyformer.errors import NotOffered
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.fingerprint import Part, processor_digest, weights_digest
 from whyformer.registry import Method, get_method

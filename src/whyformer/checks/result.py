@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from whyformer.codec import Keyed
+from whyformer.interop import dataframe
 from whyformer.parameters import OneOf, checked
-from whyformer.result import Keyed, Result, dataframe
+from whyformer.result import Result
 from whyformer.types import Explanation
 from whyformer.views.checks import checkup_page
 from whyformer.views.view import view_of

@@ -18,9 +18,10 @@ from whyformer.checks.result import Finding
 from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready, supervised, train
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import checked_labels, label_indices
+from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, Count, Filled, Limits, OneOf, Rate, Seed, Weight, checked
-from whyformer.result import Result, dataframe
+from whyformer.result import Result
 from whyformer.session import LoadedModel, tracker
 from whyformer.types import Cost
 from whyformer.views.checks import retrained_page

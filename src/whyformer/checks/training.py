@@ -23,7 +23,7 @@ from whyformer.capture.roles import Impose
 from whyformer.checks.distances import probabilities
 from whyformer.errors import AmbiguousLayout, NotOffered
 from whyformer.heads.importance_kinds import label_indices, loss_of
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.loan.turns import Draws
 from whyformer.run import Run
 from whyformer.session import LoadedModel, Session

@@ -138,7 +138,7 @@ def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[An
 
 def kind_of(model: Any) -> str:
     """What a model takes, from the names of its arguments; "" if it is neither text, image nor sound."""
-    from whyformer.inputs.base import signature_of
+    from whyformer.inputs.arguments import signature_of
     from whyformer.inputs.families import BOX_FEATURES
 
     names = set(signature_of(model))

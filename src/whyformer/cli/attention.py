@@ -130,7 +130,7 @@ class _Maps:
     """The attention of one input, with the names of its positions."""
 
     def __init__(self, explainer: Any, raw: Any, title: str) -> None:
-        from whyformer.inputs.base import signature_of
+        from whyformer.inputs.arguments import signature_of
 
         self.explainer, self.raw, self.title = explainer, raw, title
         with explainer.session([raw]) as session:

@@ -88,7 +88,7 @@ def _example(model: Any, kind: str, text: str, image: Path | None) -> Any:
     if kind == "sound":
         return noise.normal(size=16000).astype(np.float32)
     boxes = {"visual_feats": ("visual_feat_dim", "visual_pos"), "visual_embeds": ("visual_embedding_dim", "")}
-    from whyformer.inputs.base import signature_of
+    from whyformer.inputs.arguments import signature_of
 
     name = next(n for n in boxes if n in signature_of(model))
     size, corners = boxes[name]

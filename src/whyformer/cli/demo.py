@@ -69,7 +69,8 @@ def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[t
 def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
     """The picture first, then one map per method, each on its own scale."""
     from whyformer.views import side_by_side
-    from whyformer.views.view import Panel, Picture
+    from whyformer.views.marks import Picture
+    from whyformer.views.view import Panel
 
     view = side_by_side(explanations, image=image, shared=False, notes=ABOUT_PICTURES, title=title)
     panels = (Panel((Picture(image),), "input"), *view.panels)

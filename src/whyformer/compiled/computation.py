@@ -16,7 +16,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe, record
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.errors import NotOffered
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
 from whyformer.study import Study, with_streams

@@ -14,7 +14,8 @@ from whyformer.borrow import known_about
 from whyformer.compiled.computation import PREDICTED, Computation, Question, Statics
 from whyformer.compiled.graph import Graph
 from whyformer.errors import WhyformerError
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import says_tokens
 from whyformer.session import BATCH_SIZE_ON_DEVICE, Session
 from whyformer.study import Study

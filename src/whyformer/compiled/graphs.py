@@ -41,8 +41,8 @@ from whyformer.compiled.forms import (
 )
 from whyformer.compiled.graph import RECORDERS, cause_of, circumstances, new_pool, tolerance
 from whyformer.errors import BadInput
-from whyformer.inputs.base import Batch, Modality, Source
-from whyformer.inputs.batch import PLAIN
+from whyformer.inputs.base import Modality, Source
+from whyformer.inputs.batch import PLAIN, Batch
 from whyformer.inputs.text import TextInput
 from whyformer.run import Attribution, Run
 from whyformer.session import Session

@@ -13,14 +13,17 @@ from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.codec import UInt8
 from whyformer.concepts.reader import Tap, layer_name
 from whyformer.engines.gradient.patch_grid import grid_artefact
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
+from whyformer.interop import dataframe
 from whyformer.output import Output
 from whyformer.parameters import Count, Limits, OneOf, Place, Rate, Seed, Size, Weight, checked
-from whyformer.result import Result, UInt8, dataframe
+from whyformer.result import Result
 from whyformer.session import tracker
 from whyformer.study import study_of
 from whyformer.targets import resolve_targets

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.output import Output
 from whyformer.session import Session
 from whyformer.study import Study

@@ -16,8 +16,9 @@ from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.reader import POOLINGS, Reader
 from whyformer.errors import BadInput, MissingExtra, UnknownName
 from whyformer.explainer import Explainer
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Filled, Limits, OneOf, Place, Seed, checked
-from whyformer.result import Result, dataframe
+from whyformer.result import Result
 from whyformer.session import tracker
 from whyformer.targets import Aims
 from whyformer.views.concepts import scores_view

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.errors import UnknownName
-from whyformer.result import Result, dataframe
+from whyformer.interop import dataframe
+from whyformer.result import Result
 from whyformer.views.compare import comparison_page
 from whyformer.views.view import view_of
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.run import Run
 
 SAME = 0.5  # overlap (intersection over union) from which two boxes are of one object

@@ -19,8 +19,8 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.evaluate.soft_game import SoftGame, soft_game_of
 from whyformer.explainer import Explainer
-from whyformer.inputs.base import Batch, Source
-from whyformer.inputs.batch import Decoding
+from whyformer.inputs.base import Source
+from whyformer.inputs.batch import Batch, Decoding
 from whyformer.inputs.language import says_tokens
 from whyformer.loan.fingerprint import digest, processor_digest, weights_digest
 from whyformer.run import Run

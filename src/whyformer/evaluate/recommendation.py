@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.errors import UnknownName
 from whyformer.evaluate.budgeted import Budgeted
-from whyformer.result import Result, dataframe
+from whyformer.interop import dataframe
+from whyformer.result import Result
 from whyformer.views.compare import recommendation_page
 from whyformer.views.view import view_of
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whyformer.engines.perturbation.variants import Filled, Variants, players_of_parts
 from whyformer.errors import NotOffered
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.run import Run
 
 Array = np.ndarray[Any, Any]

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.projections import HeadWeights, ProjectionFinder, SiteWeights
+from whyformer.codec import Float32
 from whyformer.errors import NotOffered
 from whyformer.heads.induction import repeated_tokens
+from whyformer.interop import dataframe
 from whyformer.output import Output
 from whyformer.parameters import Seed, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.session import passing_through
 from whyformer.views.heads import circuits_view
 from whyformer.views.view import view_of

@@ -21,10 +21,12 @@ from whyformer.capture.functions import PROJECTIONS
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Observe
+from whyformer.codec import Float32
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import mask_gradient, open_gates
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import passing_through
 from whyformer.targets import Aims

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.capture.roles import Gate
+from whyformer.codec import Float32
 from whyformer.errors import BadInput
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates
 from whyformer.heads.pruning import METRICS, PruningCurve, measured
+from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Rate, Seed, Weight, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
 from whyformer.types import Cost

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.codec import Float32
 from whyformer.errors import BadInput, NotOffered, one_of
 from whyformer.heads.importance_kinds import (
     SCALARS,
@@ -26,9 +27,10 @@ from whyformer.heads.importance_kinds import (
     token_sums,
 )
 from whyformer.heads.parts import of_part, parts_of, place_of, refuse_labels, through
+from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, OneOf, Seed, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import Aims

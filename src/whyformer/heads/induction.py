@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.codec import Float32
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import table
 from whyformer.inputs.text import TextInput
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import passing_through
 from whyformer.views.heads import induction_view

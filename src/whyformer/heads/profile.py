@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.codec import Float32
 from whyformer.errors import NotOffered
 from whyformer.heads.importance_kinds import relevance_rows
 from whyformer.heads.parts import Call, calls, parts_of, place_of, through
 from whyformer.heads.roles import distances, places
+from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio
 from whyformer.parameters import BatchSize, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.targets import Aims
 from whyformer.types import Cost

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.codec import Float64, Int64
 from whyformer.errors import BadInput, UnknownName, not_allowed, shown
 from whyformer.heads.importance import HeadImportance
 from whyformer.heads.importance_kinds import checked_labels, gated, label_indices, loss_of, open_gates, prediction_of
+from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import NOT_ALLOWED, BatchSize, Limits, OneOf, Place, Seed, checked, domain_of
-from whyformer.result import Float64, Int64, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import Session, passing_through
 from whyformer.types import Cost

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.codec import Float32
 from whyformer.errors import BadInput
 from whyformer.heads.parts import Call, calls, parts_of, place_of, through
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Place, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.study.streams import slices

@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.codec import Float32
 from whyformer.errors import BadInput
 from whyformer.files.paths import is_file, path_of
 from whyformer.inputs.text import TextInput
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, OneOf, checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.run import Run
 from whyformer.session import passing_through
 from whyformer.views.heads import syntactic_view

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.base import named_tensors
+from whyformer.inputs.arguments import named_tensors
 from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.language import position_of, ranked
 from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes

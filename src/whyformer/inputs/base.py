@@ -1,14 +1,13 @@
-"""A modality knows the inputs of a model: how to encode them, what their units are, and how to take a unit away."""
+"""A modality knows the inputs of a model: how to encode them, what their units are, and how to take a unit away.
+
+One contract on one page: what a new modality may answer, with the answer that holds unless it does.
+"""
 
 from __future__ import annotations
 
-import inspect
-import traceback
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,23 +18,12 @@ from torch.overrides import TorchFunctionMode
 from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
-from whyformer.capture.plan import OffPlan
-from whyformer.errors import BadInput, ModelFailed, NotOffered, UnknownName, WhyformerError
+from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, named_tensors, require_numbers, signature_of
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.types import Units
-
-__all__ = [
-    "Batch",
-    "LearnedPositions",
-    "Modality",
-    "Source",
-    "over_features",
-    "require_shown",
-    "shifted",
-    "signature_of",
-]
 
 
 @dataclass(frozen=True)
@@ -449,45 +437,6 @@ def _boxes(batch: Batch, row: int, length: int) -> tuple[tuple[float, ...], ...]
     return boxes if boxes is not None and len(boxes) == length else None
 
 
-def require_numbers(tensors: Mapping[str, Tensor], main: str) -> None:
-    """Nothing empty, complex, NaN or infinite among the inputs, and no truth values but in masks."""
-    for name, tensor in tensors.items():
-        hides = "mask" in name or "padding" in name or "bias" in name
-        if not tensor.numel():
-            raise BadInput(f"{name} has shape {tuple(tensor.shape)}: it holds nothing to explain.")
-        if tensor.is_complex():
-            raise BadInput(f"{name} is complex ({tensor.dtype}): give real numbers, e.g. its .abs() or .real.")
-        if tensor.dtype is torch.bool and not hides and (name == main or len(tensors) == 1):
-            raise BadInput(
-                f"{name} holds True and False, and numbers are expected: convert it, {name}.long() or .float()."
-            )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            if not hides or bool(tensor.isnan().any()):  # a mask that is added to scores hides by minus infinity
-                row = int((~torch.isfinite(tensor)).flatten(1).any(1).int().argmax()) if tensor.ndim > 1 else 0
-                raise BadInput(
-                    f"{name} holds NaN or infinity in input {row}: fill those places, or leave the input out."
-                )
-
-
-# What passes through the model's forward without being its doing.
-NOT_THE_MODELS = (WhyformerError, torch.OutOfMemoryError, OffPlan)
-
-
-def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFailed:
-    """Whose code raised, on which input, and what to try."""
-    trace = traceback.extract_tb(error.__traceback__)
-    last = trace[-1]
-    shapes = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in batch.tensors.items())
-    name = type(model).__name__
-    message = " ".join(str(error).split())
-    said = f"{type(error).__name__}: {message[:300]}{'…' if len(message) > 300 else ''}"
-    return ModelFailed(
-        f"{name} raised {said} (in {Path(last.filename).name}, line {last.lineno}, {last.name}), when it was run on "
-        f"{shapes}. Call it by yourself on the same tensors, model(**tensors): where that fails too, the model and "
-        "these inputs do not fit each other (their processor, length, dtype or device)."
-    )
-
-
 def over_features(detail: Tensor, largest: bool) -> Tensor:
     """(B, N) the sum, or the largest, of a (B, N, …) tensor at each step or column."""
     if detail.ndim <= 2:
@@ -498,44 +447,3 @@ def over_features(detail: Tensor, largest: bool) -> Tensor:
 def shifted(values: Tensor) -> Tensor:
     """Other numbers of about the same size."""
     return values * -1.5 + 0.1
-
-
-def require_shown(name: str, keep_BN: Tensor) -> None:
-    """A mask of the model's own name that hides a whole input says the opposite of what it is taken for."""
-    hidden = (~keep_BN.any(1)).nonzero()[:, 0].tolist()
-    if hidden and name == "attention_mask":
-        raise BadInput(f"attention_mask hides every position of input {hidden[0]}: there is nothing to explain in it.")
-    if hidden:
-        raise BadInput(
-            f"{name} hides every position of input {hidden[0]}, where True is taken for a real position. If True means "
-            "hidden in your model, give the argument a name with 'padding' in it, or wrap the model and pass ~mask on."
-        )
-
-
-def named_tensors(
-    tensors: Mapping[str, Any] | Sequence[Any] | Tensor, parameters: Mapping[str, inspect.Parameter]
-) -> dict[str, Any]:
-    """The user's own tensors by the names of the model's arguments."""
-    if isinstance(tensors, Mapping):
-        return dict(tensors)
-    if isinstance(tensors, Tensor):
-        tensors = (tensors,)
-    if len(tensors) > len(parameters):
-        raise BadInput(f"{len(tensors)} tensors for a model that takes {len(parameters)}: {', '.join(parameters)}.")
-    return dict(zip(parameters, tensors, strict=False))
-
-
-_SIGNATURES: weakref.WeakKeyDictionary[Any, dict[str, inspect.Parameter]] = weakref.WeakKeyDictionary()
-
-
-def signature_of(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """The arguments of a model, by name."""
-    forward = model.forward
-    function = getattr(forward, "__func__", None)  # of the class: the same for all its models
-    parameters = None if function is None else _SIGNATURES.get(function)
-    if parameters is None:
-        signature = inspect.signature(forward).parameters
-        parameters = {n: p for n, p in signature.items() if p.kind is not p.VAR_POSITIONAL}
-        if function is not None:
-            _SIGNATURES[function] = parameters
-    return dict(parameters)

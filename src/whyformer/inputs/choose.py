@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from whyformer.errors import BadInput
 from whyformer.inputs.answers import ChoiceInput, SpanInput
+from whyformer.inputs.arguments import named_tensors, signature_of
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import Modality, named_tensors, signature_of
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 
 Column = tuple[str, int]  # of which tensor, and where in it
 

@@ -10,14 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
+from whyformer.inputs.arguments import signature_of
 from whyformer.inputs.audio import AudioInput
-from whyformer.inputs.base import LearnedPositions, Modality, signature_of
+from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Decoding, Raw
 from whyformer.inputs.families import task_of
 from whyformer.inputs.image import ImageInput
 from whyformer.inputs.language import wanted_steps
 from whyformer.inputs.streams import without_each
-from whyformer.inputs.text import TextInput, bare
+from whyformer.inputs.text import TextInput
+from whyformer.inputs.text_padding import bare
 from whyformer.targets import logits_of
 from whyformer.types import Units
 

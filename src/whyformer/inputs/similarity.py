@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
-from whyformer.inputs.base import NOT_THE_MODELS, Modality, model_failed
+from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.streams import without_each
 from whyformer.inputs.text import TextInput

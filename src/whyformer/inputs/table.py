@@ -16,7 +16,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.base import NOT_THE_MODELS, Modality, Source, model_failed, over_features, require_numbers
+from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, require_numbers
+from whyformer.inputs.base import Modality, Source, over_features
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import averaged, owners_of_columns, resampled
 from whyformer.inputs.table_model import (

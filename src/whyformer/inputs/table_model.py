@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, known_about
 from whyformer.errors import BadInput, ModelFailed, NotOffered
-from whyformer.inputs.base import signature_of
+from whyformer.inputs.arguments import signature_of
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of

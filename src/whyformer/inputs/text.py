@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import NO_TOKEN, borrowed, known_about, modules_of, names_no_padding
-from whyformer.errors import BadInput, MissingProcessor, NotOffered, TooLong, UnknownName, WhyformerError
-from whyformer.inputs.base import Modality, require_shown
+from whyformer.borrow import names_no_padding
+from whyformer.errors import BadInput, NotOffered, TooLong, UnknownName
+from whyformer.inputs.arguments import require_shown
+from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.fillings import drawn_inputs
@@ -23,33 +23,22 @@ from whyformer.inputs.language import (
     answered,
     has_answers,
     is_causal,
-    kept_logits,
     require_next_token,
     require_one_wish,
     spans_without,
     without_tokens,
 )
 from whyformer.inputs.stream_inputs import StreamInput, Words
+from whyformer.inputs.text_padding import bare, minds_padding, padded
+from whyformer.inputs.tokens import TokenInput
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
-from whyformer.targets import logits_of
 from whyformer.types import Units
 
 WRITERS = ("ForCausalLM", "LMHeadModel")  # how classes of language models are called
 
 
-class TextInput(Modality):
+class TextInput(TokenInput):
     """One text, or a pair of texts, per input; units are the tokens."""
-
-    stream = "text"
-    embeds = True
-    lengths_vary = True
-    padding_in_doubt = True
-    limit: int | None = None  # of tokens, where it was looked up before: it takes a walk through the model
-
-    def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
-        super().__init__(model, processor)
-        self.main = main
-        self.config = getattr(model, "config", None)
 
     @property
     def kind(self) -> str:
@@ -89,17 +78,6 @@ class TextInput(Modality):
             encodings=tuple(self._facts(t, e) for t, e in zip(texts, encodings, strict=True)),
         )
 
-    def encoding_of(self, *text: str, **how: Any) -> Any:
-        """What the tokenizer makes of a text; a prompt that a template wrote has its special tokens already."""
-        how = {"truncation": False, "add_special_tokens": not isinstance(text[0], PromptText), "verbose": False} | how
-        return self._tokenizer()(*text, **how)
-
-    def filler_id(self) -> int:
-        """What padding is filled with: it is masked out, so any id will do."""
-        names = ("pad_token_id", "eos_token_id")
-        known = (getattr(holder, name, None) for holder in (self.processor, self.config) for name in names)
-        return next((i for i in known if isinstance(i, int) and i >= 0), 0)
-
     def from_messages(self, inputs: list[Any]) -> Any:
         if is_chat(inputs):
             return prompt_of(inputs, self._tokenizer())
@@ -112,19 +90,6 @@ class TextInput(Modality):
                 raise NotOffered("units= divides one text, and this model reads more than that. Leave units out.")
             super().ask(decoding, segments)
         self.decoding, self.segments = decoding, segments
-
-    def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
-        """A note, where most of a text are words that the tokenizer does not know: they all look the same."""
-        tokenizer, specials = self._tokenizer(), self.special_ids()
-        unknown = getattr(tokenizer, "unk_token_id", None)
-        words = [i for i in ids if i not in specials]
-        count = 0 if unknown is None else words.count(int(unknown))
-        if count <= len(words) / 2:
-            return ()
-        return (
-            f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "
-            "the model sees the same in place of each. Is the text in a language and script that it was made for?",
-        )
 
     def expanded(self, batch: Batch, target: Any) -> tuple[Batch, Any]:
         if self.decoding is PLAIN and not (batch.raw and has_answers(batch) and not self.compares):
@@ -163,66 +128,6 @@ class TextInput(Modality):
         if mask is not None and (self._requires(mask) or not bool(keep.all())):
             named[mask] = keep == 0 if "padding" in mask else keep != 0  # torch.nn's padding masks say what is hidden
         return named
-
-    def _requires(self, name: str) -> bool:
-        return self.parameters[name].default is inspect.Parameter.empty
-
-    def _takes(self, name: str) -> bool:
-        return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
-
-    def _tokenizer(self) -> Any:
-        if self.processor is None:
-            raise MissingProcessor(
-                "text needs the model's tokenizer: pass processor=AutoTokenizer.from_pretrained(…), or give tensors "
-                "({'input_ids': …}) instead of strings."
-            )
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
-        if not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise BadInput(
-                f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
-                "tokenizer that was made for this model."
-            )
-        return tokenizer
-
-    def max_length(self) -> int | None:
-        """How many tokens the model takes: the smaller of what tokenizer and model say."""
-        if self.limit is not None:
-            return self.limit
-        limits = []
-        if self.processor is not None:
-            limits.append(getattr(self._tokenizer(), "model_max_length", None))
-        limits.append(self._positions())
-        finite = [n for n in limits if n is not None and n < 10**7]
-        return min(finite) if finite else None
-
-    def _positions(self) -> int | None:
-        """Rows of the position table. RoBERTa and its kin start counting after the padding index."""
-        limit = getattr(self.config, "max_position_embeddings", None)
-        if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
-            return None
-        for module in modules_of(self.model):
-            if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
-                return int(limit) - module.padding_idx - 1
-        return int(limit)
-
-    def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
-        """Refuse ids that the model does not know; else the ids themselves."""
-        table = self.embedding()
-        if ids.is_floating_point():
-            raise BadInput(
-                f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
-            )
-        numbers = ids.cpu().numpy()  # once for all questions: a GPU stops for each
-        smallest, largest = int(numbers.min()), int(numbers.max())
-        if smallest < 0:
-            raise BadInput(f"{self.main} holds the id {smallest}: token ids are 0 or more.")
-        if table is not None and largest >= table.num_embeddings:
-            raise BadInput(
-                f"the tokenizer produced id {largest}, but the model knows only {table.num_embeddings} tokens: "
-                "this is not the model's own tokenizer."
-            )
-        rows: list[list[int]] = numbers.tolist()
-        return rows
 
     def adopt(self, tensors: Any) -> Batch:
         batch = super().adopt(tensors)
@@ -272,27 +177,6 @@ class TextInput(Modality):
         if facts["pair"] and facts["word"] is not None:
             facts["word"] = distinct_words(facts["word"], encoding.sequence_ids())
         return facts
-
-    def labels(self, ids: Sequence[int]) -> list[str]:
-        if self.processor is None:
-            return [str(i) for i in ids]
-        tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
-        return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
-
-    def special_ids(self) -> set[int]:
-        if self.processor is not None:
-            tokenizer = self._tokenizer()
-            # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
-            kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
-            others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
-            unknown = getattr(tokenizer, "unk_token_id", None)
-            return set(tokenizer.all_special_ids) - ({unknown} - others)
-        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
-        ids: set[int] = set()
-        for name in names:
-            value = getattr(self.config, name, None)
-            ids |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
-        return ids
 
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         ids_BN, keep_BN = batch.tensors[self.main], batch.keep_BN
@@ -379,38 +263,6 @@ class TextInput(Modality):
             return [role != ANSWER for role in units.role]
         return [True] * len(units)
 
-    @property
-    def replacements(self) -> tuple[str, ...]:
-        known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
-        has_mask = any("mask" in p for p in self.parameters)
-        hidden = ("attention_mask",) if has_mask else ()
-        # A sentence of mask tokens is none: stretches of text are left out.
-        return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)
-
-    def _id_of(self, name: str) -> int | None:
-        if self.processor is not None:
-            value = getattr(self._tokenizer(), f"{name}_token_id", None)
-        else:
-            value = getattr(self.config, f"{name}_token_id", None)
-        return None if value is None or value == NO_TOKEN else int(value)
-
-    def replacement_id(self, replacement: str | int) -> int:
-        if isinstance(replacement, int):
-            table = self.embedding()
-            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
-                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
-                raise BadInput(f"token id {replacement}: the model knows {known}.")
-            return replacement
-        token_id = self._id_of(replacement)
-        if token_id is None:
-            raise UnknownName(
-                "replacement",
-                replacement,
-                self.replacements,
-                "A token id (an integer) works too, and is needed where no tokenizer was given.",
-            )
-        return token_id
-
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str | int) -> Batch:
         one = batch.select([row])
         ids_N, keep_N = one.tensors[self.main][0], one.keep_BN[0] if one.keep_BN is not None else None
@@ -476,11 +328,6 @@ class TextInput(Modality):
         ids = one.tensors[self.main][0][one.keep_BN[0]]
         return ids if len(ids) == len(units) else None
 
-    @property
-    def special_unknown(self) -> bool:
-        padding = {getattr(self.config, "pad_token_id", None)}
-        return self.processor is None and not self.special_ids() - padding
-
     def _deleted(self, one: Batch, positions: list[int]) -> Batch:
         """Each copy lacks one token; the rest moves up."""
         if one.answers and one.answers[0].start == 0:
@@ -534,70 +381,3 @@ def _text(raw: Raw) -> tuple[str, ...]:
     if not any(p.strip() for p in parts):
         raise BadInput("the text is empty: there is nothing to explain. Pass at least one word.")
     return tuple(parts)
-
-
-def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
-    """Texts of several lengths in one batch, also by a tokenizer that has no padding."""
-    sizes = {len(values) for encoding in encodings for values in encoding.values()}
-    if len(sizes) == 1 and all(encoding.keys() == encodings[0].keys() for encoding in encodings):  # nothing to pad
-        return {k: torch.tensor([e[k] for e in encodings]) for k in encodings[0]}
-    if tokenizer.pad_token_id is not None:
-        return dict(tokenizer.pad([dict(e) for e in encodings], return_tensors="pt"))
-    # Padding is masked out, so any id will do; the tokenizer itself is not touched.
-    filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
-    longest = max(len(e["input_ids"]) for e in encodings)
-    left = getattr(tokenizer, "padding_side", "right") == "left"
-    fill = {"input_ids": filler}
-    return {k: torch.tensor([_fill(e[k], longest, fill.get(k, 0), left) for e in encodings]) for k in encodings[0]}
-
-
-def _fill(values: list[int], length: int, filler: int, left: bool) -> list[int]:
-    padding = [filler] * (length - len(values))
-    return padding + list(values) if left else list(values) + padding
-
-
-def bare(one: Batch) -> Batch:
-    """A single input with the padding of its text cut off."""
-    assert one.keep_BN is not None
-    real = one.keep_BN[0]
-    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
-    return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
-
-
-def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
-    """Ids, types and masks have a number for each position."""
-    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
-
-
-def minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
-    assert batch.keep_BN is not None
-    facts = known_about(modality.model)
-    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
-    if key not in facts:
-        facts[key] = _minds_padding(modality, batch)
-    return bool(facts[key])
-
-
-def _logits_at_end(modality: Modality, one: Batch) -> Tensor:
-    assert one.keep_BN is not None
-    last = one.keep_BN[0].nonzero()[-1:, 0]
-    return logits_of(modality.call(one, **kept_logits(modality, last)))
-
-
-def _minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Whether the shortest text gets other logits with its padding than without."""
-    assert batch.keep_BN is not None
-    one = batch.select([int(batch.keep_BN.sum(1).argmin())])
-    assert one.keep_BN is not None
-    try:
-        with borrowed(modality.model), torch.no_grad():
-            beside, alone = (_logits_at_end(modality, b) for b in (one, bare(one)))
-    except WhyformerError:
-        return False  # said where it is asked for
-    if beside.ndim == 3:  # one row per token: the last real one counts
-        beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
-        beside, alone = beside[:, -1], alone[:, -1]
-    tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
-    scale = float(alone.abs().max())
-    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
+from whyformer.codec import to_plain
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, Explainer
 from whyformer.files.paths import path_of
@@ -36,7 +37,6 @@ from whyformer.parameters import (
     refuse_misspelled,
 )
 from whyformer.registry import default_method, get_method, list_methods
-from whyformer.result import to_plain
 from whyformer.targets import Aims, Scalar
 from whyformer.version import __version__
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from whyformer.interop import dataframe
 from whyformer.jobs.tally import RARE_SHARE, Tallies
 from whyformer.parameters import checked
-from whyformer.result import Result, dataframe
+from whyformer.result import Result
 from whyformer.types import Explanation
 from whyformer.views import Page, View, side_by_side, view_of
 from whyformer.views.facts import number
-from whyformer.views.view import Bar, Bars, Fact, Panel, Table, scale_of
+from whyformer.views.marks import Bar, Bars, Table
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Panel
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 
+from whyformer.codec import Float64
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
 from whyformer.inputs.batch import Decoding
 from whyformer.inputs.chat import PromptText, prompt_of
 from whyformer.inputs.language import is_causal, written_answer
 from whyformer.inputs.segments import Span, sentences
+from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Count, Filled, Seed, checked
 from whyformer.registry import get_method
-from whyformer.result import Float64, Result, dataframe
+from whyformer.result import Result
 from whyformer.session import tracker
 from whyformer.types import Cost
 from whyformer.views.citations import citations_page

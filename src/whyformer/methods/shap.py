@@ -18,9 +18,9 @@ from whyformer.engines.perturbation.players import BY, Players, absent_player, p
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
+from whyformer.interop import shap_package
 from whyformer.parameters import Limits, OneOf, Replacement
 from whyformer.registry import Passes, get_method, method
-from whyformer.result import shap_package
 from whyformer.run import Attribution, Run
 
 Array = np.ndarray[Any, Any]

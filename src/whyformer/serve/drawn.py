@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from whyformer.codec import from_plain
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.similarity import SIDES
-from whyformer.result import Result, from_plain
+from whyformer.result import Result
 from whyformer.serve.models import erasable
 from whyformer.serve.store import Entry
 from whyformer.types import Explanation, Explanations

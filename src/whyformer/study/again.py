@@ -12,7 +12,8 @@ from functools import partial
 from torch import Tensor
 
 from whyformer.errors import CaptureError
-from whyformer.inputs.base import Batch, Modality, shifted
+from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.batch import Batch
 from whyformer.output import Output
 from whyformer.study.dataflow import Lineage, Tail
 from whyformer.study.facts import Study

@@ -12,7 +12,8 @@ from whyformer.borrow import known_about, modules_of
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.output import Output
 
 HIDDEN = 1e-4  # of a row's attention: what a mask leaves over

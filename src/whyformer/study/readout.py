@@ -15,7 +15,7 @@ from whyformer.capture.record import Forward
 from whyformer.capture.roles import Intervene, Outline
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 
 FEW = 6  # positions, below which one is repeated to make an input longer; above, one is left out
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from whyformer.capture.intercept import module_names
 from whyformer.errors import CaptureError, NotOverUnits
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.units import joined
 from whyformer.output import Output
 from whyformer.study.facts import Study

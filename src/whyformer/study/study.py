@@ -18,7 +18,8 @@ from whyformer.capture.intercept import module_names
 from whyformer.capture.roles import Intervene, first_values
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError, NothingCaptured, NotOverUnits, PartlyCaptured
-from whyformer.inputs.base import Batch, Modality, shifted
+from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import is_causal, says_tokens
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.borrow import known_about
 from whyformer.errors import BadInput
-from whyformer.inputs.base import NOT_THE_MODELS, model_failed, signature_of
+from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, signature_of
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table_schema import Table
 from whyformer.targets import logits_of

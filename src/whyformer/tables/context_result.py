@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.result import Float32, Result, dataframe
+from whyformer.codec import Float32
+from whyformer.interop import dataframe
+from whyformer.result import Result
 from whyformer.views.context import context_view
 from whyformer.views.view import view_of
 

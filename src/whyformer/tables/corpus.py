@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from whyformer.codec import Float64, Int64
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
-from whyformer.result import Float64, Int64, Result, dataframe
+from whyformer.interop import dataframe
+from whyformer.result import Result
 from whyformer.session import tracker
 from whyformer.tables.result import ABOUT_95, Remarks
 from whyformer.types import Explanation

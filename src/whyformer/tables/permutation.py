@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, unwrapped
 from whyformer.errors import BadInput, MissingExtra, UnknownName
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
 from whyformer.output import Output

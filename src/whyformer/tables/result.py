@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from whyformer.result import Float64, Result, dataframe
+from whyformer.codec import Float64
+from whyformer.interop import dataframe
+from whyformer.result import Result
 from whyformer.views.table import global_view, permutation_view
 from whyformer.views.view import view_of
 

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 
 from whyformer.capture.roles import Observe
+from whyformer.codec import Float32
 from whyformer.errors import BadInput, NotOffered
 from whyformer.explainer import Explainer
+from whyformer.interop import dataframe
 from whyformer.output import Output
 from whyformer.parameters import checked
-from whyformer.result import Float32, Result, dataframe
+from whyformer.result import Result
 from whyformer.views.table import row_attention_view
 from whyformer.views.view import view_of
 

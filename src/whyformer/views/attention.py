@@ -16,7 +16,9 @@ from whyformer.types import Explanation, Record, Site, Units
 from whyformer.views.cells import largest
 from whyformer.views.facts import number
 from whyformer.views.image import require_fit, to_pixels
-from whyformer.views.view import Fact, HeadColours, Heads, Matrix, Panel, Scale, View, scale_of
+from whyformer.views.marks import HeadColours, Matrix, Scale
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Heads, Panel, View
 
 Array = np.ndarray[Any, Any]
 Labels = Sequence[str] | tuple[Sequence[str], Sequence[str]] | Explanation | Units

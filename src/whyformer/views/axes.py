@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.views.color import GREY
-from whyformer.views.view import Line, Lines, Points, Scatter
+from whyformer.views.marks import Line, Lines, Points, Scatter
 
 Array = np.ndarray[Any, Any]
 # Okabe and Ito's colours without yellow, which white paper swallows; then Tol's muted ones.

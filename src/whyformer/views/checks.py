@@ -12,22 +12,10 @@ from whyformer.types import Explanation
 from whyformer.views.explained import TEXT
 from whyformer.views.facts import cost_of, duration
 from whyformer.views.image import heat
+from whyformer.views.marks import Bar, Bars, Mark, Points, Scale, Scatter, Table
+from whyformer.views.scales import scale_of
 from whyformer.views.text import bars, token_run
-from whyformer.views.view import (
-    Bar,
-    Bars,
-    Fact,
-    Mark,
-    Page,
-    Panel,
-    Points,
-    Scale,
-    Scatter,
-    Table,
-    Terms,
-    View,
-    scale_of,
-)
+from whyformer.views.view import Fact, Page, Panel, Terms, View
 
 HEADINGS = {"warning": "Doubt it", "note": "Know this", "ok": "Looked, and found nothing wrong"}
 MOST_INPUTS = 5

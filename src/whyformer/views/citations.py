@@ -8,7 +8,9 @@ import numpy as np
 
 from whyformer.parameters import checked
 from whyformer.views.facts import duration
-from whyformer.views.view import Fact, Page, Panel, Piece, Scale, Table, TokenRun, View, scale_of
+from whyformer.views.marks import Piece, Scale, Table, TokenRun
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Page, Panel, View
 
 
 @checked

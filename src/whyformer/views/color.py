@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.views.view import Bar, Scale
+from whyformer.views.marks import Bar, Scale
 
 Array = np.ndarray[Any, Any]
 RGB = tuple[int, int, int]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from whyformer.parameters import checked
-from whyformer.views.view import Fact, Line, Lines, Matrix, Page, Panel, Scale, Table, Terms, View
+from whyformer.views.marks import Line, Lines, Matrix, Scale, Table
+from whyformer.views.view import Fact, Page, Panel, Terms, View
 
 CURVES = 6  # methods drawn: the first of the ranking
 MEASURES = {"spearman": "Spearman", "kendall": "Kendall τ-b", "top_k": "overlap of the top quarter"}

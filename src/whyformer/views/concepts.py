@@ -8,7 +8,8 @@ import numpy as np
 
 from whyformer.parameters import checked
 from whyformer.views.facts import number
-from whyformer.views.view import Bar, Bars, Fact, Line, Lines, Mark, Panel, Picture, Piece, Scale, Table, TokenRun, View
+from whyformer.views.marks import Bar, Bars, Line, Lines, Mark, Picture, Piece, Scale, Table, TokenRun
+from whyformer.views.view import Fact, Panel, View
 
 SHARES = Scale(0.0, 1.0, meaning="share of inputs")
 

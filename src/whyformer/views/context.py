@@ -8,7 +8,9 @@ import numpy as np
 
 from whyformer.parameters import checked
 from whyformer.views.facts import number
-from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, View, scale_of
+from whyformer.views.marks import Bar, Bars, Matrix
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Panel, View
 
 MOST_BARS, MOST_ROWS = 24, 12  # training rows, the strongest first
 

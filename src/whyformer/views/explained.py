@@ -17,6 +17,7 @@ from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
 from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
 from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
+from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
 from whyformer.views.pair import boxes_on
 from whyformer.views.reading import (
     apart_words,
@@ -26,28 +27,11 @@ from whyformer.views.reading import (
     reading_of,
     shortened_question,
 )
+from whyformer.views.scales import outshining, scale_of, share
 from whyformer.views.sound import in_time, time_lines
 from whyformer.views.table import unmoved_words, unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
-from whyformer.views.view import (
-    Bars,
-    Explained,
-    Heat,
-    Mark,
-    Page,
-    Panel,
-    Picture,
-    Ranking,
-    Reading,
-    Scale,
-    Terms,
-    TokenRun,
-    View,
-    outshining,
-    scale_of,
-    share,
-    view_of,
-)
+from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
 
 TEXT = ("text", "source", "target", "a", "b")
 By = Annotated[str, OneOf("token", "word")]

@@ -10,7 +10,8 @@ import numpy as np
 
 from whyformer.types import Cost, Explanation, Target
 from whyformer.views.image import frames_of, gradient_space
-from whyformer.views.view import ANSWERED, FIRST_TOKEN, Fact, first_token, position_read
+from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
+from whyformer.views.view import Fact
 
 TOLERATED = 0.05  # share of an error that leaves nothing to doubt
 RELATIVE = "_relative"

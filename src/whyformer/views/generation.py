@@ -11,6 +11,7 @@ from whyformer.parameters import Count, checked
 from whyformer.types import Cost, Explanation, Generation
 from whyformer.views.explained import SIGNED, UNSIGNED, By
 from whyformer.views.facts import cost_of, doubts_of_all, facts_about_method
+from whyformer.views.marks import LEAST, Dialogue, Matrix, Reading
 from whyformer.views.reading import (
     Group,
     apart_words,
@@ -22,21 +23,8 @@ from whyformer.views.reading import (
     shortened_question,
     summed,
 )
-from whyformer.views.view import (
-    LEAST,
-    Dialogue,
-    Fact,
-    Matrix,
-    Panel,
-    Reading,
-    View,
-    aside_of,
-    first_token,
-    plain_units,
-    scale_of,
-    share,
-    view_of,
-)
+from whyformer.views.scales import aside_of, first_token, plain_units, scale_of, share
+from whyformer.views.view import Fact, Panel, View, view_of
 
 Array = np.ndarray[Any, Any]
 MOST_COLUMNS = 40  # of the heat map: labels stay readable

@@ -9,7 +9,8 @@ import numpy as np
 
 from whyformer.parameters import Place, checked
 from whyformer.views.facts import cost_of, number
-from whyformer.views.view import Fact, Line, Lines, Matrix, Panel, Points, Scale, Scatter, Table, View
+from whyformer.views.marks import Line, Lines, Matrix, Points, Scale, Scatter, Table
+from whyformer.views.view import Fact, Panel, View
 
 Array = np.ndarray[Any, Any]
 MOST_NUMBERS = 144  # heads whose scores are written into the map

@@ -14,7 +14,8 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.files.image_file import open_image, resized
 from whyformer.types import Explanation, Units
 from whyformer.views.color import DIVERGING, HEAT, bytes_of, head_colour, ramp, rgb
-from whyformer.views.view import Frame, HeadColours, Heat, Picture, Scale, scale_of
+from whyformer.views.marks import Frame, HeadColours, Heat, Picture, Scale
+from whyformer.views.scales import scale_of
 
 # Frames on a picture: where a detector put the object whose explanation is shown.
 

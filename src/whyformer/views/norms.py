@@ -11,7 +11,8 @@ import numpy as np
 from whyformer.errors import BadInput
 from whyformer.parameters import Place, checked
 from whyformer.types import Explanation, Units
-from whyformer.views.view import Matrix, Panel, Points, Scale, Scatter, View
+from whyformer.views.marks import Matrix, Points, Scale, Scatter
+from whyformer.views.view import Panel, View
 
 Array = np.ndarray[Any, Any]
 OTHER, PUNCTUATION = "other", "punctuation"

@@ -13,8 +13,10 @@ from whyformer.types import Explanation
 from whyformer.views.color import colours
 from whyformer.views.facts import doubts, facts
 from whyformer.views.image import to_pixels
+from whyformer.views.marks import Picture, Scale
+from whyformer.views.scales import scale_of
 from whyformer.views.text import bars, ranking, token_run
-from whyformer.views.view import Panel, Picture, Scale, View, scale_of
+from whyformer.views.view import Panel, View
 
 Array = np.ndarray[Any, Any]
 MOST = 20

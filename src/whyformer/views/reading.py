@@ -12,19 +12,9 @@ import numpy as np
 
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import percent
+from whyformer.views.marks import Part, Passage, Piece, Reading, Scale
+from whyformer.views.scales import FIRST_TOKEN, TEMPLATE, first_token, in_template, plain_units
 from whyformer.views.text import scale_for
-from whyformer.views.view import (
-    FIRST_TOKEN,
-    TEMPLATE,
-    Part,
-    Passage,
-    Piece,
-    Reading,
-    Scale,
-    first_token,
-    in_template,
-    plain_units,
-)
 
 Array = np.ndarray[Any, Any]
 ANSWER = "answer"  # the role of what was said

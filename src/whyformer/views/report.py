@@ -14,7 +14,8 @@ from whyformer.views.checks import findings_of
 from whyformer.views.compare import LEAD, agreement_view, curves_view, table_view
 from whyformer.views.explained import side_by_side, title_of
 from whyformer.views.facts import duration, options, percent
-from whyformer.views.view import Explained, Fact, Line, Lines, Page, Panel, Table, Terms, Trust, View
+from whyformer.views.marks import Line, Lines, Table
+from whyformer.views.view import Explained, Fact, Page, Panel, Terms, Trust, View
 
 LOW, HIGH = 0.3, 0.7  # mean rank correlations that are called little and large agreement
 READING = (

@@ -13,8 +13,9 @@ from whyformer.types import ByMethod, Explanation, Explanations, Generation
 from whyformer.views.explained import page, side_by_side, title_of
 from whyformer.views.facts import explained, facts_about_input, facts_about_method
 from whyformer.views.image import frames_of, gradient_space
+from whyformer.views.marks import Picture, Table
 from whyformer.views.table import global_bars
-from whyformer.views.view import Fact, Page, Panel, Picture, Rows, Table, View, view_of
+from whyformer.views.view import Fact, Page, Panel, Rows, View, view_of
 
 MOST = 20  # inputs that are drawn; more are said to be there
 FEWEST_ROWS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from whyformer.types import Explanation, Units
-from whyformer.views.view import Line, Lines
+from whyformer.views.marks import Line, Lines
 
 
 def in_time(units: Units, stream: str) -> bool:

@@ -13,7 +13,9 @@ from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.explained import explanation_view
 from whyformer.views.facts import doubts, facts, facts_about_method, number
-from whyformer.views.view import Bar, Bars, Matrix, Panel, View, scale_of
+from whyformer.views.marks import Bar, Bars, Matrix
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Panel, View
 
 CAPTION_OF_SOURCE = "Each row is one written token; a cell says how much the token of its column counted for it."
 READOUT_NOTE = (

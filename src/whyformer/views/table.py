@@ -11,7 +11,9 @@ from whyformer.errors import BadInput
 from whyformer.parameters import checked
 from whyformer.types import Explanation, Units
 from whyformer.views.facts import STAND_INS, duration, number
-from whyformer.views.view import Bar, Bars, Fact, Matrix, Panel, Scale, Table, View, scale_of
+from whyformer.views.marks import Bar, Bars, Matrix, Scale, Table
+from whyformer.views.scales import scale_of
+from whyformer.views.view import Fact, Panel, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

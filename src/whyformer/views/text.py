@@ -9,21 +9,9 @@ import numpy as np
 from rich.cells import cell_len
 
 from whyformer.types import Explanation, Units
+from whyformer.views.marks import Bar, Bars, Piece, Ranking, Scale, TokenRun
+from whyformer.views.scales import FIRST_TOKEN, aside_of, first_token, in_template, ordinary, scale_of
 from whyformer.views.table import untried
-from whyformer.views.view import (
-    FIRST_TOKEN,
-    Bar,
-    Bars,
-    Piece,
-    Ranking,
-    Scale,
-    TokenRun,
-    aside_of,
-    first_token,
-    in_template,
-    ordinary,
-    scale_of,
-)
 
 ABOUT_95 = 1.96  # standard errors
 TYPICAL = "typical: not tried out"  # beside the zero of a column that holds what stands for an absent value

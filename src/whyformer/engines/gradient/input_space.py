@@ -15,7 +15,7 @@ from whyformer.borrow import known_about
 from whyformer.capture.leaves import Enter, Entrance, as_leaf, require_dependent, slopes
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import NotOffered, one_of
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run
 from whyformer.study.interference import MIXES, require_apart, rounding_step

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about
-from whyformer.inputs.base import Batch
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.run import Run
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.base import Batch, Modality
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run

@@ -24,7 +24,7 @@ from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_t
 from whyformer.views.figure.sheet_matrix import draw_matrix, numbered_width
 from whyformer.views.figure.sheet_text import draw_dialogue, draw_reading, draw_run
 from whyformer.views.image import canvas_size, painted, painted_heads, picture
-from whyformer.views.view import (
+from whyformer.views.marks import (
     Bar,
     Bars,
     Dialogue,
@@ -34,21 +34,15 @@ from whyformer.views.view import (
     Lines,
     Mark,
     Matrix,
-    Page,
-    Panel,
     Picture,
     Ranking,
     Reading,
     Scale,
     Scatter,
     Table,
-    Terms,
     TokenRun,
-    View,
-    captions,
-    in_symbols,
-    rows_of,
 )
+from whyformer.views.view import Page, Panel, Terms, View, captions, in_symbols, rows_of
 
 MARGIN, GAP = 0.3, 0.35
 UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}

@@ -10,7 +10,7 @@ from whyformer.views.axes import axes_of, styles, x_of
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
 from whyformer.views.html.charts import SHADE
-from whyformer.views.view import Lines, Scatter, Table
+from whyformer.views.marks import Lines, Scatter, Table
 
 ROW, SIZE = 0.21, 8.0
 CROWD = 200  # points, beyond which they are small

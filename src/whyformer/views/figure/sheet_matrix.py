@@ -9,7 +9,7 @@ import numpy as np
 from whyformer.views.color import colours, ink_on
 from whyformer.views.facts import short
 from whyformer.views.figure.sheet import GREY, LINE, Sheet, letter
-from whyformer.views.view import Matrix
+from whyformer.views.marks import Matrix
 
 LONGEST_LABEL = 16
 MOST_LABELS = 48

@@ -8,8 +8,8 @@ from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import whole_percent
 from whyformer.views.figure.scripts import direction, visual_order
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, letter
+from whyformer.views.marks import Dialogue, Reading, TokenRun
 from whyformer.views.text import characters_of, wrapped
-from whyformer.views.view import Dialogue, Reading, TokenRun
 
 MOST_TOKENS = 32  # of an answer, that are followed one by one
 LONGEST_TOKEN = 18

@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.views.axes import Axis, axes_of, styles, x_of
 from whyformer.views.color import colour, hexadecimal, ink_on
-from whyformer.views.view import Lines, Scale, Scatter, Table
+from whyformer.views.marks import Lines, Scale, Scatter, Table
 
 Array = np.ndarray[Any, Any]
 

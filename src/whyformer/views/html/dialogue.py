@@ -13,7 +13,7 @@ import numpy as np
 
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import whole_percent
-from whyformer.views.view import LEAST, Dialogue, Part, Passage, Piece, Reading, Scale
+from whyformer.views.marks import LEAST, Dialogue, Part, Passage, Piece, Reading, Scale
 
 STEPS = 10_000  # shares are written as whole numbers of these
 LONGEST_CHIP = 60

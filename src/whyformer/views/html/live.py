@@ -15,8 +15,9 @@ from whyformer.types import Explanation, Units
 from whyformer.views.cells import largest
 from whyformer.views.facts import explained
 from whyformer.views.image import frames_of, of_sound, png, shrunk
+from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table import untried
-from whyformer.views.view import Explained, Heads, Panel, Rows, Trust, View, aside_of, position_read, share
+from whyformer.views.view import Explained, Heads, Panel, Rows, Trust, View
 
 Array = np.ndarray[Any, Any]
 DIGITS = 5  # significant, of scores

@@ -13,32 +13,24 @@ from whyformer.views.html.dialogue import dialogue_html, reading_html
 from whyformer.views.html.live import live_html, script
 from whyformer.views.html.style import STYLE
 from whyformer.views.html.svg import heads_svg, heat_svg, matrix_svg, picture_svg
-from whyformer.views.view import (
+from whyformer.views.marks import (
     Bar,
     Bars,
     Dialogue,
-    Explained,
-    Fact,
     HeadColours,
-    Heads,
     Heat,
     Lines,
     Mark,
     Matrix,
-    Page,
-    Panel,
     Picture,
     Ranking,
     Reading,
     Scale,
     Scatter,
     Table,
-    Terms,
     TokenRun,
-    View,
-    captions,
-    rows_of,
 )
+from whyformer.views.view import Explained, Fact, Heads, Page, Panel, Terms, View, captions, rows_of
 
 SENTENCE = re.compile(r"(?<=[.)])\s+(?=[A-Z])")
 

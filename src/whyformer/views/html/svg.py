@@ -11,7 +11,7 @@ import numpy as np
 from whyformer.views.color import colours, ink_on
 from whyformer.views.facts import decimals, fixed, short
 from whyformer.views.image import canvas_size, painted, painted_heads, picture, png
-from whyformer.views.view import Frame, HeadColours, Heat, Matrix, Picture
+from whyformer.views.marks import Frame, HeadColours, Heat, Matrix, Picture
 
 Array = np.ndarray[Any, Any]
 LONGEST = 320  # pixels of the longer side of a picture

@@ -14,7 +14,7 @@ from whyformer.files.image_file import resized
 from whyformer.views.color import colours, head_colour, ink_on
 from whyformer.views.facts import short
 from whyformer.views.image import canvas_size, framed, painted, painted_heads, picture, shrunk
-from whyformer.views.view import HeadColours, Heat, Matrix, Picture, Scale
+from whyformer.views.marks import HeadColours, Heat, Matrix, Picture, Scale
 
 Array = np.ndarray[Any, Any]
 SHADES = "·░▒▓█"  # a dot for nothing, so that the edges of a map are seen

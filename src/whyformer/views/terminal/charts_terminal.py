@@ -11,7 +11,7 @@ from whyformer.views.axes import axes_of, limits, styles, x_of
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import number
 from whyformer.views.html.charts import SHADE
-from whyformer.views.view import Line, Lines, Scatter, Table
+from whyformer.views.marks import Line, Lines, Scatter, Table
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 FEWEST = 8  # blocks of a curve

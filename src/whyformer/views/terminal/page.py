@@ -18,6 +18,23 @@ from rich.text import Text
 from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
 from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.marks import (
+    Bar,
+    Bars,
+    Dialogue,
+    HeadColours,
+    Heat,
+    Lines,
+    Mark,
+    Matrix,
+    Picture,
+    Ranking,
+    Reading,
+    Scale,
+    Scatter,
+    TokenRun,
+)
+from whyformer.views.marks import Table as TableMark
 from whyformer.views.terminal.blocks import (
     MINUS,
     SHADES,
@@ -29,32 +46,7 @@ from whyformer.views.terminal.blocks import (
 )
 from whyformer.views.terminal.charts_terminal import lines_block, narrowest_lines, scatter_block, table_block
 from whyformer.views.terminal.runs import dialogue_lines, reading_lines, run_lines
-from whyformer.views.view import (
-    STRIPED,
-    Bar,
-    Bars,
-    Dialogue,
-    Fact,
-    HeadColours,
-    Heat,
-    Lines,
-    Mark,
-    Matrix,
-    Page,
-    Panel,
-    Picture,
-    Ranking,
-    Reading,
-    Scale,
-    Scatter,
-    Terms,
-    TokenRun,
-    View,
-    captions,
-    in_symbols,
-    rows_of,
-)
-from whyformer.views.view import Table as TableMark
+from whyformer.views.view import STRIPED, Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult

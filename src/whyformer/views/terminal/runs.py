@@ -10,8 +10,8 @@ from rich.text import Text
 
 from whyformer.views.color import colour, hexadecimal, ink_on
 from whyformer.views.facts import whole_percent
+from whyformer.views.marks import Dialogue, Piece, Reading, Scale, TokenRun
 from whyformer.views.text import Char, characters_of, wrapped
-from whyformer.views.view import Dialogue, Piece, Reading, Scale, TokenRun
 
 HATCH = "╱"
 MOST_TOKENS = 24  # of an answer, that are followed one by one

@@ -1,0 +1,171 @@
+"""Tokens: what the tokenizer and the model say about ids, before any of them is explained."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from whyformer.borrow import NO_TOKEN, modules_of
+from whyformer.errors import BadInput, MissingProcessor, UnknownName
+from whyformer.inputs.base import Modality
+from whyformer.inputs.chat import PromptText
+
+
+class TokenInput(Modality):
+    """Ids of a vocabulary. Abstract: how texts become a batch of them, and units, is in text.py."""
+
+    stream = "text"
+    embeds = True
+    lengths_vary = True
+    padding_in_doubt = True
+    limit: int | None = None  # of tokens, where it was looked up before: it takes a walk through the model
+
+    def __init__(self, model: nn.Module, processor: Any = None, main: str = "input_ids") -> None:
+        super().__init__(model, processor)
+        self.main = main
+        self.config = getattr(model, "config", None)
+
+    def _tokenizer(self) -> Any:
+        if self.processor is None:
+            raise MissingProcessor(
+                "text needs the model's tokenizer: pass processor=AutoTokenizer.from_pretrained(…), or give tensors "
+                "({'input_ids': …}) instead of strings."
+            )
+        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        if not hasattr(tokenizer, "convert_ids_to_tokens"):
+            raise BadInput(
+                f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
+                "tokenizer that was made for this model."
+            )
+        return tokenizer
+
+    def encoding_of(self, *text: str, **how: Any) -> Any:
+        """What the tokenizer makes of a text; a prompt that a template wrote has its special tokens already."""
+        how = {"truncation": False, "add_special_tokens": not isinstance(text[0], PromptText), "verbose": False} | how
+        return self._tokenizer()(*text, **how)
+
+    def filler_id(self) -> int:
+        """What padding is filled with: it is masked out, so any id will do."""
+        names = ("pad_token_id", "eos_token_id")
+        known = (getattr(holder, name, None) for holder in (self.processor, self.config) for name in names)
+        return next((i for i in known if isinstance(i, int) and i >= 0), 0)
+
+    def unknown_words(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """A note, where most of a text are words that the tokenizer does not know: they all look the same."""
+        tokenizer, specials = self._tokenizer(), self.special_ids()
+        unknown = getattr(tokenizer, "unk_token_id", None)
+        words = [i for i in ids if i not in specials]
+        count = 0 if unknown is None else words.count(int(unknown))
+        if count <= len(words) / 2:
+            return ()
+        return (
+            f"{count} of {len(words)} tokens are {tokenizer.unk_token}: the tokenizer does not know these words, and "
+            "the model sees the same in place of each. Is the text in a language and script that it was made for?",
+        )
+
+    def max_length(self) -> int | None:
+        """How many tokens the model takes: the smaller of what tokenizer and model say."""
+        if self.limit is not None:
+            return self.limit
+        limits = []
+        if self.processor is not None:
+            limits.append(getattr(self._tokenizer(), "model_max_length", None))
+        limits.append(self._positions())
+        finite = [n for n in limits if n is not None and n < 10**7]
+        return min(finite) if finite else None
+
+    def _positions(self) -> int | None:
+        """Rows of the position table. RoBERTa and its kin start counting after the padding index."""
+        limit = getattr(self.config, "max_position_embeddings", None)
+        if limit is None or getattr(self.config, "rope_parameters", None) or limit < 0:
+            return None
+        for module in modules_of(self.model):
+            if isinstance(module, nn.Embedding) and module.num_embeddings == limit and module.padding_idx is not None:
+                return int(limit) - module.padding_idx - 1
+        return int(limit)
+
+    def _check_vocabulary(self, ids: Tensor) -> list[list[int]]:
+        """Refuse ids that the model does not know; else the ids themselves."""
+        table = self.embedding()
+        if ids.is_floating_point():
+            raise BadInput(
+                f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
+            )
+        numbers = ids.cpu().numpy()  # once for all questions: a GPU stops for each
+        smallest, largest = int(numbers.min()), int(numbers.max())
+        if smallest < 0:
+            raise BadInput(f"{self.main} holds the id {smallest}: token ids are 0 or more.")
+        if table is not None and largest >= table.num_embeddings:
+            raise BadInput(
+                f"the tokenizer produced id {largest}, but the model knows only {table.num_embeddings} tokens: "
+                "this is not the model's own tokenizer."
+            )
+        rows: list[list[int]] = numbers.tolist()
+        return rows
+
+    def _takes(self, name: str) -> bool:
+        return name in self.parameters or any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+
+    def _requires(self, name: str) -> bool:
+        return self.parameters[name].default is inspect.Parameter.empty
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        if self.processor is None:
+            return [str(i) for i in ids]
+        tokens = self._tokenizer().convert_ids_to_tokens(list(ids))
+        return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
+
+    def special_ids(self) -> set[int]:
+        if self.processor is not None:
+            tokenizer = self._tokenizer()
+            # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
+            kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
+            others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
+            unknown = getattr(tokenizer, "unk_token_id", None)
+            return set(tokenizer.all_special_ids) - ({unknown} - others)
+        names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+        ids: set[int] = set()
+        for name in names:
+            value = getattr(self.config, name, None)
+            ids |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
+        return ids
+
+    @property
+    def special_unknown(self) -> bool:
+        padding = {getattr(self.config, "pad_token_id", None)}
+        return self.processor is None and not self.special_ids() - padding
+
+    def _id_of(self, name: str) -> int | None:
+        if self.processor is not None:
+            value = getattr(self._tokenizer(), f"{name}_token_id", None)
+        else:
+            value = getattr(self.config, f"{name}_token_id", None)
+        return None if value is None or value == NO_TOKEN else int(value)
+
+    def replacement_id(self, replacement: str | int) -> int:
+        if isinstance(replacement, int):
+            table = self.embedding()
+            if replacement < 0 or (table is not None and replacement >= table.num_embeddings):
+                known = "0 or more" if table is None else f"0 to {table.num_embeddings - 1}"
+                raise BadInput(f"token id {replacement}: the model knows {known}.")
+            return replacement
+        token_id = self._id_of(replacement)
+        if token_id is None:
+            raise UnknownName(
+                "replacement",
+                replacement,
+                self.replacements,
+                "A token id (an integer) works too, and is needed where no tokenizer was given.",
+            )
+        return token_id
+
+    @property
+    def replacements(self) -> tuple[str, ...]:
+        known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
+        has_mask = any("mask" in p for p in self.parameters)
+        hidden = ("attention_mask",) if has_mask else ()
+        # A sentence of mask tokens is none: stretches of text are left out.
+        return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)

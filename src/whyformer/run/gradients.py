@@ -1,0 +1,118 @@
+"""Gradients of the explained value: at the input, under rules of one's own, and whether they are slopes at the maps."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
+
+from whyformer.capture.embeddings import SwapEmbedding
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.capture.roles import Impose, Recorder, Rewrite
+from whyformer.errors import NotOffered
+from whyformer.output import Output
+from whyformer.run.scores import ScoredBatch
+from whyformer.study.slopes import require_reached, require_slopes
+from whyformer.types import Record
+
+
+class TracedBatch(ScoredBatch, ABC):
+    """A batch whose explained values can be differentiated."""
+
+    notes: set[str]  # what explanations of this batch have to say, found on the way
+
+    def require_one_input(self) -> None:
+        if self.modality.multi_input:
+            raise NotOffered(
+                "gradients at the input are taken with respect to one tensor, and this model has several streams of "
+                "input: one of them would be left out."
+            )
+
+    def traced(self, rules: TorchFunctionMode, dtype: torch.dtype | None = None) -> Traced:
+        """One forward under a function mode, with the input as leaves of the graph; see :meth:`differentiated`.
+
+        Leaves, in ``dtype`` if one is given, are the word embeddings of ids, the columns of a table that are looked
+        up, and whatever comes as floats.
+        """
+        changed_rules = type(rules) is not BaseTorchFunctionMode
+        if changed_rules and self.study.hidden and self.study.trouble is not None:
+            raise NotOffered(f"changed gradient rules do not hold where nothing is seen: {self.study.trouble}")
+        self.forwards_B += self.rows_run / self.batch.size
+        leaves: list[Tensor] = []
+
+        def leaf(tensor: Tensor) -> Tensor:
+            leaves.append(as_leaf(tensor, dtype))
+            return leaves[-1]
+
+        named = self.batch.tensors.items()
+        floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
+        seen = BeforeAttention(self.rows_run, self.length)
+        seen.add(*leaves)
+        batch = self.batch.with_tensors(**floats) if floats else self.together
+        with torch.enable_grad():
+            with rules, self.modality.looked_up(batch.shared or self.batch, leaf) as lookups, seen:
+                logits = self.output.logits(batch)
+            self._require_lookups(lookups)
+            if not leaves:
+                raise NotOffered(
+                    "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
+                )
+            self.require_undisturbed(logits, graph=True)
+            trace = Traced(self.scalars(logits), leaves, seen, batch.shared is not None)
+        if changed_rules:
+            trace.require_followed()
+        return trace
+
+    def _require_lookups(self, lookups: TorchFunctionMode) -> None:
+        """Refuse gradients at word embeddings that the model also reads in a way that they leave out."""
+        if not isinstance(lookups, SwapEmbedding):
+            return
+        if lookups.missed:
+            raise NotOffered(
+                f"the model reads its word embeddings a second time, by {lookups.missed}, so that gradients at those "
+                "that enter its layers would leave a part out."
+            )
+        if lookups.other_tables:
+            self.notes.add(
+                "the ids are also looked up in a second table; gradients are taken at the model's word embeddings, and "
+                "leave out what the other table tells it."
+            )
+
+    def differentiated(self, traced: Traced, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
+        self.backwards_B += 1
+        return traced.gradients(tensors)
+
+    def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
+        """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
+
+        score: what was differentiated; None: the explained values.
+        """
+        checks = {("slopes",): True, ("lost", role.lost): bool(role.lost)}
+        due = [check for check, needed in checks.items() if needed and check not in self.study.undisturbed]
+        self.notes.update(self.study.doubts)
+        if not due:
+            return
+        score = self.scalars if score is None else score
+        output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
+
+        def changed(rewrite: Rewrite) -> Tensor:
+            impose = Impose(self.rows_run, self.module_names, self.study.batch_axes, rewrite=rewrite)
+            impose.rows_attend = self.batch.reference_rows > 0
+            with torch.no_grad(), impose:
+                return score(output.logits(self.together)).detach()
+
+        with torch.no_grad():
+            score_B = score(maps.logits).detach()
+        for check in reversed(due):
+            if check[0] == "lost":
+                self.setup_forwards += require_reached(maps, score_B, changed, role.lost)
+            else:
+                passes, doubt = require_slopes(maps, score_B, changed, self.rows_run < self.batch.size)
+                self.setup_forwards += passes
+                self.study.doubts.extend([doubt] * bool(doubt))
+            self.study.undisturbed.add(check)
+        self.notes.update(self.study.doubts)

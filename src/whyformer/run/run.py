@@ -1,0 +1,295 @@
+"""Run: a batch with its targets, recorded under an interceptor. Methods ask it; it caches, and counts passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.borrow import first_weight
+from whyformer.capture.blocks.anatomy import Dissect, dissect
+from whyformer.capture.blocks.block import Anatomy
+from whyformer.capture.functions import padding_share
+from whyformer.capture.lineage import MOST, Lineage, Unread, Unseen
+from whyformer.capture.plan import OffPlan
+from whyformer.capture.record import observe, record, require_sites
+from whyformer.capture.roles import Edit, Intervene, Observe, Recorder
+from whyformer.inputs.base import Modality
+from whyformer.inputs.batch import Batch
+from whyformer.output import Output
+from whyformer.run.gradients import TracedBatch
+from whyformer.study import Study, require_readable, with_streams
+from whyformer.study.padding import HIDDEN
+from whyformer.study.replay import Retained
+from whyformer.types import Record
+
+
+@dataclass
+class Attribution:
+    """What a method returns for a batch: scores per attention position, and whatever else it has."""
+
+    scores_BN: Tensor
+    matrix_BQK: Tensor | dict[tuple[str, str], Tensor] | None = None  # several streams: by (query, key) stream
+    layers_BLQK: Tensor | None = None
+    detail: list[np.ndarray[Any, Any]] | None = None
+    base_B: Tensor | None = None
+    errors_BN: Tensor | None = None  # standard errors of the scores
+    interactions: list[tuple[tuple[str, str, float], ...]] | None = None  # what two parts do more together than each
+    checks: dict[str, Tensor] = field(default_factory=dict)  # name -> (B,), e.g. completeness error
+    warnings: list[list[str]] | None = None
+    signed: bool | None = None  # where an option decides it; None: as registered
+    explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
+    used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
+
+
+def _together(batch: Batch) -> tuple[Batch, int]:
+    """Rows of one text, with the longest of them to be run for all; and how many rows that are."""
+    if batch.size == 1 or len(set(batch.trunks)) > 1:
+        return batch, batch.size
+    assert batch.keep_BN is not None
+    longest = int(batch.keep_BN.sum(1).argmax())
+    return replace(batch, shared=batch.select([longest])), 1
+
+
+class Run(TracedBatch):
+    """A batch of inputs with targets, ready to be recorded, scored, differentiated or changed."""
+
+    def __init__(
+        self,
+        modality: Modality,
+        batch: Batch,
+        study: Study,
+        *,
+        target: Any = None,
+        scalar: str = "logit",
+        seed: int = 0,
+        batch_size: int = 32,
+        keep_layers: bool = False,
+        track: Callable[[Sequence[Any], str], Any] | None = None,
+    ) -> None:
+        self.modality, self.batch, self.study = modality, batch, study
+        self.multi_stream, self.front, self.windowed = study.multi_stream, study.front, study.windows is not None
+        self.scalar, self.seed, self.batch_size, self.keep_layers = scalar, seed, batch_size, keep_layers
+        self.reading = "logit" if batch.answers else scalar
+        # Variants have rows of their own: they are not run together.
+        self.together, self.rows_run = (batch, batch.size) if not batch.trunks else _together(batch)
+        self.track = track or (lambda steps, label: steps)
+        self.output = Output(modality, batch, scalar)
+        self.forwards_B, self.backwards_B = np.zeros(batch.size), np.zeros(batch.size)
+        self.notes, self.setup_forwards, self.asked = set(), 0, {}
+        self._wanted, self._targets, self._value_B = target, None, None
+        self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
+        self.gives_probabilities = False
+        self._last_site, self.settles_later, self.readings = None, False, 0
+        self.rows_read, self.recorded = None, False
+        self._records: dict[bool, Record] = {}
+        self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
+        self.alone = False  # no other method follows that could use the same record
+        self._anatomy: Anatomy | None = None
+        self._padding_share_B: Tensor | None = None
+        self.folds = False  # maps are not stored (engines/attention/folded.py)
+        self.recomputes = False  # layers are computed again in backward
+        self.retained: Retained | None = None  # the pass that was studied, if it was of this batch and nobody used it
+
+    @property
+    def attended_BN(self) -> Tensor:
+        """(B, N) positions that attention runs over, once it was recorded: the real ones, and padding that the model
+        does not hide from it. Rows of such a model are right only with all their columns.
+        """
+        return self.keep_BN if self.unpadded else self.keep_BN | (self.padding_share_B > HIDDEN)[:, None]
+
+    @property
+    def padding_share_B(self) -> Tensor:
+        """(B,) how much of the attention of real positions goes to padding; 0 before anything was recorded."""
+        share_B = self._padding_share_B
+        if share_B is None:
+            maps, keep_BN = self._records.get(True) or self._records.get(False), self.keep_BN
+            if maps is None or self.multi_stream or self.windowed or self.unpadded:
+                share_B = torch.zeros(len(keep_BN), device=keep_BN.device)
+            else:
+                # The mean share of the attention of real positions, over layers and heads.
+                keep, shares = keep_BN.float(), []
+                for site in maps.sites:  # as padding_share, written out: the way of a warm call is kept short
+                    attention_BHQK, first = site.attention_BHQK.float(), site.first_query
+                    rows_BQ = keep[:, first : first + attention_BHQK.shape[2]]
+                    lost_B = torch.einsum("bhqk,bq,bk->b", attention_BHQK, rows_BQ, 1 - keep)
+                    shares.append(lost_B / (rows_BQ.sum(1).clamp(min=1) * attention_BHQK.shape[1]))
+                share_B = torch.stack(shares).mean(0)
+            self._padding_share_B = None if maps is None else share_B
+        return share_B
+
+    def _glance(self, shares: list[Tensor], attention_BHQK: Tensor, first: int) -> None:
+        """The same share of one layer, whose map is not kept."""
+        if attention_BHQK.shape[3] == self.keep_BN.shape[1]:  # else not over the units, which is refused later on
+            shares.append(padding_share(attention_BHQK, self.keep_BN, first))
+
+    def record(  # noqa: PLR0915  (one pass, and what it is held to)
+        self,
+        grad: bool = False,
+        values: bool = False,
+        multi_stream: bool = False,
+        layers: frozenset[int] | None = None,
+        padded: bool = False,
+    ) -> Record:
+        """Attention maps (and gradients) of the batch; one record serves all methods.
+
+        multi_stream: the method knows what to do with several streams. layers, padded: see :meth:`layers_of`.
+        """
+        if not self.study.plain:
+            require_readable(self.study, multi_stream)
+        known = self._records.get(True) or (None if grad else self._records.get(False))
+        kind, rows = ("gradients", self.rows_run) if grad else ("maps", self.batch.size)
+        if known is not None and not (values and known.sites[0].value_BHKD is None):
+            if grad or not self.asked.keys() & {"gradients", "blocks"}:  # those have the maps, too
+                self.asked.setdefault(kind, (rows / self.batch.size, int(grad)))
+            self.asked.setdefault("logits", (0, 0))
+            return known
+        self.asked |= {kind: (0, 0), "logits": (0, 0)}
+        forward, maps = partial(self.output.logits, self.together if grad else self.batch), None
+        if self.study.plain:
+            _ = self.unpadded  # asked before the pass, while a GPU has nothing to do
+        plans, of_kind = self.study.plans, (grad, rows > 1)
+        known_form = self._form(grad) in self.study.undisturbed
+        # Of what was watched before, autograd tells the attentions: nothing has to watch it.
+        tells = grad and self.study.plain and self.unpadded and not (values or self.recorded)
+        unwatched = known_form
+        while maps is None:
+            plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
+            leaf = None
+            if tells and plan is not None and plan.paths and not (plans.watched or self.batch.reference_rows):
+                leaf = first_weight(self.modality.model)
+            role: Observe | Recorder
+            if leaf is not None and plan is not None and unwatched:
+                role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
+                role.meanwhile = (lambda: self.units,)
+            else:
+                role, unwatched = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes), False
+                role.rows_attend = self.batch.reference_rows > 0
+                role.plan = None if role.rows_attend or padded else plan
+                if isinstance(role, Recorder):
+                    role.leaf = leaf
+            shares: list[Tensor] = []
+            if isinstance(role, Observe) and layers is not None:
+                role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
+            self.forwards_B += rows / self.batch.size
+            retained, self.retained, once = self.retained, None, forward
+            if retained is not None and not grad and role.plan is not None and role.plan.paths:
+                once = partial(retained.handed_to, role, forward)
+            try:
+                if isinstance(role, Recorder):
+                    maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
+                    self.backwards_B += 1
+                else:
+                    maps = observe(once, role, values)
+            except OffPlan:
+                plans.missed(of_kind)
+            except Unread as error:
+                unwatched = False
+                plans.watched = not isinstance(error, Unseen) or (plan is not None and len(plan.graphs) >= MOST)
+                self.forwards_B -= rows / self.batch.size
+                self.setup_forwards += rows
+        self.setup_forwards -= int(retained is not None and retained.used)  # among which it was counted
+        if self._logits is None:
+            self._see(maps.logits)
+        elif self._unseen and not unwatched:
+            self._see(None)
+        if not maps.sites or maps.unclaimed:
+            require_sites(maps)
+        if not known_form:
+            self.require_undisturbed(maps.logits, graph=grad)
+        if isinstance(role, Recorder) and role.plan is not None and role.leaf is not None and role.watches:
+            plans.watched = role.graph is None
+            role.plan.graphs.update([] if role.graph is None else [role.graph])
+        if role.plan is None and not role.rows_attend and role.plannable:
+            plans.learn(of_kind, role.sites, role.steps)
+        if isinstance(role, Recorder):
+            self.notes.update(self.study.doubts)
+            if role.lost or ("slopes",) not in self.study.undisturbed:
+                self.require_slopes(maps, role)
+            self._last_site, self._unseen = maps.sites[-1], True
+            if not self.settles_later:
+                self._see(None)
+        if role.plan is None or not role.plan.streams:
+            maps = with_streams(maps, self.study)
+        if layers is None:
+            self._records[grad] = maps
+        else:
+            self._part = (layers, maps)
+            self._padding_share_B = torch.stack(shares).mean(0) if shares else self.keep_BN[:, 0].float() * 0
+        return maps
+
+    def lost_to_padding(self, share_B: Tensor) -> None:
+        """How much of the attention goes to padding, where no map is stored that would tell it."""
+        if self._padding_share_B is None:
+            self._padding_share_B = share_B
+
+    def said(self, logits: Tensor) -> None:
+        """What a pass said that was made elsewhere (engines/attention/fold_pass.py)."""
+        if self._logits is None:
+            self._see(logits)
+        elif self._unseen:
+            self._see(None)
+
+    def adopt(self, maps: Record, grad: bool, padding_share_B: Tensor | None = None) -> None:
+        """Take a record that was made elsewhere (compiled/) in place of a pass of its own."""
+        self._records[grad], self._padding_share_B = maps, padding_share_B
+        self.forwards_B += 1
+        self.backwards_B += int(grad)
+
+    def layers_of(self, choice: Callable[[int], Sequence[int]], multi_stream: bool = False) -> Record:
+        """A record in which the layers of a choice (their number → theirs) have maps, and others perhaps shapes only.
+
+        All have them where other methods follow that may need them, and where heads that are computed one by one attend
+        to padding: the share of a layer is known once it is whole.
+        """
+        by_one = [site.parallel for site in self.study.sites]
+        if self._records or not self.alone or not by_one or self.recorded:
+            return self.record(multi_stream=multi_stream)
+        padded = not (self.multi_stream or self.windowed or self.unpadded)
+        if padded and any(by_one):
+            return self.record(multi_stream=multi_stream)
+        layers = frozenset(choice(by_one.count(False)))
+        if self._part is None or not self._part[0] >= layers:
+            maps = self.record(multi_stream=multi_stream, layers=layers, padded=padded)
+            if len(maps.sites) == by_one.count(False):
+                return maps
+            self._part = self._padding_share_B = None  # others than were studied: which are meant is seen in all
+            return self.record(multi_stream=multi_stream)
+        self.asked.setdefault("maps", (1, 0))
+        self.asked.setdefault("logits", (0, 0))
+        return self._part[1]
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Of what the model computes with."""
+        return next((p.element_size() for p in self.modality.model.parameters() if p.is_floating_point()), 4)
+
+    def anatomy(self) -> Anatomy:
+        """The block around each attention (capture/blocks/anatomy.py); its one forward serves as a record, too."""
+        self.asked.setdefault("blocks", (int(self._anatomy is not None), 0))
+        self.asked.setdefault("logits", (0, 0))
+        if self._anatomy is None:
+            require_readable(self.study)
+            self.forwards_B += 1
+            role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
+            role.rows_attend = self.batch.reference_rows > 0
+            self._anatomy = dissect(partial(self.output.logits, self.batch), role)
+            require_sites(self._anatomy.record)
+            self.require_undisturbed(self._anatomy.record.logits, graph=False)
+            self._records[False] = with_streams(self._anatomy.record, self.study)
+            if self._logits is None:
+                self._see(self._anatomy.record.logits)
+        return self._anatomy
+
+    def rewritten(self, edit: Edit) -> Tensor:
+        """Logits with attention or values changed inside the model (capture/roles.py: Intervene)."""
+        role = Intervene(self.batch.size, self.module_names, self.study.batch_axes, edit=edit)
+        role.rows_attend = self.batch.reference_rows > 0
+        self.forwards_B += 1
+        with torch.no_grad(), role:
+            return self.output.logits(self.batch)

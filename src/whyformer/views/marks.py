@@ -1,0 +1,305 @@
+"""Marks: what a panel is drawn with. Text, bars, pictures, maps, tables, curves: numbers on a scale, and no medium."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+LEAST = 0.01  # the smallest share that is worth a word
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From scores to positions on a colour map. Signed scales are symmetric around zero."""
+
+    low: float
+    high: float
+    signed: bool = False
+    meaning: str = "score"
+
+    def __post_init__(self) -> None:
+        for end in ("low", "high"):  # of scores without a finite one there is nothing to tell apart
+            if not math.isfinite(getattr(self, end)):
+                object.__setattr__(self, end, 0.0)
+
+    def position(self, score: float) -> float:
+        """0 to 1 along the colour map; 0.5 is zero on a signed scale."""
+        if self.high <= self.low:
+            return 0.5 if self.signed else 0.0
+        return min(1.0, max(0.0, (score - self.low) / (self.high - self.low)))
+
+    def positions(self, scores: Array) -> Array:
+        if self.high <= self.low:
+            return np.full(scores.shape, 0.5 if self.signed else 0.0)
+        return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def exceeded(self, score: float) -> bool:
+        """Beyond both ends, but for rounding: bars are cut off there, and marked."""
+        return abs(score) > max(abs(self.low), abs(self.high)) * 1.0001
+
+    def length(self, score: float) -> float:
+        """-1 to 1: length and direction of a bar that starts at zero."""
+        reach = max(abs(self.low), abs(self.high))
+        return min(1.0, max(-1.0, score / reach)) if reach and not math.isnan(score) else 0.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text; ``score`` is None between units."""
+
+    text: str
+    score: float | None = None
+    special: bool = False
+    aside: bool = False  # hatched: its score is not on the scale of the others
+
+
+@dataclass(frozen=True)
+class TokenRun:
+    """Text with highlighted stretches."""
+
+    pieces: tuple[Piece, ...]
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Bar:
+    label: str
+    score: float
+    special: bool = False
+    low: float | None = None  # limits of the score, drawn as a thin line
+    high: float | None = None
+    dots: tuple[float, ...] = ()  # single values behind the score
+    note: str = ""  # words at the end of the bar
+    quiet: bool = False  # pale: nothing to rely on
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One bar per unit, in the order of the input; ``reference`` is a value to compare them with."""
+
+    bars: tuple[Bar, ...]
+    scale: Scale
+    reference: float | None = None
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Units from the highest to the lowest score, special tokens among them.
+
+    ``left_out`` more are not shown: after the first ``cut`` bars (of signed scores, both ends are of interest).
+    """
+
+    bars: tuple[Bar, ...]
+    scale: Scale
+    left_out: int = 0
+    cut: int = 0
+
+    def parts(self) -> list[tuple[int, Bar] | str]:
+        """Places and bars, with a line of words where some are left out."""
+        lines: list[tuple[int, Bar] | str] = []
+        for i, bar in enumerate(self.bars):
+            lines.append((i + 1 if not self.left_out or i < self.cut else i + 1 + self.left_out, bar))
+            if self.left_out and i + 1 == self.cut:
+                lines.append(f"… {self.left_out} more")
+        return lines
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A box on a picture, and what is in it. Edges are left, top, right, bottom, as shares of the picture."""
+
+    box: tuple[float, float, float, float]
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The input image itself (uint8, height × width × 3)."""
+
+    image: Array
+    frames: tuple[Frame, ...] = ()
+    interpolation: str = "bilinear"  # "nearest" shows the pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Heat:
+    """Scores of patches or pixels, over the image where there is one (uint8, height × width × 3)."""
+
+    values_RC: Array
+    scale: Scale
+    image: Array | None = None
+    interpolation: str = "bilinear"  # "nearest" shows the grid
+    size: tuple[int, int] | None = None  # height, width that the grid covers
+    frames: tuple[Frame, ...] = ()
+    upwards: bool = False  # patches are numbered from the bottom (frequencies)
+    fine: bool = False  # drawn in whole multiples of its cells: others would draw some wider, a pattern of their own
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A map from rows to columns, labelled where there are labels; ``small`` for many beside each other.
+
+    ``numbers`` are written into the cells where there is room, in units of 10 to the ``power``. Cells that are NaN are
+    not there, and grey.
+    """
+
+    values: Array
+    scale: Scale
+    row_labels: tuple[str, ...] = ()
+    column_labels: tuple[str, ...] = ()
+    row_axis: str = ""
+    column_axis: str = ""
+    small: bool = False
+    numbers: bool = False
+    power: int = 0
+
+    def told(self) -> Array:
+        """What is written into the cells."""
+        return np.asarray(self.values, float) / 10.0**self.power
+
+
+@dataclass(frozen=True, eq=False)
+class HeadColours:
+    """Several maps over one image, each in its own colour (its number in color.HEADS)."""
+
+    maps_RC: tuple[Array, ...]
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]
+    image: Array | None = None
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words and numbers under headings; ``shades`` tints cells, 0 (white) to 1, None for no tint.
+
+    ``quiet`` rows are there for comparison (a floor, a ceiling).
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    shades: tuple[tuple[float | None, ...], ...] = ()
+    quiet: tuple[int, ...] = ()
+
+    def shade(self, row: int, column: int) -> float | None:
+        return self.shades[row][column] if self.shades else None
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One curve, between limits where they are known; a ``quiet`` one is there for comparison."""
+
+    name: str
+    values: Array
+    quiet: bool = False
+    low: Array | None = None
+    high: Array | None = None
+    x: Array | None = None  # its own places, where they are not those of the others
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Curves over one axis."""
+
+    x: Array
+    lines: tuple[Line, ...]
+    x_axis: str = ""
+    y_axis: str = ""
+    whole_x: bool = False  # layers and steps: no ticks between whole numbers
+    from_zero: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """Points of one kind; a ``quiet`` kind is the crowd behind the others. ``labels``: a tip for each."""
+
+    name: str
+    x: Array
+    y: Array
+    quiet: bool = False
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """Points in a plane, coloured by kind; the first kinds are drawn below the others."""
+
+    groups: tuple[Points, ...]
+    x_axis: str = ""
+    y_axis: str = ""
+    log_x: bool = False
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Pieces in a row; of a long text, a quiet stretch is ``folded`` into one line of words."""
+
+    pieces: tuple[Piece, ...]
+    folded: str = ""
+
+    def from_its_first_word(self) -> tuple[Piece, ...]:
+        """The pieces without a space before them, for lines of their own."""
+        blank = bool(self.pieces) and self.pieces[0].score is None and not self.pieces[0].text.strip()
+        return self.pieces[1:] if blank else self.pieces
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one voice says in the text that a model reads; ``quiet``: what a template put around it."""
+
+    heading: str
+    passages: tuple[Passage, ...]
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a language model read, voice by voice, with scores on it."""
+
+    parts: tuple[Part, ...]
+    scale: Scale
+
+    def scored(self) -> list[Piece]:
+        """Pieces with a score, in their order."""
+        pieces = [piece for part in self.parts for passage in part.passages for piece in passage.pieces]
+        return [piece for piece in pieces if piece.score is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Dialogue:
+    """What a model said, over what it read: which pieces of ``reading`` each token came from.
+
+    ``reading`` shows the mean over all tokens. ``shares`` has a row per token and a column per scored piece, NaN for
+    what was not yet there; ``aside``: not on the scale of the row. ``ordinary``: pieces that colours are scaled to.
+    """
+
+    said: tuple[str, ...]
+    sentences: tuple[tuple[int, int], ...]  # first token, and the one after the last
+    reading: Reading
+    shares: Array
+    aside: Array
+    ordinary: Array
+
+    def over(self, first: int, end: int) -> tuple[Array, Array]:
+        """Mean over some tokens of what is on their scales, and what is on none of them."""
+        shares, aside = self.shares[first:end], self.aside[first:end]
+        off_scale = aside | np.isnan(shares)
+        mean: Array = np.where(off_scale, 0.0, shares).mean(0)
+        nowhere: Array = np.all(off_scale, 0, keepdims=True)[0] & ~np.all(np.isnan(shares), 0, keepdims=True)[0]
+        return mean, nowhere
+
+    def sources(self, first: int, end: int, most: int = 4) -> list[tuple[str, float]]:
+        """The pieces that some tokens came from, the strongest first."""
+        mean, aside = self.over(first, end)
+        order = np.argsort(-np.abs(mean), kind="stable")
+        pieces = self.reading.scored()
+        chosen = [i for i in order if self.ordinary[i] and not aside[i] and abs(mean[i]) >= LEAST]
+        return [(pieces[i].text, float(mean[i])) for i in chosen[:most]]
+
+
+Mark = TokenRun | Bars | Ranking | Picture | Heat | Matrix | HeadColours | Table | Lines | Scatter | Reading | Dialogue
