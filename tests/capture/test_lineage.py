@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer.capture import lineage
 from whyformer.capture.intercept import Intercept
 
 F = nn.functional
@@ -115,6 +116,18 @@ class Masked(Reader):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
+class Turned(Reader):
+    """The same nodes, and another way through them."""
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x, turned = self.words(input_ids), int(input_ids[0, 0]) == 7
+        for number in range(2):
+            q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.qkv[number](x).chunk(3, -1))
+            said = self.attention(number, q, k, v, 0).transpose(1, 2).flatten(2)
+            x = said + x if turned else x + said
+        return self.head(x[:, 0])
+
+
 class Elsewhere(Reader):
     def row(self, how: int) -> int:
         return 3 if how == 7 else 0
@@ -154,7 +167,7 @@ def test_of_known_families_the_second_pass_is_not_watched(name: str, watched: li
 
 
 @pytest.mark.parametrize(
-    "build", [Deeper, Shallower, WrittenOut, Skipping, OnThreeAxes, OutsideTheGraph, Masked, Elsewhere]
+    "build", [Deeper, Shallower, WrittenOut, Skipping, OnThreeAxes, OutsideTheGraph, Masked, Elsewhere, Turned]
 )
 def test_what_an_input_does_to_the_model_is_noticed(build: Callable[[], Reader]) -> None:
     known = build()
@@ -162,6 +175,35 @@ def test_what_an_input_does_to_the_model_is_noticed(build: Callable[[], Reader])
     scores(known, PLAIN)
     np.testing.assert_allclose(scores(known, ODD), scores(build(), ODD), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(scores(known, PLAIN), before, rtol=1e-5, atol=1e-6)
+
+
+def test_a_route_finds_what_a_walk_through_the_whole_graph_finds() -> None:
+    logits = CASES["bert"].build("sdpa")(**CASES["bert"].inputs()).logits
+    _, nodes = lineage.graph_of(logits)
+    route = lineage.route_to(logits.grad_fn, nodes)
+    assert len(route) == len(nodes) > 1 and lineage.routed(logits.grad_fn, route) == nodes
+    assert lineage.routed(logits.grad_fn, (*route, (0, 0, 0))) is None
+    assert lineage.route_to(nodes[0], nodes[:2]) == ()  # what ran later is not behind it
+
+
+@pytest.mark.parametrize("wrong", [lambda nodes: nodes[::-1], lambda nodes: [nodes[1], nodes[1]]])
+def test_a_route_that_leads_elsewhere_is_noticed(
+    wrong: Callable[[list[Any]], list[Any]], monkeypatch: pytest.MonkeyPatch, watched: list[str]
+) -> None:
+    model, routed, taken = Reader(), lineage.routed, list[int]()
+    first = scores(model, PLAIN)
+
+    def misled(start: Any, route: Any) -> list[Any] | None:
+        nodes = routed(start, route)
+        taken.extend([] if nodes is None else [len(nodes)])
+        return None if nodes is None else wrong(nodes)
+
+    monkeypatch.setattr(lineage, "routed", misled)
+    for _ in range(2):
+        assert np.array_equal(scores(model, PLAIN), first)
+    assert taken == [2]  # no other one was taken after it
+    watched.clear()
+    assert np.array_equal(scores(model, PLAIN), first) and "linear" not in watched
 
 
 def test_a_frozen_model_stays_frozen(watched: list[str]) -> None:

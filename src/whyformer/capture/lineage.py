@@ -4,15 +4,16 @@ Where all attentions are torch's own kernels, nothing has to be watched while th
 kernel was given, and knows where the gradient of its result arrives. To be asked about each of the hundreds of calls of
 a pass takes Python longer than a GPU takes to compute a short input. But a graph does not show what is outside of it (a
 map under no_grad, a function of someone's own), so a pass is trusted only if one with as many nodes of every kind was
-watched.
+watched. To walk through all of it takes a millisecond or two, so attentions are found by the way that led to them
+last time, and the walk that confirms it is made while the gradients are computed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.fused import FusedCall
 from whyformer.capture.leaves import nodes_behind
-from whyformer.capture.plan import Graph, OffPlan, Plan
+from whyformer.capture.plan import Graph, OffPlan, Plan, Route
 from whyformer.capture.roles import Recorder
 
 # Torch's kernels, by their node in the graph: where it holds the mask, if it can have one.
@@ -68,6 +69,7 @@ class Lineage(Recorder):
     def __init__(self, batch: int, names: dict[int, str], *, plan: Plan, leaf: nn.Parameter) -> None:
         super().__init__(batch, names)
         self.plan, self.leaf = plan, leaf
+        self._unconfirmed: tuple[Tensor, list[Any]] | None = None  # logits, and what seems to be behind them
 
     def __enter__(self) -> Lineage:  # no function mode: nothing is asked about
         return self
@@ -78,11 +80,13 @@ class Lineage(Recorder):
     def read(self, logits: Tensor) -> None:
         """Find the sites that the plan foresees, each a call over all positions with several heads, and no others."""
         assert self.plan is not None
-        graph, nodes = graph_of(logits)
-        if graph not in self.plan.graphs:
-            raise Unseen
-        if len(nodes) != len(self.plan.paths):
-            raise Unread
+        routes = set(self.plan.graphs.values())
+        nodes = routed(logits.grad_fn, routes.pop()) if len(routes) == 1 else None
+        if nodes is None:
+            nodes = self._confirmed(logits)
+        else:
+            self._unconfirmed = logits, nodes
+            self.meanwhile += (self.confirm,)
         for node in nodes:
             try:
                 site = self.foreseen(call_of(node))
@@ -92,6 +96,65 @@ class Lineage(Recorder):
             self.sites.append(site)
         if sum(math.prod(site.call.shape) for site in self.sites if site.call is not None) <= SMALL:
             self.meanwhile += (self.weigh,)
+
+    def confirm(self) -> None:
+        """What was found by a route is what the whole graph holds; once."""
+        if self._unconfirmed is not None:
+            (logits, taken), self._unconfirmed = self._unconfirmed, None
+            self._confirmed(logits, taken)
+
+    def _confirmed(self, logits: Tensor, taken: list[Any] | None = None) -> list[Any]:
+        """All attentions, of a graph that is known."""
+        assert self.plan is not None
+        graph, nodes = graph_of(logits)
+        if graph not in self.plan.graphs:
+            raise Unseen
+        if len(nodes) != len(self.plan.paths):
+            raise Unread
+        if taken is not None and nodes != taken:
+            self.plan.graphs[graph] = ()  # as many nodes, put together otherwise: no route will be taken any more
+            raise Unseen
+        return nodes
+
+
+def routed(start: Any, route: Route) -> list[Any] | None:
+    """The attentions that a route leads to, in the order they ran in; None: it leads elsewhere here."""
+    nodes: list[Any] = []
+    node = start
+    for steps in route:
+        for step in steps:
+            behind = () if node is None else node.next_functions
+            if step >= len(behind):
+                return None
+            node = behind[step][0]
+        if type(node).__name__ not in KERNELS:
+            return None
+        nodes.append(node)
+    return nodes[::-1] if nodes else None
+
+
+def route_to(start: Any, nodes: Sequence[Any]) -> Route:
+    """The shortest way from a node to the last attention, from there to the one before it, and so on; () if there is
+    none, as between attentions that run side by side."""
+    ways: list[tuple[int, ...]] = []
+    for goal in reversed(nodes):
+        came: dict[Any, tuple[Any, int]] = {}
+        waiting = deque([start])
+        while waiting and goal not in came and start is not goal:
+            node = waiting.popleft()
+            for step, (behind, _) in enumerate(node.next_functions):
+                if behind is not None and behind is not start and behind not in came:
+                    came[behind] = node, step
+                    waiting.append(behind)
+        if goal not in came:
+            return ()
+        steps, node = [], goal
+        while node is not start:
+            node, step = came[node]
+            steps.append(step)
+        ways.append(tuple(reversed(steps)))
+        start = goal
+    return tuple(ways)
 
 
 def graph_of(logits: Tensor) -> tuple[Graph, list[Any]]:
@@ -105,11 +168,13 @@ def graph_of(logits: Tensor) -> tuple[Graph, list[Any]]:
     return frozenset((f"{kind.__module__}.{kind.__qualname__}", count) for kind, count in kinds.items()), nodes
 
 
-def readable(logits: Tensor, plan: Plan) -> Graph | None:
-    """The graph of a pass that was watched, if it tells all attentions that the plan foresees."""
+def readable(logits: Tensor, plan: Plan) -> tuple[Graph, Route] | None:
+    """The graph of a pass that was watched, if it tells all attentions that the plan foresees, and the way to them."""
     try:
         graph, nodes = graph_of(logits)
-        return graph if len([call_of(node) for node in nodes]) == len(plan.paths) else None
+        if len([call_of(node) for node in nodes]) != len(plan.paths):
+            return None
+        return graph, plan.graphs.get(graph, route_to(logits.grad_fn, nodes))
     except Unread:
         return None
 

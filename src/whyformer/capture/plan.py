@@ -41,6 +41,7 @@ STEPWISE = dict.fromkeys(FOLLOWED, "_next_step") | {"multi_head_attention_forwar
 
 
 Graph = frozenset[tuple[str, int]]
+Route = tuple[tuple[int, ...], ...]  # through a graph, from one attention to the one before: which way at each node
 
 
 class OffPlan(Exception):
@@ -105,8 +106,9 @@ class Plan:
     paths: tuple[str, ...] = ()  # of attentions that are torch's own, all of them
     streams: tuple[tuple[str, str], ...] = ()  # of those: of queries and keys
     watched: Mapping[str, str] = field(default_factory=lambda: STEPWISE)
-    # Graphs of passes that were watched, as numbers of nodes of each kind: no others are trusted (lineage.py).
-    graphs: set[Graph] = field(default_factory=set, compare=False)
+    # Graphs of passes that were watched, as numbers of nodes of each kind: no others are trusted (lineage.py); and the
+    # way to their attentions.
+    graphs: dict[Graph, Route] = field(default_factory=dict, compare=False)
 
 
 @dataclass

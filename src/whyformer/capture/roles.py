@@ -15,7 +15,7 @@ from whyformer.capture.beside import Work, beside
 from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
-from whyformer.capture.plan import Graph
+from whyformer.capture.plan import Graph, Route
 from whyformer.capture.site import OpenSite
 
 Edit = Callable[[int, OpenSite], None]  # number of the site, and the site
@@ -70,7 +70,7 @@ class Recorder(Intercept):
     explicit, keeps_operands = False, True
     watches = True  # False: the pass runs by itself (lineage.py)
     leaf: nn.Parameter | None = None  # a weight that gives the model a graph from its beginning on
-    graph: Graph | None = None  # of the pass, where there is one
+    graph: tuple[Graph, Route] | None = None  # of the pass, where there is one, and the way to its attentions
     lost: frozenset[int] = frozenset()
     meanwhile: tuple[Work, ...] = ()  # what can be done while the first gradients are computed
     inputs: tuple[Tensor, ...] = ()
@@ -90,6 +90,9 @@ class Recorder(Intercept):
         site.edge = get_gradient_edge(leaf)
         return leaf.clone()
 
+    def confirm(self) -> None:
+        """For those that do not watch: what the sites were taken from is what a whole look finds."""
+
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
 
@@ -102,6 +105,7 @@ class Recorder(Intercept):
             works, self.meanwhile = self.meanwhile, ()
             with beside(works, scalar.device) if works and scalar.is_cuda else nullcontext():
                 grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
+            self.confirm()
         else:
             # In this thread, where the mode is: work of a GPU would go to another one.
             with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):
