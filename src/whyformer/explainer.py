@@ -48,7 +48,7 @@ Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is
 class Explainer(LoadedModel):
     """Hold a model and explain what it says. ``wf.explain`` is this class used once.
 
-    processor: tokenizer or image processor, needed for raw inputs only.
+    processor: tokenizer (by this name, too) or image processor, needed for raw inputs only.
     attention_at: for home-made attention, modules (by path, ``*`` allowed) whose output is an attention map, and its
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
@@ -63,6 +63,7 @@ class Explainer(LoadedModel):
         model: Any,
         processor: Any = None,
         *,
+        tokenizer: Any = None,
         attention_at: Mapping[str, str] | None = None,
         compiled: bool = False,
     ) -> None:
@@ -265,13 +266,20 @@ class Explainer(LoadedModel):
 
 @checked
 def explain(
-    model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
+    model: Any,
+    inputs: Any,
+    processor: Any = None,
+    *,
+    tokenizer: Any = None,
+    attention_at: Mapping[str, str] | None = None,
+    **how: Any,
 ) -> Any:
     """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
 
-    processor: tokenizer, image processor or wf.Table, for raw inputs. target: class or label, (a, b) for a rather than
-    b, None for the prediction; a list has one per input. scalar: "logit", "probability", "log_odds" or "cosine".
-    options: the method's own (wf.list_methods() lists them). attention_at: as for Explainer.
+    processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
+    label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
+    "probability", "log_odds" or "cosine". options: the method's own (wf.list_methods() lists them). attention_at: as
+    for Explainer.
     """
     if unknown := how.keys() - PARAMETERS:
         _refuse_misspelled(explain, unknown)

@@ -360,8 +360,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         if (len(args) > len(values) and not known.more) or not values.keys().isdisjoint(named):
             raise _miscalled(known, args, named)
         values |= named
-        if not known.open and not named.keys() <= set(known.names):
-            name = next(name for name in named if name not in known.names)
+        if "tokenizer" in named and "processor" in known.names:
+            values = _with_processor(known.owner, values)
+        if not known.open and not values.keys() <= set(known.names):
+            name = next(name for name in values if name not in known.names)
             raise _unknown(function, name, _hint(name, known.names), known.owner)
         if not values.keys() >= set(known.required):
             raise _miscalled(known, args, named)
@@ -373,6 +375,21 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return cast(Callable[..., R], function)(*places, *args[len(places) :], **values)
 
     return entered
+
+
+def _with_processor(owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """``tokenizer`` by the name that all kinds of inputs share: a tokenizer is one kind of processor."""
+    processor, tokenizer = values.get("processor"), values["tokenizer"]
+    others = {name: value for name, value in values.items() if name != "tokenizer"}
+    if processor is None:
+        return others | {"processor": tokenizer}
+    if tokenizer is not None and tokenizer is not processor and tokenizer is not getattr(processor, "tokenizer", None):
+        one, other = type(processor).__name__, type(tokenizer).__name__
+        raise BadInput(
+            f"{owner} was given a {one} as processor and a {other} as tokenizer: these are two names of one parameter. "
+            "Give the one that was made for this model."
+        )
+    return others
 
 
 def checked_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def explainer(tmp_path: Path) -> wf.Explainer:
     [
         ({"methods": "shap"}, "method="),
         ({"versus": "negative"}, r"target=\(a, b\)"),
-        ({"tokenizer": None}, "processor="),
+        ({"image_processor": None}, "processor="),
         ({"metod": "shap"}, "Did you mean 'method'"),
         ({"targets": [1]}, "target="),
     ],
@@ -42,8 +42,8 @@ def test_what_an_explainer_holds_is_not_given_again(explainer: wf.Explainer, nam
 
 
 def test_an_explainer_takes_a_processor(explainer: wf.Explainer) -> None:
-    with pytest.raises(UnknownName, match=r"parameter of Explainer 'tokenizer'.*processor="):
-        wf.Explainer(explainer.model, tokenizer=None)  # type: ignore[call-arg]
+    with pytest.raises(UnknownName, match=r"parameter of Explainer 'feature_extractor'.*processor="):
+        wf.Explainer(explainer.model, feature_extractor=None)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("verb", ["compare", "recommend"])

@@ -19,18 +19,85 @@ def explained(image: object) -> object:
     return wf.explain(folders.vit(), image, processor=folders.image_processor())
 
 
+def picture(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
 @pytest.mark.parametrize(
-    ("array", "way_out"),
+    ("array", "trouble"),
     [
-        (np.zeros((32, 32, 3), np.uint8), r"got ndarray\. .*Image\.fromarray\(array\)"),
-        (np.zeros((32, 32)), r"got ndarray\. .*Image\.fromarray\(\(array \* 255\)\.round\(\)\.astype\('uint8'\)\)"),
+        (picture(3, 32, 32), r"is 3 × 32 × 32, .*array\.transpose\(1, 2, 0\).*'pixel_values': torch\.from_numpy"),
+        (picture(1, 32, 32), r"transpose\(1, 2, 0\)"),
+        (picture(32, 32, 2), r"is 32 × 32 × 2: a picture is height × width × 3"),
+        (picture(0, 32, 3), "is 0 × 32 × 3"),
+        (picture(2, 2, 32, 32, 3), "is 2 × 2 × 32 × 32 × 3: .*several of one size are inputs × height × width × 3"),
+        (np.zeros(32), "is 32: a picture is"),
+        (picture(32, 32, 3).astype(np.int64), r"int64 numbers from 0 to 255: .*array\.astype\('uint8'\)"),
+        (picture(32, 32) > 9, "bool numbers from 0 to 1"),
+        (picture(32, 32).astype(np.uint16), "uint16 numbers"),
+        (picture(32, 32).astype(object), "object numbers: pixels are"),
+        (picture(32, 32, 3).astype(np.float32), r"floats from 0 to 255, .*array / 255"),
+        (picture(32, 32, 3) / 255 - 0.5, r"floats from -0\.5 to 0\.5, .*no picture any more"),
+        (np.full((32, 32, 3), np.nan), "NaN or infinity"),
+        ({}, r"got dict\.$"),
     ],
 )
-def test_an_array_is_to_become_an_image(array: np.ndarray, way_out: str) -> None:
-    with pytest.raises(BadInput, match=way_out):
-        explained([array])
-    with pytest.raises(BadInput, match=r"got dict\.$"):
-        explained([{}])
+def test_an_array_that_is_no_picture(array: object, trouble: str) -> None:
+    for given in (array, [array]) if isinstance(array, np.ndarray) else ([array],):
+        with pytest.raises(BadInput, match=trouble):
+            explained(given)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        picture(20, 30, 3),
+        picture(20, 30),
+        picture(20, 30, 1),
+        picture(20, 30, 4),
+        picture(20, 30, 3) / 255,
+        (picture(20, 30) / 255).astype(np.float32),
+        (picture(20, 30, 1) / 255).astype(np.float16),
+        picture(3, 30, 3),  # three rows of three colours: colours are last
+    ],
+    ids=lambda array: f"{array.dtype} {array.shape}",
+)
+def test_an_array_is_the_picture_that_it_shows(array: np.ndarray) -> None:
+    shades = array if array.dtype == np.uint8 else np.rint(array.astype(float) * 255).astype(np.uint8)
+    if array.dtype == np.float16:
+        assert np.abs(np.asarray(open_image(array), int) - shades).max() <= 1
+        return
+    expected = Image.fromarray(shades[..., 0] if shades.shape[2:] == (1,) else shades).convert("RGB")
+    assert np.array_equal(np.asarray(open_image(array)), np.asarray(expected))
+
+
+def test_arrays_are_explained_as_pictures_are() -> None:
+    arrays = np.stack([picture(20, 30, 3, seed=seed) for seed in (1, 2)])
+    expected = explained([Image.fromarray(array) for array in arrays])
+    single = explained(arrays[0])
+    assert isinstance(single, wf.Explanation)
+    np.testing.assert_allclose(single.scores, expected[0].scores, atol=1e-6)  # type: ignore[index]
+    for several in (explained(list(arrays)), explained(arrays), explained(arrays / 255)):
+        for one, other in zip(several, expected, strict=True):  # type: ignore[call-overload]
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+            assert one.picture == other.picture
+
+
+def test_a_model_whose_arguments_do_not_say_picture() -> None:
+    class Wrapped(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = folders.vit()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(pixel_values=x).logits
+
+    model, array, processor = Wrapped(), picture(20, 30, 3), folders.image_processor()
+    expected = wf.explain(folders.vit(), array, processor=processor)
+    for given in (array, Image.fromarray(array)):
+        np.testing.assert_allclose(wf.explain(model, given, processor=processor).scores, expected.scores, atol=1e-6)
+    with pytest.raises(BadInput, match="tensors"):  # without a processor, who knows what an array is?
+        wf.explain(model, array)
 
 
 def test_a_folder_is_no_image(tmp_path: Path) -> None:

@@ -57,8 +57,9 @@ Wanted = Sequence[str] | Mapping[str, Mapping[str, Any]] | str | None
 def check(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     checks: Wanted = None,
     method: str | None = None,
     target: Aims = None,

@@ -172,6 +172,7 @@ def retrained_attention(
     labels: Any,
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     validation: tuple[Any, Any] | Annotated[float, Limits(0, 0.9, open_low=True)] = 0.2,
     start: Annotated[str, OneOf(*STARTS)] = "model",
     epochs: Count = 3,

@@ -45,6 +45,7 @@ def masked_surrogate(
     labels: Any = None,
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     beta: Annotated[float, Limits(0, 1, open_low=True)] = 0.1,
     epochs: Count = 3,
     lr: Rate = 1e-4,

@@ -272,6 +272,7 @@ def activation_maximization(
     unit: Sought,
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     steps: Count = 256,
     lr: Rate = 0.05,
     l2: Weight = 1e-4,

@@ -211,6 +211,7 @@ def tcav(
     class_inputs: Any,
     target: Aims,
     processor: Any = None,
+    tokenizer: Any = None,
     relative: bool | Sequence[tuple[str, str]] = False,
     pooling: Annotated[str, OneOf(*POOLINGS)] = "cls",
     classifier: Annotated[str, OneOf(*CLASSIFIERS)] = "logistic",

@@ -40,8 +40,9 @@ RANKED = ("faithfulness", "plausibility", "localisation")  # kinds of metrics th
 def compare(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     metrics: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     rationales: Sequence[Any] | None = None,

@@ -33,8 +33,9 @@ EFFORT = 1500
 def recommend(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     scope: Annotated[str, OneOf(*SCOPES)] = "dataset",
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     spaces: Sequence[Annotated[str, OneOf(*SPACES)]] = SPACES,

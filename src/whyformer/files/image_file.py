@@ -20,7 +20,7 @@ LARGEST = 1024  # of what is read back: a file can hold anything
 
 
 def open_image(raw: Any) -> Any:
-    """A PIL image in RGB from an image or a path, upright: turned as its EXIF data says."""
+    """A PIL image in RGB from an image, a path or an array of pixels; upright: turned as its EXIF data says."""
     try:
         from PIL import Image
     except ImportError:
@@ -41,8 +41,10 @@ def open_image(raw: Any) -> Any:
             raise
         except Exception as error:  # each format has errors of its own
             raise BadInput(f"{str(path)!r} cannot be read as an image ({error}).") from error
+    if isinstance(raw, np.ndarray):
+        raw = Image.fromarray(_shades(raw))
     if not isinstance(raw, Image.Image):
-        raise BadInput(f"expected a PIL image or a path, got {type(raw).__name__}.{_instead(raw)}")
+        raise BadInput(f"expected a PIL image, a path or a NumPy array, got {type(raw).__name__}.")
     if not raw.width or not raw.height:
         raise BadInput(f"the picture is {raw.width}×{raw.height} pixels: it holds nothing to explain.")
     return _rgb(raw, "the image")
@@ -69,6 +71,40 @@ def _rgb(image: Any, name: str) -> Any:
     return image.convert("RGB")
 
 
+def _shades(array: Array) -> Array:
+    """uint8 (height, width) or (height, width, 3 or 4) of an array, where its numbers and axes leave no doubt."""
+    shape = " × ".join(map(str, array.shape))
+    if array.ndim == 3 and array.shape[2] not in (1, 3, 4) and array.shape[0] in (1, 3, 4):
+        raise BadInput(
+            f"the array is {shape}, and a picture is height × width × colours. If the colours come first, pass "
+            "array.transpose(1, 2, 0). What an image processor made is no picture any more: pass that as the model's "
+            "own tensor, {'pixel_values': torch.from_numpy(array)[None]}."
+        )
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or not array.size:
+        raise BadInput(
+            f"the array is {shape or 'a single number'}: a picture is height × width × 3, or height × width in greys; "
+            "several of one size are inputs × height × width × 3."
+        )
+    array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
+    if array.dtype == np.uint8:
+        return array
+    low, high = (float(end) for end in (array.min(), array.max())) if array.dtype.kind in "biuf" else (np.nan, np.nan)
+    if array.dtype.kind != "f":
+        raise BadInput(
+            f"the array holds {array.dtype} numbers{'' if np.isnan(low) else f' from {low:g} to {high:g}'}: pixels are "
+            "uint8, 0 (black) to 255 (white), or floats from 0 to 1. Convert them, e.g. array.astype('uint8')."
+        )
+    if not (np.isfinite(low) and np.isfinite(high)):
+        raise BadInput("the array holds NaN or infinity: fill those pixels first.")
+    if low < 0 or high > 1:
+        raise BadInput(
+            f"the array holds floats from {low:g} to {high:g}, and 0 is read as black, 1 as white: scale them, e.g. "
+            "array / 255. What was normalised for a model is no picture any more: pass it as the model's own tensor."
+        )
+    shades: Array = np.rint(array * 255).astype(np.uint8)
+    return shades
+
+
 def _upright(image: Any) -> Any:
     """Turned as its EXIF data says: phones store photos as the sensor saw them."""
     from PIL import ImageOps
@@ -77,16 +113,6 @@ def _upright(image: Any) -> Any:
         return ImageOps.exif_transpose(image)
     except SyntaxError:  # what Pillow raises where the data is broken: it says nothing then
         return image
-
-
-def _instead(raw: Any) -> str:
-    """How to pass what was given as an image, where it is an array of pixels."""
-    shape, kind = getattr(raw, "shape", ()), getattr(getattr(raw, "dtype", None), "kind", "")
-    if len(shape) not in (2, 3) or not kind:
-        return ""
-    if kind == "f":
-        return " Of numbers from 0 to 1 make one with PIL.Image.fromarray((array * 255).round().astype('uint8'))."
-    return " Make one of the array with PIL.Image.fromarray(array), height × width × 3 of type uint8."
 
 
 def resized(values_RC: Array, size: tuple[int, int] | None, interpolation: str = "bilinear") -> Array:

@@ -85,8 +85,9 @@ view_of.register(Circuits, circuits_view)
 def circuits(
     model: Any,
     inputs: Any = None,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     attention_at: Mapping[str, str] | None = None,
     seed: Seed = 0,
 ) -> Circuits:

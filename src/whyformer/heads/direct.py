@@ -80,8 +80,9 @@ view_of.register(DirectShares, direct_view)
 def direct_logit(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,

@@ -165,8 +165,9 @@ class _How:
 def head_importance(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     target: Aims = None,
     labels: Any = None,
     kind: Annotated[str, OneOf(*KINDS)] = "gradient",

@@ -82,6 +82,7 @@ def induction(
     model: Any,
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     length: Annotated[int, Limits(2, 10**6)] = 20,
     sequences: Count = 8,
     attention_at: Mapping[str, str] | None = None,

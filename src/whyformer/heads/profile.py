@@ -116,8 +116,9 @@ view_of.register(LayerProfile, profile_view)
 def layer_profile(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     target: Aims = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,

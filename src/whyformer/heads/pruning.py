@@ -84,6 +84,7 @@ def pruning_curve(
     labels: Any = None,
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     order: Order = "random",
     metric: Annotated[str, OneOf(*METRICS)] | Metric = "accuracy",
     points: Annotated[int, Limits(2)] | None = None,

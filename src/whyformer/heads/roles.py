@@ -155,8 +155,9 @@ Alignments = Sequence[Sequence[tuple[Place, Place]]]
 def roles(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     frequencies: Mapping[str, float] | None = None,
     alignments: Alignments | None = None,
     attention_at: Mapping[str, str] | None = None,

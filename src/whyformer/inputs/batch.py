@@ -162,8 +162,13 @@ def is_single(inputs: Any) -> bool:
 
 
 def listed(inputs: Any) -> Any:
-    """A column of texts (a pandas Series, an array of strings) is a list of them; an array of numbers is one sound."""
+    """A column of texts (a pandas Series, an array of strings) is a list of them, and so is an array of pictures.
+
+    An array of numbers along one axis is one sound, along two or three one picture.
+    """
     kind = getattr(getattr(inputs, "dtype", None), "kind", "")
+    if kind and getattr(inputs, "ndim", 0) == 4:
+        return list(inputs)
     if kind not in {"O", "U", "T"} or getattr(inputs, "ndim", 0) != 1:
         return inputs
     members = list(inputs)

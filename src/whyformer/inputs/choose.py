@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -85,7 +86,7 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
         return ImageInput(model, processor)
     if main == "input_ids" or "input_ids" in parameters:
         return TASKS.get(task_of(model).rpartition("For")[2], TextInput)(model, processor)
-    if _looks_like_image(inputs):
+    if _looks_like_image(inputs, processor):
         return ImageInput(model, processor, main=next(iter(parameters)))
     if hasattr(getattr(processor, "tokenizer", processor), "convert_ids_to_tokens"):
         named = [n for n, p in parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -93,8 +94,10 @@ def _by_model(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     return TensorInput(model, processor)
 
 
-def _looks_like_image(inputs: Any) -> bool:
+def _looks_like_image(inputs: Any, processor: Any) -> bool:
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    if isinstance(first, np.ndarray):
+        return hasattr(getattr(processor, "image_processor", processor), "preprocess")
     return isinstance(first, Path) or type(first).__module__.startswith("PIL.")
 
 

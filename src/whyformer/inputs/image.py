@@ -56,7 +56,9 @@ class ImageInput(Modality):
                 "Pass the image processor that was made for this model."
             )
         images = [open_image(r) for r in raw]
-        encoded = processor(images=images, return_tensors="pt")
+        encoded = dict(processor(images=images, return_tensors="pt"))
+        if self.main not in encoded and "pixel_values" in encoded:  # a home-made model has a name of its own for them
+            encoded[self.main] = encoded.pop("pixel_values")
         tensors = {k: self.move(v) for k, v in encoded.items() if k in self.parameters}
         return Batch(tensors, raw=tuple(images), warnings=((),) * len(images))
 

@@ -52,6 +52,7 @@ def explain_dataset(
     *,
     out: str | Path,
     processor: Any = None,
+    tokenizer: Any = None,
     method: str | Annotated[Sequence[str], Filled()] | None = None,
     engine: Annotated[str, OneOf(*ENGINES)] = "local",
     column: str | Annotated[Sequence[str], Filled()] | None = None,

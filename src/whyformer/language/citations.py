@@ -168,6 +168,7 @@ def cite(
     documents: Mapping[str, str] | Sequence[Any],
     *,
     processor: Any = None,
+    tokenizer: Any = None,
     answer: str | None = None,
     method: str | None = None,
     generate: Count = 128,

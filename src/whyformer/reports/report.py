@@ -94,8 +94,9 @@ def _standing(row: ComparedMethod, of: int, report: Report) -> Standing:
 def report(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     methods: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None = None,
     shown: Count = 4,
     drawn: Count = 5,

@@ -30,8 +30,9 @@ BATCH_SIZE = 128
 def explain_global(
     model: Any,
     inputs: Any,
-    *,
     processor: Any = None,
+    *,
+    tokenizer: Any = None,
     method: str | None = None,
     target: Aims = None,
     scalar: Scalar = "logit",

@@ -50,7 +50,7 @@ view_of.register(RowAttention, row_attention_view)
 
 
 @checked
-def row_attention(model: Any, inputs: Any, *, processor: Any = None) -> RowAttention | list[RowAttention]:
+def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttention | list[RowAttention]:
     """Run rows beside the table's reference rows and say how much each looked at every one of them.
 
     Kept apart from explanations: it says which rows were looked at, not which columns mattered.
