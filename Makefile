@@ -2,18 +2,24 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.ready
+READY := $(VENV)/.ready
+DEVELOPING := $(VENV)/.developing
 
 .PHONY: setup setup-browser page demo test check bench soak docs clean
 
-setup: $(STAMP)
+setup: $(DEVELOPING)
 
-$(STAMP): pyproject.toml constraints.txt
+# What the demo needs: both packages of this repository, and no tools of developers.
+$(READY): pyproject.toml models/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[all]" --group dev
-	touch $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[all]"
+	touch $(READY)
+
+$(DEVELOPING): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
+	touch $(DEVELOPING)
 
 # Tests drive saved pages in a browser; without one they are skipped, and say so.
 setup-browser:
@@ -24,7 +30,7 @@ setup-browser:
 page: setup
 	$(BIN)/python frontend/build.py
 
-demo: setup
+demo: $(READY)
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 test: setup

@@ -24,7 +24,7 @@ import torch
 
 import whyformer as wf
 from bench.timing import machine, rounds_of
-from whyformer.demo import SENTIMENT
+from whyformer.demo import model_folder
 from whyformer.jobs.job import PART_ROWS
 from whyformer.jobs.plan import batches_of
 from whyformer.jobs.store import EXPLANATIONS
@@ -36,7 +36,7 @@ PARTS = 16  # of a job with workers: so many that the last one, which only some 
 
 def sentences(count: int, seed: int = 0) -> list[str]:
     """Words of the model's vocabulary; as many as in SST-2's sentences: 19 on average, from 1 to 50."""
-    words = [w for w in (SENTIMENT / "vocab.txt").read_text(encoding="utf-8").split() if w.isalpha()]
+    words = [w for w in (model_folder("sentiment") / "vocab.txt").read_text(encoding="utf-8").split() if w.isalpha()]
     draw = random.Random(seed)
     lengths = [min(50, max(1, round(draw.gauss(19, 9)))) for _ in range(count)]
     return [" ".join(draw.choice(words) for _ in range(length)) for length in lengths]

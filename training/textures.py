@@ -1,4 +1,4 @@
-"""Train the tiny texture model that whyformer ships in ``src/whyformer/demo/textures``.
+"""Train the tiny texture model that whyformer ships in ``models/src/whyformer_models/textures``.
 
 The pictures are generated (``whyformer.demo.pictures``): a silhouette with a texture. A striped horse is
 "zebra-like", any other horse is "horse-like"; fish, houses and balls are what they are whatever their texture. So the

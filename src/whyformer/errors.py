@@ -77,10 +77,10 @@ class MixedInputs(NotOffered):
 
 
 class MissingExtra(WhyformerError, ImportError):
-    """An optional library is not installed."""
+    """An optional library is not installed: ``extras.require`` says which command installs it."""
 
-    def __init__(self, library: str, extra: str, why: str) -> None:
-        super().__init__(f"{why} needs {library}: pip install 'whyformer[{extra}]'")
+    def __init__(self, why: str, libraries: str, command: str) -> None:
+        super().__init__(f"{why} needs {libraries}: {command}")
 
 
 class NonFinite(WhyformerError):

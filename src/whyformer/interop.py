@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.result import EXPLANATION, Result
 
 if TYPE_CHECKING:
@@ -19,10 +20,9 @@ if TYPE_CHECKING:
 
 def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
     """From rows (one dict each, or tuples with ``columns``) or from columns by name; pandas is an extra."""
-    try:
-        import pandas as pd
-    except ImportError:
-        raise MissingExtra("pandas", "tabular", "to_frame()") from None
+    require("pandas", why="to_frame()")
+    import pandas as pd
+
     return pd.DataFrame(data, columns=columns)
 
 
@@ -58,6 +58,7 @@ def shap_package(why: str) -> Any:
 
     Some of what it imports draws random numbers, or seeds them: the caller's go on as if nothing had happened.
     """
+    require("shap", why=why)
     if "shap" in sys.modules:
         return sys.modules["shap"]
     drawn, numbers = random.getstate(), np.random.get_state()
@@ -65,8 +66,6 @@ def shap_package(why: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import shap
-    except ImportError:
-        raise MissingExtra("shap", "shap", why) from None
     finally:
         random.setstate(drawn)
         np.random.set_state(numbers)

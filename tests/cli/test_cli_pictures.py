@@ -13,7 +13,7 @@ import whyformer as wf
 from tests.cli.test_cli import run
 from tests.concepts.textures import FOLDER
 from whyformer import heads
-from whyformer.demo import SENTENCE_LABELS, SENTENCES, SENTIMENT, load_sentiment, load_textures
+from whyformer.demo import SENTENCE_LABELS, SENTENCES, load_sentiment, load_textures, model_folder
 from whyformer.demo.pictures import picture
 
 SENTENCE = SENTENCES[0]
@@ -66,7 +66,7 @@ def test_heads_in_colours(tmp_path: Path) -> None:
         (("--scale", "1,x"), 2, "two numbers"),
         (("--layer", 9), 1, "4 sites"),
         (("--head", 9), 1, "0 to 3"),
-        (("--model", SENTIMENT, "--what", "colours"), 1, "model of images"),
+        (("--model", model_folder("sentiment"), "--what", "colours"), 1, "model of images"),
         (("--out", "maps.npz"), 2, "the ending says"),
     ],
 )
@@ -89,7 +89,9 @@ def test_maximize_is_the_verb(tmp_path: Path) -> None:
         "maximize", "--layer", 2, "--neuron", 5, "--position", 1, "--steps", 2, "--out", tmp_path / "n.png"
     ).stdout
     assert "token 1 5 of vit.layers.2" in shown and (tmp_path / "n.png").stat().st_size > 5000
-    text = run("maximize", "positive", "--model", SENTIMENT, "--steps", 2, "--length", 3, "--json").stdout
+    text = run(
+        "maximize", "positive", "--model", model_folder("sentiment"), "--steps", 2, "--length", 3, "--json"
+    ).stdout
     assert len(json.loads(text)["tokens"]) == 3
 
 

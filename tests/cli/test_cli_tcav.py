@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.concepts.textures import FOLDER
 from whyformer.cli.main import app
 from whyformer.concepts.tcav import tcav
-from whyformer.demo import SENTIMENT, load_sentiment
+from whyformer.demo import load_sentiment, model_folder
 from whyformer.demo import pictures as drawn
 
 
@@ -68,7 +68,7 @@ def test_files_of_texts(tmp_path: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(line.format(i) for i in range(5)), encoding="utf-8")
     code, text = _run(
-        "--model", SENTIMENT, "-c", f"good={tmp_path / 'good.txt'}", "--random", tmp_path / "random",
+        "--model", model_folder("sentiment"), "-c", f"good={tmp_path / 'good.txt'}", "--random", tmp_path / "random",
         "--inputs", tmp_path / "inputs.txt", "--target", "positive", "--layer", 1, "--json",
     )  # fmt: skip
     assert code == 0, text

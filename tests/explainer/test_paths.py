@@ -16,8 +16,7 @@ from tests.cli.test_cli import run
 from tests.support import folders
 from tests.views import samples
 from whyformer.concepts.tcav import TCAVResult
-from whyformer.demo import load_adult
-from whyformer.demo.census import FOLDER
+from whyformer.demo import load_adult, model_folder
 from whyformer.engines.perturbation.game import folder_of
 from whyformer.errors import BadInput
 from whyformer.files.image_file import open_image
@@ -159,7 +158,7 @@ def test_commands_refuse_before_a_model_is_loaded(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = command.split()
-    monkeypatch.setattr("whyformer.cli._model._require_transformers", lambda: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("whyformer.demo.model_folder", lambda name: pytest.fail("a model was loaded"))
     for out in ("", "x", "x.gif", str(tmp_path), str(tmp_path / "no" / "x.html")):
         assert "--out" in run(*words, "--out", out, code=2).stderr
     (tmp_path / "x.html").mkdir()
@@ -196,7 +195,7 @@ def changed_bytes(whole: bytes, seed: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["config.json", "table.json", "model.safetensors"])
 def test_damaged_tabular_models(name: str, tmp_path: Path) -> None:
-    for file in FOLDER.iterdir():
+    for file in model_folder("adult").iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
     whole = (tmp_path / name).read_bytes()
@@ -221,7 +220,7 @@ def test_damaged_tabular_models(name: str, tmp_path: Path) -> None:
 def test_a_model_of_a_billion_blocks_is_not_built(tmp_path: Path) -> None:
     import json
 
-    for file in FOLDER.iterdir():
+    for file in model_folder("adult").iterdir():
         if file.is_file():
             (tmp_path / file.name).write_bytes(file.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
@@ -246,7 +245,7 @@ def test_damaged_transformers_folders(tmp_path: Path) -> None:
 
 def test_damaged_tables(tmp_path: Path) -> None:
     described = table()
-    whole = (FOLDER / "rows.csv").read_bytes()
+    whole = (model_folder("adult") / "rows.csv").read_bytes()
     path = tmp_path / "rows.csv"
     for seed in range(30):
         path.write_bytes(changed_bytes(whole, seed))

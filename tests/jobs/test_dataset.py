@@ -174,11 +174,11 @@ def test_images_of_a_folder_and_one_that_is_none(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_table(tmp_path: Path) -> None:
-    from whyformer.demo.census import FOLDER
+    from whyformer.demo.census import rows_file
 
     model, table = wf.demo.load_adult()
     source = tmp_path / "rows.csv"
-    lines = (FOLDER / "rows.csv").read_text(encoding="utf-8").splitlines()[:6]
+    lines = rows_file().read_text(encoding="utf-8").splitlines()[:6]
     source.write_text("\n".join(lines) + "\n")
     dataset = wf.explain_dataset(model, source, out=tmp_path / "out", processor=table, method="grad_sam")
     first = dict(zip(lines[0].split(","), lines[1].split(","), strict=True))

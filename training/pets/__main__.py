@@ -1,4 +1,4 @@
-"""Train the small cat-or-dog model that whyformer ships in ``src/whyformer/demo/pets``.
+"""Train the small cat-or-dog model that whyformer ships in ``models/src/whyformer_models/pets``.
 
 Six thousand photos are few for a vision transformer, so it gets help from the same photos:
 

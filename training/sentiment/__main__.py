@@ -1,4 +1,4 @@
-"""Train the small sentiment model that whyformer ships in ``src/whyformer/demo/sentiment``.
+"""Train the small sentiment model that whyformer ships in ``models/src/whyformer_models/sentiment``.
 
 The recipe is knowledge distillation:
 

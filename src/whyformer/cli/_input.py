@@ -11,9 +11,11 @@ from typing import Any
 import typer
 
 from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.files.paths import trouble_writing
 
 PICTURES = (".html", ".png", ".svg", ".pdf")
+DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
 DATA = (".json", ".npz")
 REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 
@@ -110,12 +112,10 @@ def inputs_from(arguments: list[str], file: Path | None, modality: str, command:
 def drawn_faces() -> dict[str, Any]:
     """What the shipped model of cats and dogs is tried on: drawings, since its photos may not be passed on."""
     from whyformer.demo.faces import face
-    from whyformer.errors import MissingExtra
 
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
+    require("transformers", "PIL", "whyformer_models", why="the shipped model of cats and dogs")
+    from PIL import Image
+
     return {f"a drawn {animal}": Image.fromarray(face(animal)) for animal in ("cat", "dog")}
 
 
@@ -129,5 +129,7 @@ def check_out(
         raise typer.BadParameter(
             f"{out.name!r}: the ending says what is written; use {', '.join(endings)}{why}", param_hint=hint
         )
+    if out.suffix in DRAWN:
+        require("matplotlib", why=f"writing {out.name!r}")
     if trouble := trouble_writing(out):
         raise typer.BadParameter(f"{str(out)!r} cannot be written: {trouble}", param_hint=hint)

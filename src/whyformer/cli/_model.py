@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.files.loading import quiet
 from whyformer.files.paths import is_file, is_folder, path_of
 
@@ -17,12 +18,11 @@ HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
 
 def load_text(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
     """Model and tokenizer; the shipped sentiment model where no name is given."""
-    _require_transformers()
-    with quiet():
-        if name is None:
-            from whyformer.demo import load_sentiment
+    if name is None:
+        from whyformer.demo import load_sentiment
 
-            return load_sentiment()
+        return load_sentiment()
+    with quiet():
         model = _model(name, trusted)
         if _is_image_model(model):
             raise BadInput(f"{name!r} is a model of images: use 'whyformer explain image'.")
@@ -33,7 +33,6 @@ def load_language(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A model that writes, and its tokenizer."""
     from whyformer.inputs.families import task_of
 
-    _require_transformers()
     with quiet():
         model = _model(name, trusted)
         if not task_of(model).endswith(("ForCausalLM", "LMHeadModel")):
@@ -46,12 +45,11 @@ def load_language(name: str, trusted: bool = False) -> tuple[Any, Any]:
 
 def load_image(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
     """Model and image processor; the shipped model of cats and dogs where no name is given."""
-    _require_transformers()
-    with quiet():
-        if name is None:
-            from whyformer.demo import load_pets
+    if name is None:
+        from whyformer.demo import load_pets
 
-            return load_pets()
+        return load_pets()
+    with quiet():
         model = _model(name, trusted)
         if not _is_image_model(model):
             raise BadInput(f"{name!r} is no model of images: use 'whyformer explain text'.")
@@ -60,16 +58,13 @@ def load_image(name: str | None, trusted: bool = False) -> tuple[Any, Any]:
 
 def load_textures() -> tuple[Any, Any]:
     """The shipped model of shapes and textures, and its image processor."""
-    _require_transformers()
-    with quiet():
-        from whyformer import demo
+    from whyformer import demo
 
-        return demo.load_textures()
+    return demo.load_textures()
 
 
 def load_pair(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A model of images with texts, and its processor."""
-    _require_transformers()
     with quiet():
         model = _model(name, trusted, headless=True)
         if kind_of(model) == "regions":
@@ -84,16 +79,14 @@ def load_pair(name: str, trusted: bool = False) -> tuple[Any, Any]:
 
 def load_encoder(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A text encoder whose token vectors are averaged, or the SentenceTransformer that the folder holds."""
-    _require_transformers()
     from whyformer.inputs.similarity import compares_texts
 
     pooling = Path(name) / "1_Pooling" / "config.json"
     with quiet():
         if pooling.is_file() and '"pooling_mode_mean_tokens": true' not in pooling.read_text(encoding="utf-8"):
-            try:
-                from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
-            except ImportError:
-                raise BadInput(f"{name!r} pools its tokens in its own way: pip install sentence-transformers") from None
+            require("sentence_transformers", why=f"{name!r}, which pools its tokens in a way of its own,")
+            from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+
             return SentenceTransformer(name, trust_remote_code=trusted), None
         model = _model(name, trusted, headless=True)
         if not compares_texts(model, ("", "")):
@@ -108,7 +101,6 @@ def load_encoder(name: str, trusted: bool = False) -> tuple[Any, Any]:
 
 def load_sound(name: str, trusted: bool = False) -> tuple[Any, Any]:
     """A model of sound, and its processor or feature extractor."""
-    _require_transformers()
     with quiet():
         model = _model(name, trusted)
         if kind_of(model) != "sound":
@@ -121,7 +113,6 @@ def load_any(name: str, trusted: bool = False, pickles: bool = True) -> tuple[An
 
     ``pickles=False``: weights are read from safetensors files, and from nothing else.
     """
-    _require_transformers()
     with quiet():
         model = _model(name, trusted, headless=True, pickles=pickles)
         kind = kind_of(model)
@@ -153,16 +144,10 @@ def kind_of(model: Any) -> str:
     return "text" if getattr(model, "main_input_name", None) == "input_ids" else ""
 
 
-def _require_transformers() -> None:
-    try:
-        import transformers  # noqa: F401
-    except ImportError:
-        raise MissingExtra("transformers", "hf", "loading models") from None
-
-
 def _model(name: str, trusted: bool, headless: bool = False, pickles: bool = True) -> Any:
     """As the class it was saved as. ``trusted``: code that comes with the model may run; transformers is never left to
     ask, for it would take the answer from standard input, where texts are read from."""
+    require("transformers", why="loading models")
     import transformers
 
     if is_file(path_of(name, "--model")):
@@ -187,6 +172,7 @@ def _model(name: str, trusted: bool, headless: bool = False, pickles: bool = Tru
 
 def _class_of(name: str, config: Any, classes: list[str], trusted: bool) -> Any:
     """The class of transformers that the config names; of the model's own code, the door that the config names."""
+    require("transformers", why="loading models")
     import transformers
 
     kind = getattr(transformers, classes[0], None) if classes and isinstance(classes[0], str) else None
@@ -202,6 +188,7 @@ def _class_of(name: str, config: Any, classes: list[str], trusted: bool) -> Any:
 
 
 def _processor(name: str, trusted: bool, auto: str, what: str) -> Any:
+    require("transformers", why="loading models")
     import transformers
 
     with _loading(name, f"the {what} of {name!r} could not be loaded"):

@@ -55,10 +55,10 @@ def _module(name: str) -> Any:
 
 def rows_of(path: Path | None, table: Any, size: int) -> Any:
     """The rows of the file, or those that are shipped."""
-    from whyformer.demo.census import FOLDER
+    from whyformer.demo.census import rows_file
     from whyformer.tables.csv_rows import CsvRows
 
-    return CsvRows(path or FOLDER / "rows.csv", table, size)
+    return CsvRows(path or rows_file(), table, size)
 
 
 def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tuple[Any, list[Any], list[str]]:

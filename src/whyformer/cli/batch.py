@@ -10,6 +10,7 @@ import typer
 from whyformer.cli._explaining import Methods, Options, Scalar, Seed, TargetName, Versus, asked
 from whyformer.cli._input import target_from
 from whyformer.cli._options import Trusted
+from whyformer.extras import require
 
 
 def batch(
@@ -101,6 +102,7 @@ def batch(
     sizes = {"part_rows": part_rows, "batch_tokens": batch_tokens, "batch_size": batch_size}
     how |= {"engine": engine, "workers": workers, "address": address}
     how |= sizes | {"column": column or None, "key": key, "method": method or None, "target_column": target_column}
+    require("pyarrow", *(["ray"] if engine == "ray" else []), why="whyformer batch")
     from whyformer.jobs import explain_dataset
     from whyformer.jobs.source import rows_of
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whyformer.cli._options import Trusted
+from whyformer.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,6 +102,7 @@ def _picture(path: Path | None) -> Any:
 
     if path is not None:
         return open_image(path)
+    require("PIL", why="a picture to try the model on")
     import numpy as np
     from PIL import Image
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from whyformer.demo import SENTENCES
+from whyformer.extras import SHIPPED, require
 from whyformer.symbols import as_symbols
 
 # The part of the demo with pictures: drawn faces for the model of pets, and stripes for the model of textures.
@@ -52,6 +53,7 @@ def picture_views() -> list[Any]:
 
 def _explained(name: str, images: list[Any], methods: tuple[str, ...]) -> list[tuple[Any, list[Any]]]:
     """Per image: its pixels, and one explanation per method."""
+    require("PIL", why="pictures")
     from PIL import Image
 
     from whyformer import demo
@@ -171,6 +173,7 @@ def demo(
         raise typer.BadParameter(f"{out.name!r}: the page is HTML, name it something.html", param_hint="--out")
     from whyformer.cli._input import check_out
 
+    require(*SHIPPED, "sklearn", why="whyformer demo")
     check_out(out)
     report_out = out.with_name(f"{out.stem}-report.html")
     check_out(report_out)

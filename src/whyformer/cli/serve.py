@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whyformer.errors import MissingExtra
+from whyformer.extras import SHIPPED, require
 
 if TYPE_CHECKING:
     from whyformer.serve.models import ServedModel
@@ -51,11 +51,7 @@ def serve(
       whyformer serve --model my-bert/ --model my-vit/ --port 9000
       whyformer serve --host 0.0.0.0 --store results.sqlite
     """
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise MissingExtra("fastapi and uvicorn", "web", "whyformer serve") from None
+    require("fastapi", "uvicorn", *(() if model else SHIPPED), why="whyformer serve")
     from whyformer.serve.app import Served
     from whyformer.serve.jobs import Jobs
     from whyformer.serve.models import Models
@@ -108,10 +104,6 @@ def _shipped() -> list[ServedModel]:
     from whyformer.files.loading import quiet
     from whyformer.serve.models import shipped_models
 
-    try:
-        import transformers  # noqa: F401
-    except ImportError:
-        raise MissingExtra("transformers", "hf", "the shipped models") from None
     with quiet():
         return shipped_models()
 

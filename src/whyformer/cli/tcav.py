@@ -10,6 +10,7 @@ import typer
 from whyformer.cli._input import check_out
 from whyformer.cli._options import AnyOut, BatchSize, Json, Seed, Trusted
 from whyformer.cli._output import deliver_result
+from whyformer.extras import require
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 OUTPUTS = (".json", ".npz", ".html", ".png", ".svg", ".pdf")
@@ -163,12 +164,10 @@ def shipped_concepts(seed: int, sets: int = 20, size: int = 20) -> dict[str, Any
 
     from whyformer.cli._model import load_textures
     from whyformer.demo import pictures as drawn
-    from whyformer.errors import MissingExtra
 
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
+    require("transformers", "PIL", "whyformer_models", "sklearn", why="tcav on the shipped model of textures")
+    from PIL import Image
+
     model, processor = load_textures()
     rng = np.random.default_rng(seed)
 

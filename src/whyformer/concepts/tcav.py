@@ -14,8 +14,9 @@ from torch import Tensor
 
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.concepts.reader import POOLINGS, Reader
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.errors import BadInput, UnknownName
 from whyformer.explainer import Explainer
+from whyformer.extras import require
 from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Filled, Limits, OneOf, Place, Seed, checked
 from whyformer.result import Result
@@ -75,11 +76,10 @@ def fit_cav(
 
 
 def _fitted(x_ND: Array, y_N: Array, classifier: str, seed: int) -> tuple[Array, float]:
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression, SGDClassifier
-    except ImportError:
-        raise MissingExtra("scikit-learn", "eval", "tcav") from None
+    require("sklearn", why="tcav")
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression, SGDClassifier
+
     if classifier == "logistic":
         # Newton's method reaches the optimum to the last digits; its Hessian is too large for flattened activations.
         solver = "newton-cholesky" if x_ND.shape[1] <= 1024 else "lbfgs"
@@ -242,6 +242,7 @@ def tcav(
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
     much: see ``magnitude``.
     """
+    require("sklearn", why="tcav")
     _check(concepts, random_sets, relative)
     pairs = _pairs(concepts, relative)
     explainer = Explainer(model, processor)

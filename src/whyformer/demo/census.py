@@ -6,19 +6,28 @@ import csv
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "adult"
+from whyformer.demo import model_folder
+from whyformer.extras import require
+
+NAME = "adult"
+
+
+def rows_file() -> Path:
+    """The shipped rows, as CSV."""
+    return model_folder(NAME) / "rows.csv"
 
 
 def load_adult() -> tuple[Any, Any]:
-    """The shipped income classifier (<=50K, >50K) and its Table; demo/adult/MODEL_CARD.md."""
+    """The shipped income classifier (<=50K, >50K) and its Table; MODEL_CARD.md in its folder."""
+    require("whyformer_models", "rtdl_revisiting_models", why="the shipped model of a table")
     from whyformer.tables.saved import load_model
 
-    return load_model(FOLDER)
+    return load_model(model_folder(NAME))
 
 
 def adult_rows() -> list[dict[str, Any]]:
     """Forty rows that the model was not trained on, with the answer in the column ``income``."""
-    with (FOLDER / "rows.csv").open(encoding="utf-8", newline="") as stream:
+    with rows_file().open(encoding="utf-8", newline="") as stream:
         return [{k: _value(v) for k, v in row.items()} for row in csv.DictReader(stream)]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra, UnknownName, WhyformerError
+from whyformer.errors import BadInput, UnknownName, WhyformerError
+from whyformer.extras import require
 from whyformer.files.paths import is_file, is_folder, path_of
 
 Array = np.ndarray[Any, Any]
@@ -21,10 +22,9 @@ LARGEST = 1024  # of what is read back: a file can hold anything
 
 def open_image(raw: Any) -> Any:
     """A PIL image in RGB from an image, a path or an array of pixels; upright: turned as its EXIF data says."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
+    require("PIL", why="reading images")
+    from PIL import Image
+
     if isinstance(raw, (str, Path)):
         path = path_of(raw, "image")
         if is_folder(path):
@@ -52,6 +52,7 @@ def open_image(raw: Any) -> Any:
 
 def _rgb(image: Any, name: str) -> Any:
     """In colours of 8 bits, upright. Pillow cuts numbers off at 255 where a pixel has more than 8 bits."""
+    require("PIL", why="reading images")
     from PIL import Image
 
     of_16_bits = image.mode.startswith("I;16") or (image.mode == "I" and getattr(image, "format", None) == "PNG")
@@ -107,6 +108,7 @@ def _shades(array: Array) -> Array:
 
 def _upright(image: Any) -> Any:
     """Turned as its EXIF data says: phones store photos as the sensor saw them."""
+    require("PIL", why="reading images")
     from PIL import ImageOps
 
     try:
@@ -146,6 +148,7 @@ def _resized_axis(values: Array, axis: int, length: int, interpolation: str) -> 
 
 def jpeg_uri(pixels: Array) -> str:
     """uint8 (height, width, 3) as a small JPEG in a data URI."""
+    require("PIL", why="writing images")
     from PIL import Image
 
     image, written = Image.fromarray(pixels), BytesIO()

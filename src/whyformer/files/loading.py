@@ -7,10 +7,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from whyformer.extras import require
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence, and the settings of transformers put back after it."""
+    require("transformers", why="loading models")
     from transformers.utils import logging as hf_logging
 
     verbosity, bars = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
+from whyformer.extras import require
 from whyformer.jobs.plan import Part
 from whyformer.jobs.pool import Gone, Pool, Staff, require_whole
 from whyformer.jobs.store import Written
@@ -46,10 +47,9 @@ def run_on_ray(
     address: str | None = None,
 ) -> None:
     """Explain parts on a cluster: the one at ``address``, the one that is connected already, or one started here."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "engine='ray'") from None
+    require("ray", why="engine='ray'")
+    import ray
+
     require_whole(explainer.model, "engine='ray'")
     ours = not ray.is_initialized()
     if ours:

@@ -12,6 +12,7 @@ import torch
 from whyformer.codec import to_plain
 from whyformer.errors import BadInput, JobStopped, NotOffered
 from whyformer.explainer import PARAMETERS, Explainer
+from whyformer.extras import require
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
@@ -86,6 +87,8 @@ def explain_dataset(
     progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
     """
     arrow(WHY)
+    if engine == "ray":
+        require("ray", why="engine='ray'")
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor, attention_at=attention_at)
     if isinstance(target, list):
         raise BadInput(

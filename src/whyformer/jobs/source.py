@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.files.paths import is_file, is_folder, path_of, readable_file
 from whyformer.inputs.table_schema import Table
 
@@ -167,11 +168,10 @@ def _records(frame: Any, names: tuple[str, ...]) -> Iterator[Any]:
 
 def arrow(why: str) -> Any:
     """The pyarrow library, with what reads and writes Parquet."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise MissingExtra("pyarrow", "batch", why) from None
+    require("pyarrow", why=why)
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from whyformer.engines.gradient.feature_maps import FeatureMap, feature_map
 from whyformer.engines.perturbation.variants import with_pictures
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.inputs.image import patch_index, patch_masks
 from whyformer.parameters import Count, OneOf, Place, Share, Weight
 from whyformer.registry import Passes, method
@@ -61,6 +62,7 @@ def vit_cx(
     Misleads when: few masks tell little apart, and masks that cover everything share the score among all pixels; the
     noise is a picture the model has never seen.
     """
+    require("sklearn", why="vit_cx")  # before any pass
     scalar = run.scalar if score == "explained" else "probability"
     features = feature_map(run, layer, grad=False, method="vit_cx")
     pixels = run.batch.tensors[run.modality.main]
@@ -118,10 +120,9 @@ def _scaled(rows: Tensor) -> Tensor:
 
 def _clusters(scaled: Tensor, threshold: float, limit: int) -> Tensor:
     """(masks,) the cluster of each."""
-    try:
-        from sklearn.cluster import AgglomerativeClustering
-    except ImportError:
-        raise MissingExtra("scikit-learn", "eval", "vit_cx") from None
+    require("sklearn", why="vit_cx")
+    from sklearn.cluster import AgglomerativeClustering
+
     count = len(scaled)
     if count == 1:
         return torch.zeros(1, dtype=torch.long)

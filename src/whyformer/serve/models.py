@@ -14,6 +14,7 @@ import numpy as np
 from whyformer.advice import trouble_with
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.explainer import Explainer
+from whyformer.extras import SHIPPED, require
 from whyformer.inputs.families import task_of
 from whyformer.inputs.table_schema import Table
 from whyformer.registry import Method, default_method, list_methods
@@ -184,6 +185,7 @@ class ServedModel:
         """The picture with some patches in its mean colour; patches are counted as ``Explanation.units`` has them."""
         if not asked.erased:
             return image
+        require("PIL", why="erasing patches")
         from PIL import Image
 
         units = first_of(self.explainer.explain(image if text is None else (image, text), method="random")).units
@@ -318,7 +320,8 @@ class Models:
 
 
 def shipped_models() -> list[ServedModel]:
-    """Those that come with the package, with something to try each on."""
+    """Those of whyformer-models, with something to try each on."""
+    require(*SHIPPED, why="a server of the shipped models")
     from PIL import Image
 
     from whyformer import demo

@@ -15,7 +15,8 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from whyformer.errors import BadInput, MissingExtra
+from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.files.image_file import open_image
 
 Message = MutableMapping[str, Any]
@@ -208,10 +209,9 @@ def _with_headers(send: Send) -> Send:
 
 def opened_picture(data: bytes) -> Any:
     """RGB, upright. Its kind and size are read before its pixels are: a small file can hold billions of them."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "hf", "reading images") from None
+    require("PIL", why="reading images")
+    from PIL import Image
+
     with _decoding, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from whyformer.explainer import Explainer
+from whyformer.extras import require
 from whyformer.inputs.families import task_of
 from whyformer.inputs.similarity import compares_texts
 from whyformer.inputs.table_schema import Standardize, Table
@@ -92,6 +93,7 @@ def _row(table: Table) -> dict[str, Any]:
 
 
 def _ramp() -> Any:
+    require("PIL", why="a picture to try a model on")
     from PIL import Image
 
     ramp = np.linspace(0, 255, 224, dtype=np.uint8)

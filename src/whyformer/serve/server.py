@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from whyformer.errors import BadInput
+from whyformer.extras import require
 from whyformer.serve.app import Served, application
 from whyformer.serve.safety import is_loopback
 
@@ -40,6 +41,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 def run(served: Served, port: int, say: Callable[[str], None]) -> None:
     """Serve until Ctrl-C; ``say`` hears the address."""
+    require("uvicorn", why="the server")
     import uvicorn
 
     class Server(uvicorn.Server):

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import borrowed, unwrapped
-from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.errors import BadInput, UnknownName
+from whyformer.extras import require
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
@@ -151,10 +152,9 @@ def scorer_of(metric: Any, predictor: Predictor, truth: Array) -> tuple[Score, s
 
 
 def _sklearn(name: str) -> Any:
-    try:
-        from sklearn.metrics import get_scorer, get_scorer_names
-    except ImportError:
-        raise MissingExtra("scikit-learn", "eval", f"metric={name!r}") from None
+    require("sklearn", why=f"metric={name!r}")
+    from sklearn.metrics import get_scorer, get_scorer_names
+
     if name not in get_scorer_names():
         raise UnknownName("metric", name, get_scorer_names(), "Or pass a function (y, output) -> number.")
     return get_scorer(name)

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 
 from whyformer.errors import BadInput, MissingExtra, UnknownName
+from whyformer.extras import require
 from whyformer.files.archives import Damaged, read_json
 from whyformer.files.paths import made_folder, readable_folder, writing
 from whyformer.inputs.table_schema import Table
@@ -96,10 +97,8 @@ def _require_modest(arguments: Any, weights: int) -> None:
 
 
 def _class(library: str, name: str) -> Any:
-    try:
-        return getattr(import_module(library), name)
-    except ImportError:
-        raise MissingExtra(library, "tabular", "this model") from None
+    require(library, why=f"a saved {name}")
+    return getattr(import_module(library), name)
 
 
 def _check(library: str, name: str) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, MissingExtra, NotOffered
+from whyformer.errors import BadInput, NotOffered
+from whyformer.extras import require
 from whyformer.inputs.image import patch_index
 from whyformer.run import Run
 
@@ -132,11 +133,10 @@ def _superpixels(run: Run, row: int, free: Array, wanted: int) -> list[tuple[int
     units = run.units[row]
     if units.grid is None or set(units.stream) == {"audio"}:
         raise NotOffered("superpixels are groups of image patches, and this input has none. Leave by=None.")
-    try:
-        from sklearn.cluster import AgglomerativeClustering
-        from sklearn.feature_extraction.image import grid_to_graph
-    except ImportError:
-        raise MissingExtra("scikit-learn", "eval", "by='superpixel'") from None
+    require("sklearn", why="by='superpixel'")
+    from sklearn.cluster import AgglomerativeClustering
+    from sklearn.feature_extraction.image import grid_to_graph
+
     rows, columns = units.grid
     pixels = run.batch.tensors[run.modality.main][row].float().cpu()
     high, wide = units.image_size or pixels.shape[-2:]  # less than the tensor's where smaller images were padded

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
-from whyformer.errors import MissingExtra
-
 Array = np.ndarray[Any, Any]
 INK, GREY, LINE = "#1b1f24", "#57606a", "#d8dde3"
 DPI = 150
@@ -36,12 +34,10 @@ class Sheet:
     """Draws text, boxes and pixels; ``finish`` cuts the paper to its height."""
 
     def __init__(self, width: float) -> None:
-        try:
-            from matplotlib.backends.backend_agg import RendererAgg
-            from matplotlib.figure import Figure
-            from matplotlib.font_manager import fontManager
-        except ImportError:
-            raise MissingExtra("matplotlib", "plot", "drawing figures") from None
+        from matplotlib.backends.backend_agg import RendererAgg
+        from matplotlib.figure import Figure
+        from matplotlib.font_manager import fontManager
+
         self.width = width
         # NOTE: no pyplot, which would keep every figure alive until it is closed.
         self.figure = Figure(figsize=(width, 1), dpi=DPI, facecolor="white")

@@ -1,0 +1,51 @@
+"""What is optional: which extra brings a library, and the error that says so before any work is done."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from whyformer.errors import MissingExtra, listed
+
+LIBRARIES = {  # as it is imported → as pip calls it, and the extra of whyformer that brings it ("": none does)
+    "transformers": ("transformers", "hf"),
+    "PIL": ("Pillow", "hf"),
+    "whyformer_models": ("whyformer-models", "models"),
+    "matplotlib": ("matplotlib", "plot"),
+    "sklearn": ("scikit-learn", "eval"),
+    "shap": ("shap", "shap"),
+    "pandas": ("pandas", "tabular"),
+    "rtdl_revisiting_models": ("rtdl_revisiting_models", "tabular"),
+    "tab_transformer_pytorch": ("tab-transformer-pytorch", ""),
+    "pyarrow": ("pyarrow", "batch"),
+    "ray": ("ray", "ray"),
+    "fastapi": ("fastapi", "web"),
+    "uvicorn": ("uvicorn", "web"),
+    "sentence_transformers": ("sentence-transformers", ""),
+}
+SHIPPED = ("transformers", "PIL", "rtdl_revisiting_models", "whyformer_models")  # what the shipped models take
+
+
+def require(*modules: str, why: str) -> None:
+    """Refuse what needs a library that is not installed, with the command that installs all that is missing.
+
+    To be called where a user comes in, before anything is loaded or computed, and above every import of such a library:
+    tests/test_extras.py looks for imports without it.
+    """
+    missing = [LIBRARIES[name] for name in modules if not installed(name)]
+    if not missing:
+        return
+    extras = ",".join(dict.fromkeys(extra for _, extra in missing if extra))
+    wanted = [f"'whyformer[{extras}]'"] if extras else []
+    wanted += [library for library, extra in missing if not extra]
+    raise MissingExtra(why, listed([library for library, _ in missing], "and"), f"pip install {' '.join(wanted)}")
+
+
+def installed(module: str) -> bool:
+    """Whether a library can be imported; it is not imported for that."""
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

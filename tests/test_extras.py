@@ -1,0 +1,301 @@
+"""Optional libraries: none is imported without a door that names its extra, and what each door says without it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import whyformer as wf
+from tests.support import folders
+from whyformer import demo
+from whyformer.cli.main import app
+from whyformer.errors import MissingExtra
+from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SOURCE = Path(wf.__file__).parent
+CORE = {"torch", "numpy", "scipy", "safetensors", "typer", "rich", "click"}  # typer brings click
+# Imports that need no door, and why.
+ELSEWHERE = {
+    ("capture/kernels.py", "triton"): "asked for only where capture.kernels.available() says so",
+    ("capture/triton_kernels.py", "triton"): "imported by capture/kernels.py alone",
+    ("engines/perturbation/prefix.py", "transformers"): "the model that is explained comes from it",
+    ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",
+    ("serve/app.py", "starlette"): "part of fastapi",
+    ("serve/uploads.py", "starlette"): "part of fastapi",
+    ("serve/question.py", "pydantic"): "part of fastapi",
+}
+
+
+# Where libraries are imported
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, list[ast.AST]]]:
+    """The top-level name of every import, and the statements around it, the outermost first."""
+
+    def below(node: ast.AST, around: list[ast.AST]) -> Iterator[tuple[str, list[ast.AST]]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from ((name.name.split(".")[0], [*around, child]) for name in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.level == 0:
+                yield str(child.module).split(".")[0], [*around, child]
+            else:
+                yield from below(child, [*around, child])
+
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    yield from below(tree, [tree])
+
+
+def doors(node: ast.AST, before: int | None = None) -> set[str]:
+    """What ``require`` is called with (above the line ``before``), but not in functions within."""
+    names: set[str] = set()
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id == "require":
+            if before is None or child.lineno < before:
+                names |= {a.value for a in child.args if isinstance(a, ast.Constant)}
+                names |= set().union(*(_starred(a) for a in child.args if isinstance(a, ast.Starred)))
+        names |= doors(child, before)
+    return names
+
+
+def _starred(argument: ast.Starred) -> set[str]:
+    return set(SHIPPED) if isinstance(argument.value, ast.Name) and argument.value.id == "SHIPPED" else set()
+
+
+def does_without(statement: ast.AST) -> bool:
+    """A try that goes on where the library is missing, or code that only type checkers read."""
+    if isinstance(statement, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(statement.test)
+    caught = {ast.unparse(h.type) for h in statement.handlers if h.type} if isinstance(statement, ast.Try) else set()
+    return bool(caught & {"ImportError", "Exception"})
+
+
+def package_doors(path: Path) -> set[str]:
+    """Of the packages that a module is in: they are imported before it."""
+    inside = [folder for folder in path.parents if folder.is_relative_to(SOURCE)]
+    return set().union(*(doors(ast.parse((f / "__init__.py").read_text(encoding="utf-8"))) for f in inside))
+
+
+def unguarded(path: Path, place: str) -> list[str]:
+    found = []
+    for name, around in imports_of(path):
+        optional = name not in CORE | {"whyformer"} and name not in sys.stdlib_module_names
+        if not optional or (place, name) in ELSEWHERE or any(map(does_without, around[1:])):
+            continue
+        functions = [node for node in around if isinstance(node, ast.FunctionDef)]
+        known = set().union(*(doors(f, around[-1].lineno) for f in functions)) | package_doors(path)
+        if name not in known:
+            found.append(f"{place}:{around[-1].lineno} imports {name}")
+    return found
+
+
+def test_no_optional_library_is_imported_without_its_door() -> None:
+    found = [line for path in SOURCE.rglob("*.py") for line in unguarded(path, path.relative_to(SOURCE).as_posix())]
+    assert not found, "call whyformer.extras.require above: " + "; ".join(found)
+
+
+def test_an_import_without_a_door_would_be_seen() -> None:
+    code = "def f():\n    require('shap', why='f')\n    import shap\n    import pandas\n"
+    code += "def g():\n    import shap\n    require('shap', why='g')\n"
+    code += "try:\n    import ray\nexcept ImportError:\n    ray = None\n"
+    path = SOURCE / "never_written.py"
+
+    class Written(type(path)):  # type: ignore[misc]
+        def read_text(self, **how: Any) -> str:
+            return code if self.name == "never_written.py" else ""
+
+    assert unguarded(Written(path), "x.py") == ["x.py:4 imports pandas", "x.py:6 imports shap"]
+
+
+def test_each_extra_brings_what_is_said_of_it() -> None:
+    """Names of libraries and extras, against what the package declares."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for library, extra in LIBRARIES.values():
+        if extra:
+            declared = {re.split(r"[^\w-]", line)[0] for line in project["optional-dependencies"][extra]}
+            assert library in declared, (library, extra)
+
+
+def test_all_that_is_missing_is_named_at_once(without: Callable[..., None]) -> None:
+    without("transformers", "whyformer_models", "tab_transformer_pytorch")
+    with pytest.raises(MissingExtra) as error:
+        require("transformers", "PIL", "whyformer_models", why="this")
+    assert str(error.value) == "this needs transformers and whyformer-models: pip install 'whyformer[hf,models]'"
+    with pytest.raises(MissingExtra, match=r"'whyformer\[hf\]' tab-transformer-pytorch$"):
+        require("transformers", "tab_transformer_pytorch", why="this")
+    assert isinstance(error.value, ImportError) and not installed("transformers") and installed("PIL")
+
+
+# What each feature says without its library
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Libraries are as if they were not installed."""
+
+    def hidden(*names: str) -> None:
+        for module in [*sys.modules, *names]:
+            root = module.split(".")[0]
+            if root in names:
+                monkeypatch.setitem(sys.modules, module, None)
+            elif module.startswith(("whyformer.views.figure", "whyformer.serve")):  # whose doors open on import
+                monkeypatch.delitem(sys.modules, module)
+
+    return hidden
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> wf.Explainer:
+    return wf.Explainer(folders.bert(), folders.tokenizer(tmp_path_factory.mktemp("bert")))
+
+
+@pytest.fixture(scope="module")
+def words(bert: wf.Explainer) -> Any:
+    return bert.explain("the movie was good", method="raw_attention")
+
+
+def vit(method: str, **options: Any) -> Any:
+    return wf.explain(folders.vit(), {"pixel_values": torch.zeros(1, 3, 32, 32)}, method=method, **options)
+
+
+def picture(path: Path) -> Any:
+    return wf.explain(folders.vit(), path, processor=folders.image_processor())
+
+
+def command(*arguments: Any) -> None:
+    """What ``whyformer`` ends in; it must not have begun to load or compute."""
+    shown = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert shown.exit_code == 1 and "Traceback" not in shown.output
+    raise MissingExtra(*re.fullmatch(r"(.*?) needs (.*?): (pip .*)", " ".join(shown.stderr.split())).groups())  # type: ignore[union-attr]
+
+
+def tcav() -> Any:
+    return wf.tcav(None, layer=0, concepts={"a": ["x"]}, random_sets=[["y"]], class_inputs=["z"], target=0)
+
+
+def permutation() -> Any:
+    model = type("Model", (), {"predict": staticmethod(lambda table: np.zeros(4))})()
+    return wf.feature_permutation(model, np.zeros((4, 2)), np.zeros(4))
+
+
+def saved_table(library: str, folder: Path) -> Any:
+    source = demo.model_folder("adult")
+    for path in source.iterdir():
+        text = path.suffix != ".safetensors" and path.name == "config.json"
+        data = path.read_bytes()
+        (folder / path.name).write_bytes(data.replace(b"rtdl_revisiting_models", library.encode()) if text else data)
+    from whyformer.tables.saved import load_model
+
+    return load_model(folder)
+
+
+def sentence_transformer(folder: Path) -> Any:
+    from whyformer.cli._model import load_encoder
+
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}', encoding="utf-8")
+    return load_encoder(str(folder))
+
+
+def server() -> Any:
+    import whyformer.serve
+
+    return whyformer.serve
+
+
+# Name → libraries that are missing, the extras (or packages) that the command must name, what is asked for.
+Feature = Callable[[Any, Path], Any]
+FEATURES: dict[str, tuple[str, str, Feature]] = {
+    "save png": ("matplotlib", "plot", lambda words, at: words.save(at / "x.png")),
+    "save svg": ("matplotlib", "plot", lambda words, at: words.save(at / "x.svg")),
+    "save pdf": ("matplotlib", "plot", lambda words, at: words.view().save(at / "x.pdf")),
+    "plot": ("matplotlib", "plot", lambda words, at: words.plot()),
+    "to_frame": ("pandas", "tabular", lambda words, at: words.to_frame()),
+    "to_shap": ("shap", "shap", lambda words, at: words.to_shap()),
+    "shap": ("shap", "shap", lambda words, at: vit("shap", algorithm="permutation", evaluations=40)),
+    "vit_cx": ("sklearn", "eval", lambda words, at: vit("vit_cx")),
+    "superpixels": ("sklearn", "eval", lambda words, at: vit("shap", by="superpixel", evaluations=40)),
+    "tcav": ("sklearn", "eval", lambda words, at: tcav()),
+    "permutation": ("sklearn", "eval", lambda words, at: permutation()),
+    "image file": ("PIL", "hf", lambda words, at: picture(at / "x.png")),
+    "sentiment": ("transformers", "hf", lambda words, at: demo.load_sentiment()),
+    "pets": ("PIL", "hf", lambda words, at: demo.load_pets()),
+    "textures": ("whyformer_models", "models", lambda words, at: demo.load_textures()),
+    "adult": ("whyformer_models rtdl_revisiting_models", "models,tabular", lambda words, at: demo.load_adult()),
+    "models": ("whyformer_models", "models", lambda words, at: demo.model_folder("pets")),
+    "saved rtdl": ("rtdl_revisiting_models", "tabular", lambda words, at: saved_table("rtdl_revisiting_models", at)),
+    "saved tab": (
+        "tab_transformer_pytorch",
+        "tab-transformer-pytorch",
+        lambda words, at: saved_table("tab_transformer_pytorch", at),
+    ),
+    "sentences": ("sentence_transformers", "sentence-transformers", lambda words, at: sentence_transformer(at)),
+    "dataset": ("pyarrow", "batch", lambda words, at: wf.explain_dataset(None, ["a"], out=at)),
+    "cluster": ("ray", "ray", lambda words, at: wf.explain_dataset(None, ["a"], out=at, engine="ray")),
+    "server": ("fastapi uvicorn", "web", lambda words, at: server()),
+    "$ demo": ("transformers whyformer_models sklearn", "hf,models,eval", lambda words, at: command("demo")),
+    "$ serve": ("fastapi uvicorn whyformer_models", "web,models", lambda words, at: command("serve")),
+    "$ explain": ("transformers whyformer_models", "hf,models", lambda words, at: command("explain", "text", "good")),
+    "$ explain image": ("whyformer_models", "models", lambda words, at: command("explain", "image")),
+    "$ explain table": ("whyformer_models", "models", lambda words, at: command("explain", "table", "--row", 0)),
+    "$ explain out": (
+        "matplotlib whyformer_models",
+        "plot",
+        lambda words, at: command("explain", "text", "good", "--out", at / "x.png"),
+    ),
+    "$ tcav": ("sklearn whyformer_models", "models,eval", lambda words, at: command("tcav")),
+    "$ maximize": ("whyformer_models", "models", lambda words, at: command("maximize", "zebra-like")),
+    "$ capture": ("whyformer_models", "models", lambda words, at: command("capture")),
+    "$ batch": (
+        "pyarrow ray whyformer_models",
+        "batch,ray",
+        lambda words, at: command("batch", at / "x.csv", "--out", at / "out", "--engine", "ray"),
+    ),
+    "$ model": ("transformers", "hf", lambda words, at: command("explain", "text", "good", "--model", "bert")),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_without_its_library_a_feature_names_the_command(
+    feature: str, words: Any, without: Callable[..., None], tmp_path: Path
+) -> None:
+    libraries, extras, ask = FEATURES[feature]
+    without(*libraries.split())
+    with pytest.raises(MissingExtra) as error:
+        ask(words, tmp_path)
+    wanted = extras if "-" in extras else f"'whyformer[{extras}]'"
+    assert str(error.value).endswith(f": pip install {wanted}")
+
+
+def test_every_library_has_a_feature() -> None:
+    assert {name for libraries, *_ in FEATURES.values() for name in libraries.split()} == set(LIBRARIES)
+
+
+def test_a_widget_without_anywidget_is_the_page(words: Any, without: Callable[..., None]) -> None:
+    without("anywidget")
+    view = words.view()
+    assert view.widget() is view
+
+
+def test_what_needs_no_extra_works_without_any(words: Any, without: Callable[..., None], tmp_path: Path) -> None:
+    without(*(set(LIBRARIES) - {"transformers"}))  # which the model is of
+    explained = wf.explain(folders.vit(), {"pixel_values": torch.zeros(1, 3, 32, 32)})
+    for name in ("x.html", "x.json", "x.npz"):
+        assert explained[0].save(tmp_path / name).stat().st_size > 100
+    assert wf.load(tmp_path / "x.json").ranked() == explained[0].ranked()
+    words.show()
