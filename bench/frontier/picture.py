@@ -22,6 +22,7 @@ LEGEND = {
 WIDE, SIZE = 5.0, 7.5  # passes up to which names stand on the left, and the size of their letters
 LEFT, RIGHT = 0.9, 1.1  # where names end, and begin, as multiples of the first and last number of passes
 LINE_HEIGHT = 0.034  # of the axes, per name
+HIGHEST = 0.98  # of the panel: the title is above it
 
 
 def draw(saved: dict[str, Any], path: Path) -> Path:
@@ -124,5 +125,5 @@ def spaced(height_R: Array, least: float) -> Array:
     placed = np.array([start + least * i for count, start in blocks for i in range(int(count))])
     room = least * np.arange(len(placed))
     result = np.empty(len(height_R))
-    result[order] = np.maximum(np.minimum(placed, 1 - room[::-1]), room)  # inside the axes
+    result[order] = np.maximum(np.minimum(placed, HIGHEST - room[::-1]), room)  # inside the axes
     return result
