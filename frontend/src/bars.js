@@ -1,6 +1,6 @@
 // One bar per unit: sorted, filtered, as many at a time as can be read.
 import { barColour } from "./color.js";
-import { columnOf, errorOf, percent, scoreOf } from "./data.js";
+import { columnOf, errorOf, FEW, isFolded, MOST_SHOWN, percent, scoreOf } from "./data.js";
 import { element } from "./dom.js";
 import { link } from "./linked.js";
 
@@ -16,7 +16,7 @@ export function barsOf(data, map, context) {
   const wanted = filter.trim().toLowerCase();
   const rows = context.entries
     .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares), untried: isUntried(map, entry) }))
-    .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
+    .filter(({ entry }) => (specials || !isFolded(map, entry)) && (!wanted || entry.label.toLowerCase().includes(wanted)));
   const compare = {
     ranked: (a, b) => b.score - a.score,
     size: (a, b) => Math.abs(b.score) - Math.abs(a.score),
@@ -24,31 +24,31 @@ export function barsOf(data, map, context) {
     name: (a, b) => a.entry.label.localeCompare(b.entry.label),
   };
   rows.sort((a, b) => (order === "ranked" || order === "size" ? Number(a.untried) - Number(b.untried) : 0) || compare[order](a, b));
-  const drawn = rows.slice(0, shown);
-  const number = columnOf([scale.reach]);
+  const drawn = rows.slice(0, shown || (rows.length <= FEW ? FEW : MOST_SHOWN));
+  const number = columnOf(drawn.map(({ score }) => score));
   const items = drawn.map(({ entry, score, untried }) => {
-    const aside = entry.members.some((i) => map.aside.includes(i));
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
     const told = untried ? "typical" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
-      class: `wf-line${entry.special || untried ? " wf-special" : ""}`,
+      class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
       title: untried ? UNTRIED : null,
       dataset: { units: entry.members.join() },
       "aria-label": `${entry.label}, ${limits}`,
     },
     element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
     element("span", { class: "wf-number", title: error ? limits : null }, told),
-    track(score, scale, entry.special || aside, error));
+    track(score, scale, isFolded(map, entry), error));
   });
   const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
   context.marks.push(link(state, list, items, `bars, ${map.name}`));
   const parts = element("div", {}, list);
   if (rows.length > drawn.length) {
-    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: shown * 4 }) },
+    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: drawn.length * 4 }) },
       `… ${rows.length - drawn.length} more`));
   }
+  if (map.folded_words && !specials) parts.append(element("p", { class: "wf-note wf-folded-words" }, map.folded_words));
   if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
   return parts;
 }

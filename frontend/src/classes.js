@@ -45,7 +45,7 @@ export function classesOf(data, ask, show) {
     }
   };
   const line = (name, share, first) => {
-    const asks = !first && (ask !== null || known.has(name));
+    const asks = !first && ((ask !== null && data.prediction.asks) || known.has(name));
     const words = asks
       ? element("button", { type: "button", class: "wf-label wf-asks", dir: "auto", dataset: { label: name }, "aria-pressed": "false", title: `why not ${name}?`, onclick: () => choose(name) }, name)
       : element("span", { class: "wf-label", dir: "auto" }, name);
@@ -54,6 +54,7 @@ export function classesOf(data, ask, show) {
       element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
   };
   return element("div", { class: "wf-said-classes" },
+    element("p", { class: "wf-says" }, "The model says"),
     element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
       line(label, probability, true), ...next.map(([name, share]) => line(name, share, false))), told);
 }

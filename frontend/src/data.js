@@ -3,14 +3,14 @@
 /**
  * @typedef {{rows: number, columns: number, low: number, high: number, data: string, of?: number}} Grid
  * @typedef {{name: string, method: string, scores: number[], errors: number[] | null, signed: boolean, value: number, base: number | null,
- *   explained: string, share: number, aside: number[], untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
+ *   explained: string, share: number, aside: number[], folded: number[], folded_words: string, untried: number[], matrix: Grid | null, layers: Grid[] | null, read: number | null,
  *   small: string, doubts: string[], trust: import("./evidence.js").Trust | null}} ScoreMap
  * @typedef {{labels: string[], special: number[], stream: string[], word: number[] | null,
  *   spans: [number, number][] | null, text: string | null, grid: [number, number] | null, upwards: boolean,
  *   values: string[] | null, cut: number | null, seconds: number | null, wave: number[] | null}} Units
  * @typedef {{kind: string, units: Units, maps: ScoreMap[], prediction: {label: string, probability: number | null,
- *   next: [string, number][]}, picture: string | null, size: [number, number] | null,
- *   frames: {box: number[], label: string}[], by: string, others: import("./classes.js").Question[]}} Data
+ *   next: [string, number][], asks: boolean}, picture: string | null, size: [number, number] | null,
+ *   frames: {box: number[], label: string}[], by: string, specials: boolean, others: import("./classes.js").Question[]}} Data
  * @typedef {{label: string, members: number[], special: boolean, span: [number, number] | null}} Entry
  */
 
@@ -67,13 +67,21 @@ export function errorOf(map, entry, shares) {
   return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
 }
 
+/** It has no bar of its own: a special token, or what is not on the scale of the others. @param {ScoreMap} map @param {Entry} entry */
+export function isFolded(map, entry) {
+  return entry.members.some((i) => map.folded.includes(i));
+}
+
+export const FEW = 10;  // a list of so many entries is shown whole
+export const MOST_SHOWN = 8;  // of a longer one, the first
+
 /**
  * The scale of some entries: special tokens and what lies aside take no part, unless there is nothing else.
  * @param {ScoreMap} map @param {Entry[]} entries @param {boolean} shares @param {boolean} fromZero
  * @returns {import("./color.js").Scale}
  */
 export function scaleOf(map, entries, shares, fromZero = true) {
-  const ordinary = entries.filter((e) => !e.special && !e.members.some((i) => map.aside.includes(i)));
+  const ordinary = entries.filter((e) => !isFolded(map, e));
   const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
   const signed = map.signed || scores.some((s) => s < 0);
   const low = signed || fromZero ? 0 : Math.min(...scores);
@@ -104,19 +112,26 @@ export function number(value) {
   return value.toPrecision(3);
 }
 
-/** Numbers of one column, with as many decimals each as give the largest three digits. @param {number[]} values */
+const POWERS = 7;
+
+/**
+ * Numbers of one column, with as many decimals each as give the largest three digits; those that nobody could count
+ * are told in the power of ten of the largest. The same rule as in Python (views/facts.py), to the last digit.
+ * @param {number[]} values
+ */
 export function columnOf(values) {
   const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-  const power = largest ? Math.floor(Math.log10(largest)) : 0;
-  if (power > 5 || power < -5) return number;
-  const digits = Math.max(0, 2 - power);
-  return (value) => {
+  const power = largest ? Math.floor(Math.log10(largest)) : 1;
+  const told = (value, digits) => {
     const text = value.toFixed(digits);
     return Number(text) === 0 ? text.replace("-", "") : text;
   };
+  if (power >= POWERS) return (value) => `${told(value / 10 ** power, 2)}e${power}`;
+  return (value) => told(value, Math.min(12, Math.max(0, 2 - power)));
 }
 
 /** @param {number} share */
 export function percent(share) {
-  return share !== 0 && Math.abs(share) < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+  const small = share !== 0 && Math.abs(share) < 0.001;
+  return small ? `${share < 0 ? "> -" : "< "}0.1 %` : `${(100 * share).toFixed(1)} %`;
 }

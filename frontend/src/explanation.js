@@ -2,7 +2,7 @@
 import { gradient } from "./color.js";
 import { ORDERS, barsOf } from "./bars.js";
 import { classesOf } from "./classes.js";
-import { entriesOf, number, percent, scaleOf, scoreOf } from "./data.js";
+import { entriesOf, isFolded, number, percent, scaleOf, scoreOf } from "./data.js";
 import { chooser, element, tick } from "./dom.js";
 import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
 import { copyImage } from "./image.js";
@@ -23,7 +23,7 @@ export function explanationOf(data, ask = null) {
   let { maps } = data;
   const several = maps.length > 1;
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
-  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
+  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", specials: data.specials });
   /** @type {(() => void)[]} */
   let marks = [];
   /** @type {import("./data.js").Entry[]} */
@@ -38,7 +38,7 @@ export function explanationOf(data, ask = null) {
     maps = question?.maps ?? data.maps;
     draw();
   });
-  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, measured ? null : howToTrust());
+  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -116,9 +116,11 @@ export function explanationOf(data, ask = null) {
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
       const score = scoreOf(map, entry, false);
-      const rank = 1 + entries.filter((e) => scoreOf(map, e, false) > score).length;
+      const listed = entries.filter((e) => !isFolded(map, e));
+      const rank = 1 + listed.filter((e) => scoreOf(map, e, false) > score).length;
+      const place = isFolded(map, entry) ? "no bar" : `${rank}. of ${listed.length}`;
       const share = several && mixed ? `, ${percent(score * map.share)} of its total` : "";
-      return `${several ? `${map.name} ` : ""}${number(score)} (${rank}. of ${entries.length}${share})`;
+      return `${several ? `${map.name} ` : ""}${number(score)} (${place}${share})`;
     });
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
   }
@@ -142,7 +144,7 @@ export function explanationOf(data, ask = null) {
     const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
     filter.addEventListener("input", () => state.set({ filter: filter.value }));
     tools.append(filter);
-    if (units.special.some(Boolean)) tools.append(tick("special tokens", true, (specials) => state.set({ specials })));
+    if (maps.some((map) => map.folded.length)) tools.append(tick("special tokens", data.specials, (specials) => state.set({ specials })));
     if (several) {
       tools.append(chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]],
         () => (state.choices.shared ? "shared" : "own"), (value) => state.set({ shared: value === "shared" })));

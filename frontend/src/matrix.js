@@ -122,9 +122,11 @@ export function matrixOf(data, map, context) {
     state.set({ unit: Math.floor(Math.max(0, Math.min(grid.rows - 1, row)) * perRow), pinned: true });
   });
   context.marks.push(() => {
-    const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);
+    const chosen = state.choices.unit;
+    const row = rowOf(chosen ?? map.read ?? 0);
     paint(row);
-    list(row);
+    if (chosen !== null) list(row);  // the row that is read is what the bars show
+    else said.replaceChildren(element("p", { class: "wf-note" }, grid.rows > 1 ? "Point at a row: it is listed here." : ""));
   });
   const note = perColumn > 1 ? element("p", { class: "wf-note" }, `Of ${units} units, ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
   return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, note), said);

@@ -89,9 +89,11 @@ function liveView(view, doors, repaints, asks) {
     line.setAttribute("title", "why not that? click");
     line.addEventListener("click", () => doors.contrast({ index: view.predicted, label: view.data.prediction.label }, { index: view.choices[i], label: view.data.prediction.next[i][0] }));
   });
-  const facts = element("dl", { class: "wf-facts" }, ...view.facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  const told = (facts) => element("dl", { class: "wf-facts" }, ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  const drawn = view.data.prediction && view.data.prediction.probability !== null;  // the classes say it
+  const answer = view.details.length ? view.facts.map(([name, value]) => element("p", { class: "wf-answer" }, element("span", {}, name), ` ${value}`)) : [told(view.facts)];
   const doubts = view.doubts.length ? element("div", { class: "wf-doubts" }, element("b", {}, "What to doubt"), element("ul", {}, ...view.doubts.map((doubt) => element("li", {}, doubt)))) : null;
-  return element("div", {}, facts, view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, doubts);
+  return element("div", {}, ...(drawn ? [] : answer), view.data.units?.grid && !view.data.units.upwards ? eraserOf(view, node, doors) : null, node, told(view.details), doubts);
 }
 
 /** Of pictures: a switch after which a click on a patch asks again without it. @param {any} view @param {HTMLElement} node @param {Doors} doors */

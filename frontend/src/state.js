@@ -11,8 +11,8 @@
 export function stateOf(start) {
   /** @type {Choices} */
   const choices = {
-    unit: null, pinned: false, by: "token", specials: true, order: "ranked", filter: "", shared: true,
-    hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 40, smooth: false, ...start,
+    unit: null, pinned: false, by: "token", specials: false, order: "ranked", filter: "", shared: true,
+    hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 0, smooth: false, ...start,
   };
   /** @type {((changed: Set<string>) => void)[]} */
   const listeners = [];

@@ -1,36 +1,73 @@
-"""A result in one line, as ``repr`` has it: its fields by name, arrays by their shape, long parts by their length."""
+"""An object on one screen, as ``repr`` has it: fields by name, arrays by their shape, long parts by their length."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 LONGEST = 40  # characters of one part
+WIDEST = 100  # of a line
 MOST = 8  # parts
+MOST_LINES = 20  # entries of a list
 PLAIN = (str, int, float, bool)
 
 
 def brief(value: Any) -> str:
-    """The name of a dataclass and what its first fields hold; what is empty is left out."""
-    parts = [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if field.repr]
-    told = [f"{name}={_words(part)}" for name, part in parts if not _is_empty(part)]
-    return f"{type(value).__name__}({', '.join(told[:MOST])}{', …' if len(told) > MOST else ''})"
+    """The name of a dataclass and what its first fields hold; what is empty or as it is by default is left out."""
+    told = [
+        f"{field.name}={_words(part)}"
+        for field in dataclasses.fields(value)
+        if field.repr and not _says_nothing(field, part := getattr(value, field.name))
+    ]
+    return called(type(value).__name__, [*told[:MOST], *(["…"] if len(told) > MOST else [])])
 
 
-def _is_empty(part: Any) -> bool:
-    return part is None or (isinstance(part, (str, tuple, list, dict)) and not part)
+def called(name: str, parts: list[str]) -> str:
+    """name(part, part) on one line where it fits, else a line for each."""
+    line = f"{name}({', '.join(parts)})"
+    if len(line) <= WIDEST:
+        return line
+    return f"{name}(\n" + "".join(f"    {cut(part, WIDEST - 5)},\n" for part in parts) + ")"
+
+
+def several(kind: str, entries: Iterable[str]) -> str:
+    """A list by its first entries, a line for each."""
+    lines = list(entries)
+    if not lines:
+        return f"{kind}: empty"
+    rest = [f"… {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+    count = f"{len(lines)} entr{'y' if len(lines) == 1 else 'ies'}"
+    return "\n".join([f"{kind}, {count}:", *(f"  {cut(line, WIDEST - 2)}" for line in [*lines[:MOST_LINES], *rest])])
+
+
+def cut(words: str, longest: int) -> str:
+    """On one line, and no longer than that."""
+    line = " ".join(words.split()) if "\n" in words else words
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
+
+
+def _says_nothing(field: dataclasses.Field[Any], part: Any) -> bool:
+    if part is None or (isinstance(part, (str, tuple, list, dict)) and not part):
+        return True
+    return isinstance(part, PLAIN) and field.default is not dataclasses.MISSING and part == field.default
 
 
 def _words(part: Any) -> str:
-    if isinstance(part, np.ndarray):
-        return f"{part.dtype}{list(part.shape)}"
+    shape, kind = getattr(part, "shape", None), getattr(part, "dtype", None)
+    if shape is not None and kind is not None:  # of numpy or torch
+        return f"{str(kind).removeprefix('torch.')}{list(shape)}"
+    if isinstance(part, np.generic):
+        part = part.item()
     if isinstance(part, PLAIN):
         words = f"{part:.4g}" if isinstance(part, float) else repr(part)
         return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"
-    if isinstance(part, (tuple, list, dict)):
-        if len(repr(part)) <= LONGEST:
+    if isinstance(part, (tuple, list, dict, set, frozenset)):
+        # Long ones are not written out to be measured: a map of a long text has millions of numbers.
+        plain = len(part) <= LONGEST and all(isinstance(entry, PLAIN) for entry in part)
+        if plain and len(repr(part)) <= LONGEST:
             return repr(part)
         return f"[{len(part)} entries]"
     return f"{type(part).__name__}(…)"

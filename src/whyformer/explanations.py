@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
-from whyformer.registry import Method
+from whyformer.registry import Method, default_method
 from whyformer.run import Attribution, Run
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
@@ -67,6 +67,7 @@ def explanations(
         },
         "signed": m.signed if attribution.signed is None else attribution.signed,
         "model": type(run.modality.model).__name__,
+        "default_for": run.modality.kind if m.name == default_method(run.modality.kind) else None,
     }
     result = []
     for row, (units, keep_N) in enumerate(zip(run.units, keep_BN, strict=True)):
@@ -120,6 +121,8 @@ def _predictions(run: Run) -> list[Target]:
     best_B = logits_BC.argmax(1).tolist()
     if run.batch.answers:  # of an answer as a whole nothing else is said
         return [Target(i, target.label) for i, target in zip(best_B, run.targets, strict=True)]
+    if run.modality.objects and logits_BC.shape[1] > 1:
+        return [_detected(run, logits_C) for logits_C in logits_BC]
     predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
         return predictions
@@ -138,6 +141,18 @@ def _predictions(run: Run) -> list[Target]:
         )
         for said, indices, shares in ranked
     ]
+
+
+def _detected(run: Run, logits_C: Tensor) -> Target:
+    """What a detector's query says. DETR has one class more, for no object; its successors ask of each by itself."""
+    alone = len(logits_C) == getattr(run.modality.model.config, "num_labels", None)
+    likely, indices = (logits_C.sigmoid() if alone else logits_C.softmax(0)).topk(min(1 + NEXT, len(logits_C)))
+    nothing = None if alone else len(logits_C) - 1
+    names = ["no object" if i == nothing else run.output.labels.get(i, "") for i in indices.tolist()]
+    choices = [Choice(i, name, p) for i, name, p in zip(indices.tolist(), names, likely.tolist(), strict=True)]
+    # "independent": one class rather than another is no question that a query can be asked.
+    first = choices[0]
+    return Target(first.index, first.label, independent=True, probability=first.probability, next=tuple(choices[1:]))
 
 
 def by_segments(explanation: Explanation, groups: Sequence[Sequence[int]], units: Units) -> Explanation:

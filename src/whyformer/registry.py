@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from whyformer.brief import brief, several
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked_options
 
@@ -64,6 +65,9 @@ class Method:
     rowwise: Callable[..., bool] | None = None
     folds: Callable[..., bool] | None = None  # (**options) -> it can do without storing attention maps
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
         """Read from the signature."""
@@ -93,6 +97,9 @@ class Metric:
     masks: Callable[..., Any] | None = None  # (trial, **options) -> the variants of the input that it will ask for
     ceiling: str | None = None  # the search that says how good a ranking can get: "remove", "keep", "leave_one_out"
     on_surrogate: bool = False  # its variants are asked of a fine-tuned copy, where one was given
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @cached_property
     def options(self) -> dict[str, inspect.Parameter]:
@@ -149,10 +156,20 @@ def method(
     return register
 
 
+Entry = TypeVar("Entry", Method, Metric)
+
+
+class Catalogue(dict[str, Entry]):
+    """Methods or metrics by name, which fits on a screen: a line for each, with its idea."""
+
+    def __repr__(self) -> str:
+        return several("Catalogue", (f"{name}: {entry.idea}" for name, entry in self.items()))
+
+
 def list_methods() -> dict[str, Method]:
     """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included."""
     _load()
-    return dict(sorted(_METHODS.items()))
+    return Catalogue(sorted(_METHODS.items()))
 
 
 def get_method(name: str) -> Method:
@@ -200,7 +217,7 @@ def metric(
 def list_metrics() -> dict[str, Metric]:
     """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included."""
     _load_metrics()
-    return dict(sorted(_METRICS.items()))
+    return Catalogue(sorted(_METRICS.items()))
 
 
 def get_metric(name: str) -> Metric:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from torch import Tensor
 
+from whyformer.brief import WIDEST, brief, cut, several
 from whyformer.codec import Float32
 from whyformer.errors import BadInput
 from whyformer.files.image_file import resized
@@ -54,6 +55,9 @@ class Units:
             value = getattr(self, name)
             if value is not None and len(value) != len(self.labels):
                 raise ValueError(f"Units.{name} has {len(value)} entries for {len(self.labels)} labels")
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -102,6 +106,9 @@ class Target:
     probability: float | None = field(default=None, compare=False)
     next: tuple[Choice, ...] | None = field(default=None, compare=False)
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     def __str__(self) -> str:
         name = self.label or str(self.index)
         return name if self.versus is None else f"{name} rather than {self.versus_label or self.versus}"
@@ -145,6 +152,9 @@ class Site:
     windows: int = 1  # > 1: the B axis holds B·windows maps
     first_query: int = 0  # key position of query row 0, where a layer asks for a few rows only
 
+    def __repr__(self) -> str:
+        return brief(self)
+
     @property
     def heads(self) -> int:
         return self.attention_BHQK.shape[1]
@@ -158,6 +168,9 @@ class Record:
     logits: Tensor
     unclaimed: tuple[str, ...] = ()  # softmaxes that were not an attention over values
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(frozen=True, eq=False)
 class Explanation(Result):
@@ -170,7 +183,7 @@ class Explanation(Result):
     what: ClassVar[str] = EXPLANATION
     axes: ClassVar[Mapping[str, str]] = {"units": "U", "scores": "U", "errors": "U"}
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
-    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions")
+    later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for")
 
     scores: Float32
     units: Units
@@ -196,12 +209,13 @@ class Explanation(Result):
     picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
     errors: Float32 | None = None  # standard error of each score, where the method has them
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
+    default_for: str | None = None  # "text", "image", …: of such inputs, the method is the one that explains unasked
 
     def __repr__(self) -> str:
         text = self.units.text if self.units.text is not None else f"{len(self.units)} units"
         shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
         first = ", ".join(f"{label} {score:.3g}" for label, score in self.ranked(specials=False)[:3])
-        return f"Explanation({self.method} of {shown!r}, {self.target}: {first}, …)"
+        return cut(f"Explanation({self.method} of {shown!r}, {self.target}: {first}", WIDEST - 4) + ", …)"
 
     @checked
     def ranked(self, specials: bool = True) -> list[tuple[str, float]]:
@@ -305,6 +319,12 @@ class Explanations(list[Any], Pictured):
         part = super().__getitem__(at)
         return Explanations(part) if isinstance(at, slice) else part
 
+    def __repr__(self) -> str:
+        return several("Explanations", map(repr, self))
+
 
 class ByMethod(dict[str, Any], Pictured):
     """What one method would give, by the names of several; drawn side by side."""
+
+    def __repr__(self) -> str:
+        return several("ByMethod", (f"{name}: {part!r}" for name, part in self.items()))

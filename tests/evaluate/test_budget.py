@@ -175,7 +175,7 @@ def test_being_behind_in_hindsight_is_told_from_chance() -> None:
     assert alone.hindsight is choice and not alone.behind and "best of them" in alone.verdict
     close = Budgeted("3 forwards", 2.0, 9, (choice, contestant("b", 0.6, (0.1, -0.01, 0.2))), chance=0.3)
     assert close.hindsight.name == "b" and not close.behind
-    assert "b is ahead by 0.100 (-0.010 to +0.200) in AOPC, which cannot be told from chance" in close.verdict
+    assert "fall 0.100 (-0.010 to +0.200) further (AOPC), which cannot be told from chance" in close.verdict
     assert "30% of such picks" in close.verdict
     ahead = contestant("b", 0.6, (0.1, 0.05, 0.2))
     far = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.01)
@@ -183,7 +183,8 @@ def test_being_behind_in_hindsight_is_told_from_chance() -> None:
     picked = Budgeted("3 forwards", 2.0, 9, (choice, ahead), chance=0.2)
     assert not picked.behind, "its own limits exclude zero, but it was picked for that"
     assert Budgeted("3 forwards", 2.0, 9, (choice, ahead)).verdict.endswith(
-        "ahead by 0.100 (+0.050 to +0.200) in AOPC."
+        "b would have been better: what it names first, taken away, makes the prediction fall 0.100 (+0.050 to +0.200) "
+        "further (AOPC)."
     )
 
 

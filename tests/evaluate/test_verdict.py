@@ -80,10 +80,10 @@ def test_rank_correlation_comes_with_what_chance_would_give() -> None:
     leaders = [Leader(name, "a", 0, 0, 0) for name in ("aopc", "saco", "deletion")]
     matrix = [[1, 0.5, -0.4], [0.5, 1, math.nan], [-0.4, math.nan, 1]]
     few = said(leaders, matrix)
-    assert "correlate by +0.05 (Spearman, mean of pairs, least of all aopc and deletion (-0.40))" in few
+    assert "alike by +0.05 on average, least of all aopc and deletion (-0.40), where +1 is the same order" in few
     assert "over 3 methods no correlation can be told from chance" in few
     assert "chance alone reaches ±0.65 in one pair of twenty" in said(leaders, matrix, list("abcdefghij"))
-    assert "correlate" not in said(leaders, matrix, ["a", "b"])
+    assert "Spearman" not in said(leaders, matrix, ["a", "b"])
     generator = np.random.default_rng(0)
     drawn = [spearmanr(*generator.normal(size=(2, 8))).statistic for _ in range(2000)]
     assert np.mean(np.abs(drawn) > chance_of(8)) == pytest.approx(0.05, abs=0.02)

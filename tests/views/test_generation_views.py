@@ -16,7 +16,7 @@ from tests.views.test_terminal import SNAPSHOTS, drawn
 from whyformer.types import Explanation, Generation, Target, Units
 from whyformer.views import generation_view, side_by_side, view_of
 from whyformer.views.generation import texts_of
-from whyformer.views.marks import Bars, Dialogue, Matrix, Ranking, Reading, TokenRun
+from whyformer.views.marks import Dialogue, Matrix, Ranking, Reading, TokenRun
 from whyformer.views.reading import groups_of
 from whyformer.views.scales import first_token
 from whyformer.views.view import View
@@ -81,7 +81,7 @@ def test_a_sentence_is_the_mean_of_its_tokens() -> None:
 
 def test_the_words_come_first_and_the_vocabulary_last() -> None:
     shown = drawn(view_of(samples.generation()))
-    places = [shown.index(words) for words in ("Where is Tom?", "In Lisbon. Ask him.", "← Tom", "method ")]
+    places = [shown.index(words) for words in ("Where is Tom?", "In Lisbon. Ask him.", "← Tom", "method: ")]
     assert places == sorted(places)
     page = view_of(samples.generation()).to_html().split("</style>")[1]
     assert page.index("wf-said") < page.index("wf-facts") < page.index("</section>")
@@ -157,11 +157,11 @@ def test_the_first_token_is_not_on_the_scale() -> None:
     run = view.panels[0].marks[0]
     assert isinstance(run, TokenRun) and run.scale.high == pytest.approx(0.5)
     assert [piece.aside for piece in run.pieces if piece.score is not None] == [True, False, False, False]
-    assert "The first token took 90.0 % of all scores and is hatched" in view.caption
-    for panel in view.panels[1:]:
-        mark = panel.marks[0]
-        assert isinstance(mark, (Bars, Ranking))
-        assert [bar.label for bar in mark.bars if bar.quiet] == ["The"] and mark.scale.high == pytest.approx(0.5)
+    assert "Hatched, not coloured: 'The'." in view.caption
+    mark = view.panels[-1].marks[0]
+    assert isinstance(mark, Ranking) and [bar.label for bar in mark.bars] == ["of", "France", "capital"]
+    assert mark.folded.startswith("'The', the first token, where language models often park attention, holds 90.0 %")
+    assert mark.scale.high == pytest.approx(0.5)
 
 
 def test_the_first_token_is_hatched_by_every_backend() -> None:
@@ -198,13 +198,14 @@ def test_no_other_model_has_a_first_token_apart() -> None:
 def test_several_methods_say_what_the_first_token_took() -> None:
     labels = ["The", "capital", "of"]
     view = side_by_side([prompt([8.0, 1.0, 1.0], labels), prompt([2.0, 1.0, 1.0], labels, method="attn_lrp")])
-    assert "The first token took 80.0 % of generic_attention, 50.0 % of attn_lrp of all scores" in view.caption
+    lists = [mark for panel in view.panels for mark in panel.marks if isinstance(mark, Ranking)]
+    assert "holds 80.0 %" in lists[0].folded and "holds 50.0 %" in lists[1].folded
 
 
 def test_lists_name_tokens_as_they_are_read() -> None:
     raw = prompt([1.0, 0.2, 0.5, 0.3, 0.1], ["The", "Ġcapital", "Ċ", "▁of", "Ġ"])
     ranked = view_of(raw).panels[-1].marks[0]
-    assert isinstance(ranked, Ranking) and [b.label for b in ranked.bars] == ["The", "⏎", "of", "capital", "␣"]
+    assert isinstance(ranked, Ranking) and [b.label for b in ranked.bars] == ["⏎", "of", "capital", "␣"]
     assert raw.ranked()[-1][0] == "Ġ", "the result keeps what the tokenizer says"
 
 
@@ -258,7 +259,8 @@ def test_voices_have_names_and_templates_are_quiet() -> None:
         ("the answer so far", False),
     ]  # fmt: skip
     assert view.title == "Tom moved to Lisbon. Where is Tom?"
-    assert "chat template put in took" in view.caption
+    ranked = view.panels[-1].marks[0]
+    assert isinstance(ranked, Ranking) and "What the chat template put in holds" in ranked.folded
     page = view.to_html()
     quiet = re.findall(r'<div class="wf-quiet"[^>]*>(.*?)</div>', page)
     assert len(quiet) == 3 and not any("background" in part for part in quiet)
@@ -267,11 +269,13 @@ def test_voices_have_names_and_templates_are_quiet() -> None:
 
 def test_an_answer_as_a_whole() -> None:
     explanation = (
-        samples.generation().tokens[-1].replace(scalar="log_probability", target=Target(2, "In Lisbon. Ask him."))
+        samples.generation()
+        .tokens[-1]
+        .replace(scalar="log_probability", value=-3.2, target=Target(2, "In Lisbon. Ask him."))
     )
     shown = drawn(view_of(explanation))
-    assert re.search(r"^answer +In Lisbon\. Ask him\.$", shown, re.MULTILINE)
-    assert "log-probability of this answer = 8" in shown and "not the prediction" not in shown
+    assert re.search(r"^answer +In Lisbon\. Ask him\. \(4\.1 % likely as a whole\)$", shown, re.MULTILINE)
+    assert "log-probability of this answer = -3.2" in " ".join(shown.split()) and "not the prediction" not in shown
     assert "read from" not in shown
 
 
@@ -302,14 +306,14 @@ def test_a_contrast_with_a_sign_has_two_sides() -> None:
     assert list(sides) == ["for 'Paris'", "for 'London'"]
     paris, london = sides.values()
     assert isinstance(paris, Ranking) and isinstance(london, Ranking)
-    assert [b.label for b in paris.bars] == ["capital", "France", "The"] and [b.label for b in london.bars] == ["of"]
+    assert [b.label for b in paris.bars] == ["capital", "France"] and [b.label for b in london.bars] == ["of"]
     assert "What raises it speaks for 'Paris', what lowers it for 'London'." in view.caption
 
 
 def test_without_a_sign_a_contrast_takes_no_side() -> None:
     view = view_of(contrast(False))
     assert "says what counted between 'Paris' and 'London', not for which of them" in view.caption
-    assert [p.title for p in view.panels][-1] == "ranked"
+    assert [p.title for p in view.panels][-1] == "highest scores"
 
 
 def test_errors_of_all_tokens_are_told_in_one_line() -> None:
@@ -322,6 +326,6 @@ def test_errors_of_all_tokens_are_told_in_one_line() -> None:
     lines = [doubt for doubt in view.doubts if "conservation" in doubt]
     last = len(tokens) - 1
     share = f"{100 * (0.5 + last / 10):.1f} %"
-    assert lines == [
-        f"conservation error: 2 (50.0 %) to {2 + last} ({share}), over {len(tokens)} of {len(tokens)} tokens"
-    ]
+    (line,) = lines
+    assert f"{share} of it is missing (conservation error {2 + last})" in line
+    assert line.endswith(f"That is the largest of {len(tokens)} tokens out of {len(tokens)}.")

@@ -133,20 +133,21 @@ def test_a_small_error_of_the_method_is_no_doubt() -> None:
     fine = samples.text(checks=checks)
     assert doubts(fine) == ()
     assert "What to doubt" not in samples.still(fine.to_html())
-    checked = "additivity error 0, completeness error 2e-06 (&lt; 0.1 %), masks 30"
+    missing = "missing from the sum of scores"
+    checked = f"{missing} 0, {missing} 2e-06 (&lt; 0.1 %), masks 30"
     assert f"<dt>checked</dt><dd>{checked}</dd>" in fine.to_html()
-    assert doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06})) == (
-        "completeness error: 2e-06 (6.0 %)",
-    )
-    assert doubts(samples.text(checks={"standard_error": 0.2})) == ("standard error: 0.2",)  # scores reach 1.25
+    (large,) = doubts(samples.text(checks={"completeness_error": 2e-6, "completeness_error_relative": 0.06}))
+    assert "6.0 % of it is missing (completeness error 2e-06)" in large and "Read which parts come first" in large
+    (vague,) = doubts(samples.text(checks={"standard_error": 0.2}))  # scores reach 1.25
+    assert "come out differently by about 0.2 the next time (standard error)" in vague
 
 
 def test_what_scores_are_counted_from_is_said() -> None:
     options = {"steps": 50, "baseline": "mask", "replace": None}
     found = samples.text("integrated_gradients", base=0.6725, options=options, changed=())
-    assert {f.name: f.value for f in view_of(found).facts}["options"] == "baseline=mask"
+    assert {f.name: f.value for f in view_of(found).details}["options"] == "baseline=mask"
     beside = side_by_side([found, samples.text()]).to_html()
-    assert "baseline=mask · background 0.6725 (the scores add up from there) · 1 forward" in beside
+    assert "baseline=mask · 1 forward + 1 backward, 12 ms · background 0.6725 (the scores add up from there)" in beside
 
 
 def test_names_of_axes_are_not_cut_off_where_there_are_few_columns() -> None:
@@ -175,8 +176,8 @@ def test_notebooks_get_the_page_in_a_frame_that_keeps_styles_apart() -> None:
 
 
 def test_grid_cells_and_words_carry_their_scores() -> None:
-    assert "<title>patch 0,0: 0.1000</title>" in view_of(samples.image()).to_html()
-    assert 'title="&#x27;not&#x27;: 0.30000"' in view_of(samples.text()).to_html()
+    assert "<title>patch 0,0: 0.10</title>" in view_of(samples.image()).to_html()
+    assert 'title="&#x27;not&#x27;: 0.300"' in view_of(samples.text()).to_html()
 
 
 def test_maps_of_heads_and_of_relevance(tmp_path: Path) -> None:

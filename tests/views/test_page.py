@@ -19,9 +19,11 @@ from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import ALL, report
 from whyformer.types import ByMethod, Choice, Explanation, Explanations, Target, Units
-from whyformer.views import side_by_side
+from whyformer.views import side_by_side, view_of
+from whyformer.views.folding import folded_words
 from whyformer.views.html.live import script
 from whyformer.views.marks import Table
+from whyformer.views.terminal.page import text
 from whyformer.views.view import Panel, View
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
@@ -55,7 +57,7 @@ def test_a_unit_is_linked_in_text_bars_and_map(browser: Browser, tmp_path: Path)
     assert browser.does("document.querySelector('.wf-class').textContent") == "positive96.9 %"
     browser.point(".wf-token[data-units='3']")
     assert chosen(browser)[0] == "not" and len(chosen(browser)) == 2
-    assert browser.does("document.querySelector('.wf-said-unit').textContent") == "not · 0.300 (2. of 12)"
+    assert browser.does("document.querySelector('.wf-said-unit').textContent") == "not · 0.300 (1. of 10)"
     assert browser.does("document.querySelector('.wf-row-of h3').textContent") == "row of not"
     browser.point(".wf-line[data-units='4']", click=True)
     browser.point("h2")  # held, although the mouse is elsewhere
@@ -68,11 +70,11 @@ def test_arrow_keys_walk_through_units_and_escape_lets_go(browser: Browser, tmp_
     browser.does("document.querySelector('.wf-maps .wf-token').focus()")
     browser.press("ArrowRight")
     browser.press("ArrowRight")
-    assert chosen(browser)[0] == "did"
+    assert chosen(browser)[0] == "not"
     assert browser.does("document.activeElement.getAttribute('aria-selected')") == "true"
-    assert browser.does("document.activeElement.getAttribute('aria-label')") == "did, 0.0200"
+    assert browser.does("document.activeElement.getAttribute('aria-label')") == "not, 0.300"
     browser.press("End")
-    assert chosen(browser)[0] == "[SEP]"
+    assert chosen(browser)[0] == "!"
     browser.press("Escape")
     assert chosen(browser) == []
 
@@ -89,18 +91,45 @@ def slide(browser: Browser, which: str, value: Any) -> None:
 
 def test_bars_are_sorted_filtered_and_joined_to_words(browser: Browser, tmp_path: Path) -> None:
     opened(browser, explanation(), tmp_path)
-    assert labels(browser)[:3] == ["[CLS]", "not", "##believable"]
+    assert labels(browser)[:3] == ["not", "##believable", "un"]
     click(browser, "in order")
-    assert labels(browser) == list(samples.TOKENS)
+    assert labels(browser) == list(samples.TOKENS[1:-1])
     click(browser, "words")
     click(browser, "highest")
-    assert labels(browser)[:3] == ["[CLS]", "unbelievable", "not"]
-    browser.does("document.querySelector('.wf-tools input[type=checkbox]').click()")
     assert labels(browser)[:2] == ["unbelievable", "not"] and "[SEP]" not in labels(browser)
     assert "[CLS]" not in browser.does("document.querySelector('.wf-maps .wf-run').textContent")
+    folded = "[...document.querySelectorAll('.wf-folded-words')].map(e => e.textContent)"
+    assert browser.does(folded) == [folded_words(explanation())]
+    browser.does("document.querySelector('.wf-tools input[type=checkbox]').click()")
+    assert labels(browser)[:3] == ["[CLS]", "unbelievable", "not"] and browser.does(folded) == []
     slide(browser, "[type=search]", "'LIK'")
     assert labels(browser) == ["like"]
     assert browser.errors == []
+
+
+NUMBERS = {
+    "text": explanation,
+    "signed": lambda: samples.text("occlusion", signed=True),
+    "image": samples.image,
+    "large": lambda: samples.text(scores=np.array(samples.SCORES) * 3.3e9),
+    "small": lambda: samples.text(scores=np.array(samples.SCORES) * 7.7e-8),
+    "many": lambda: samples.text(scores=np.linspace(0.2, 0.7, 12)),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_are_printed_are_those_that_are_drawn(name: str, browser: Browser, tmp_path: Path) -> None:
+    shown = NUMBERS[name]()
+    printed = [
+        [*re.match(r" *\d+\. (.*?) +(-?[\d.e-]+)(?: |$)", part).groups()]  # type: ignore[union-attr]
+        for line in text(view_of(shown)._page(), 100).splitlines()
+        for part in re.findall(r" *\d+\. \S.*", line)
+    ]
+    opened(browser, shown, tmp_path)
+    words = "[...l.children].slice(0, 2).map(e => e.textContent)"
+    assert browser.does(f"[...document.querySelector('.wf-lines').children].map(l => {words})") == printed and len(
+        printed
+    ) in (8, 10)
 
 
 def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path: Path) -> None:
@@ -118,7 +147,7 @@ def test_side_by_side_longer_bars_have_larger_numbers(browser: Browser, tmp_path
                 assert length * (2 if signed else 1) == pytest.approx(abs(told) / 32.8, abs=0.03)
     browser.point(".wf-token[data-units='3']")
     said = browser.does("document.querySelector('.wf-said-unit').textContent")
-    assert "generic_attention 0.300 (2. of 12, 32.8 % of its total)" in said and "occlusion" in said
+    assert "generic_attention 0.300 (1. of 10, 32.8 % of its total)" in said and "occlusion" in said
     click(browser, "own scales")
     assert browser.does("document.querySelectorAll('.wf-legend:not([hidden])')[1].textContent").startswith("-2.1")
     assert browser.errors == []
@@ -169,6 +198,9 @@ def test_layers_are_chosen(browser: Browser, tmp_path: Path) -> None:
     layers[2, 0, 4] = 1
     opened(browser, explanation(layers=layers), tmp_path)
     slide(browser, "[aria-label=layer]", 2)
+    assert browser.does("document.querySelector('.wf-row-of .wf-line')") is None  # the bars say what is read
+    browser.does("document.querySelector('.wf-matrix').focus()")
+    browser.press("ArrowDown")
     assert labels(browser, ".wf-row-of")[0] == "like"
 
 
@@ -217,9 +249,9 @@ def test_long_texts_are_drawn_piece_by_piece(browser: Browser, tmp_path: Path) -
     matrix = np.random.default_rng(0).random((size, size), dtype=np.float32)
     opened(browser, samples.text(scores=scores).replace(units=units, matrix=matrix, readout=""), tmp_path)
     assert browser.does("document.querySelectorAll('.wf-maps .wf-token').length") == size
-    assert len(labels(browser)) == 40 and labels(browser)[0] == "w4095"
+    assert len(labels(browser)) == 8 and labels(browser)[0] == "w4095"
     browser.does("document.querySelector('button.wf-more').click()")
-    assert len(labels(browser)) == 160
+    assert len(labels(browser)) == 32
     assert "8 neighbours share a cell" in browser.does("document.querySelector('.wf-canvas').textContent")
     browser.point(".wf-token[data-units='4000']")
     assert "w4000" in browser.does("document.querySelector('.wf-said-unit').textContent")

@@ -232,5 +232,5 @@ def test_scores_that_nobody_could_count_are_told_in_one_power_of_ten() -> None:
     """A product of norms through many layers reaches 8e14."""
     scores = [8.1234e14, -3.1e13, 1.0]
     digits = decimals(scores)
-    assert [fixed(score, digits) for score in scores] == ["8.1234e14", "-0.3100e14", "0.0000e14"]
+    assert [fixed(score, digits) for score in scores] == ["8.12e14", "-0.31e14", "0.00e14"]
     assert [fixed(score, decimals([12345.6, 1.0])) for score in (12345.6, 1.0)] == ["12346", "1"]

@@ -23,7 +23,7 @@ ROW = rows(1)[0]
 def test_bars_have_names_and_values() -> None:
     found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table())
     shown = text(views.view_of(found)._page(), 100)
-    assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "per column" in shown
+    assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "strongest scores" in shown
     assert f"work = {ROW['work']}" in found.to_html()
     assert found.units.labels[4] == "work"  # the explanation itself keeps plain names
 

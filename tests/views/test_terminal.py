@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from tests.support.snapshots import compare
 from tests.views import samples
-from whyformer.types import Units
+from whyformer.types import Choice, Target, Units
 from whyformer.views import attention_map, attention_streams, heads_grid, page, side_by_side, view_of
 from whyformer.views.marks import Line, Lines, Piece, Scale, TokenRun
 from whyformer.views.terminal.page import PageOnTerminal, text
@@ -64,19 +65,23 @@ def test_draws_in_colour(name: str) -> None:
     assert "\x1b[" in buffer.getvalue()
 
 
-def test_ranked_list_names_special_tokens_with_their_scores() -> None:
+def test_special_tokens_have_no_bar_but_a_line_with_what_they_hold() -> None:
     scores = [0.00099815, *[0.0001] * (len(samples.TOKENS) - 1)]
     lines = drawn(view_of(samples.text("grad_sam", scores=scores)))
-    assert "1. '[CLS]':" in lines
-    assert "0.00099815" in lines
+    assert "1. i " in lines and "[CLS] 0" not in lines
+    held = (0.00099815 + 0.0001) / (0.00099815 + 0.0011)
+    told = f"[CLS] and [SEP], added by the tokenizer, hold {100 * held:.1f} % of all scores (0.001098) and have no bar."
+    assert told in " ".join(lines.split())
+    listed = drawn(view_of(samples.text("grad_sam", scores=scores), specials=True))
+    assert "1. [CLS] " in listed and "0.000998" in listed and "no bar" not in listed
 
 
 @pytest.mark.parametrize(("width", "note"), [(44, "typical"), (200, "typical: not tried out")])
 def test_a_note_leaves_room_for_the_bars(width: int, note: str) -> None:
     how = {"scores": np.array([0.5, 0.0, -0.2], np.float32), "options": {"replace": "mean"}, "base": 0.1}
     lines = drawn(view_of(samples.table().replace(signed=True, **how)), width)
-    assert lines.count("│█") == 2 and lines.count("▓│") == 2, "in both lists"
-    assert lines.count(f" {note}") == lines.count(" typical") == 2
+    assert lines.count("│█") == 1 and lines.count("▓│") == 1
+    assert lines.count(f" {note}") == lines.count(" typical") == 1
 
 
 def test_blocks_stand_under_the_words_they_belong_to() -> None:
@@ -88,8 +93,8 @@ def test_blocks_stand_under_the_words_they_belong_to() -> None:
 
 
 def test_a_token_above_the_scale_of_the_words_is_marked() -> None:
-    assert "»" in drawn(view_of(samples.text()))
-    assert "»" not in drawn(view_of(samples.text(scores=[0.1] * len(samples.TOKENS))))
+    assert "»" in drawn(view_of(samples.text(), specials=True))
+    assert "»" not in drawn(view_of(samples.text(scores=[0.1] * len(samples.TOKENS)), specials=True))
 
 
 def test_the_caption_speaks_of_what_is_drawn() -> None:
@@ -120,11 +125,22 @@ def test_columns_stand_with_their_values() -> None:
     assert 'class="wf-pair"' in beside.to_html()
 
 
-def test_both_ends_of_a_long_signed_list_are_shown() -> None:
+def test_scores_with_a_sign_are_listed_by_their_size() -> None:
     lines = drawn(view_of(samples.text("occlusion", signed=True), most=4))
-    assert " 1. '##believable':" in lines or " 1. 'un':" in lines
-    assert "12. " in lines
-    assert "… 8 more" in lines
+    assert [line.split()[1:3] for line in lines.splitlines() if re.match(r" *\d\. ", line)] == [
+        ["not", "-0.300"], ["##believable", "-0.200"], ["un", "0.150"], ["like", "0.120"],
+    ]  # fmt: skip
+    assert "… 6 more" in lines
+
+
+def test_the_answer_comes_first_and_how_it_was_found_last() -> None:
+    said = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
+    lines = drawn(view_of(samples.text(prediction=said, default_for="text"))).splitlines()
+    assert lines[1].split(maxsplit=1) == ["prediction", "positive (96.9 %), next negative (3.1 %)"]
+    first_bar = next(i for i, line in enumerate(lines) if line.startswith(" 1. not"))
+    method = next(i for i, line in enumerate(lines) if line.startswith("method: generic_attention, the default for"))
+    doubt = next(i for i, line in enumerate(lines) if line.startswith("doubt: not tested."))
+    assert 1 < first_bar < method < doubt and "1 forward + 1 backward, 12 ms" in " ".join(lines[method:doubt])
 
 
 ODD_TEXTS = {

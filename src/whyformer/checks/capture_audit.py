@@ -29,7 +29,10 @@ class CaptureAudit:
             return (Finding("warning", "capture_audit", "Capture", text, numbers),)
         if self.unclaimed:
             first = self.unclaimed[0]
-            text = f"{len(self.unclaimed)} softmaxes look like attention and were not followed to values: {first}."
+            text = (
+                f"{len(self.unclaimed)} softmaxes look like attention, and what they weigh was not found: {first}. "
+                "Explanations by attention would leave them out."
+            )
             findings.append(Finding("warning", "capture_audit", "Unclaimed softmaxes", text, numbers))
         if self.leak:
             text = (
@@ -40,8 +43,12 @@ class CaptureAudit:
         if self.trouble:
             findings.append(Finding("warning", "capture_audit", "Capture", self.trouble, numbers))
         if not findings:
-            how = f"{self.compared} places compared" if self.compared else "not run: too few positions"
-            text = f"All {self.sites} attentions were seen ({self.heads} heads); leak audit: {how}, nothing found."
+            text = f"All {self.sites} attentions were seen ({self.heads} heads)"
+            text += (
+                f", and nothing passes between positions without them: {self.compared} places compared."
+                if self.compared
+                else "; whether something passes between positions without them takes more positions."
+            )
             findings.append(Finding("ok", "capture_audit", "Capture", text, numbers))
         return tuple(findings)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, same_order
 from whyformer.errors import NotOffered
 from whyformer.evaluate.detectors import asks_each
 from whyformer.types import Target
@@ -40,11 +40,11 @@ class ClassDependence:
             return (Finding("warning", "class_dependence", title, text, numbers),)
         if not math.isnan(rho) and rho > ALIKE:
             text = (
-                f"The maps for '{one}' and '{other}' rank the units nearly alike (Spearman {rho:.2f}): read it as what "
+                f"The maps for '{one}' and '{other}' rank the units nearly alike ({same_order(rho)}): read it as what "
                 "matters for telling them apart, not as what speaks for one of them."
             )
             return (Finding("note", "class_dependence", title, text, numbers),)
-        text = f"The map changes with the class (Spearman {rho:.2f} between '{one}' and '{other}')."
+        text = f"The map changes with the class (between '{one}' and '{other}': {same_order(rho)})."
         return (Finding("ok", "class_dependence", title, text, numbers),)
 
 

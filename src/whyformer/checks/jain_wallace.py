@@ -16,7 +16,7 @@ from whyformer.checks.attention_rows import Choice, LayerRows, Rows, logits_with
 from whyformer.checks.distances import Array, decisions, jsd, kendall, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
 from whyformer.checks.importances import gradient_x_input, leave_one_out, mixing
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, how_far_apart
 from whyformer.checks.watched import column_of
 from whyformer.errors import BadInput
 from whyformer.parameters import Count, Limits
@@ -186,7 +186,7 @@ class JainWallace:
         text = (
             f"Attention ranks the units {'differently from' if low else 'partly like'} what the output depends on: "
             f"Kendall's τ is {_signed(gradient)} with gradient × input and {_signed(loo)} with leave-one-out "
-            f"({_signed(between)} between those two)."
+            f"({_signed(between)} between those two); 1 is the same order, 0 is chance."
         )
         return Finding("warning" if low else "ok", "jain_wallace", "Attention and importance", text, numbers)
 
@@ -195,8 +195,8 @@ class JainWallace:
         numbers = {"median_change": change, "max_attention": largest, "mixing_ratio": mixing}
         small = change < SMALL_CHANGE
         text = (
-            f"Shuffling the attention weights of ordinary tokens changes the output by {change:.3f} (median |Δp| of "
-            f"{self.permutations} shuffles)"
+            f"Shuffling the attention weights of ordinary tokens changes the output's probability by {change:.3f} (the "
+            f"median of {self.permutations} shuffles)"
         )
         text += (
             f", although the largest weight is {largest:.2f}. " if small else ": where attention goes matters here. "
@@ -210,13 +210,13 @@ class JainWallace:
         numbers = {"jsd": far, "change": change, "epsilon": self.epsilon, "largest_possible_jsd": math.log(2)}
         if far >= FAR:
             text = (
-                f"Another attention map that points elsewhere (JSD {far:.2f} of at most 0.69) gives the same output "
-                f"(|Δp| = {change:.3f}): this map is one of many that go with this answer."
+                f"Another attention map that points elsewhere ({how_far_apart(far)}) gives the same output (its "
+                f"probability moves by {change:.3f}): this map is one of many that go with this answer."
             )
             return Finding("warning", "jain_wallace", "Adversarial attention", text, numbers)
         text = (
-            f"No very different attention map with the same output was found (JSD {far:.2f} of at most 0.69, "
-            f"|Δp| ≤ {self.epsilon:g})."
+            f"No very different attention map with the same output was found ({how_far_apart(far)}; the "
+            f"probability was allowed to move by {self.epsilon:g})."
         )
         return Finding("ok", "jain_wallace", "Adversarial attention", text, numbers)
 

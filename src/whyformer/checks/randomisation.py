@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from whyformer.borrow import known_about
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, same_order
 from whyformer.checks.twin import calls_of, require_whole, twin_of
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced
@@ -189,9 +189,9 @@ class Randomisation:
             findings = [Finding("note", "randomisation", "Random weights", text, numbers)]
         else:
             text = f"With all weights random, {self.method} gives " + (
-                f"nearly the same map (Spearman {self.final:.2f}): it does not show what the model has learned."
+                f"nearly the same map ({same_order(self.final)}): it does not show what the model has learned."
                 if same
-                else f"another map (Spearman {self.final:.2f}): it depends on what the model has learned."
+                else f"another map ({same_order(self.final)}): it depends on what the model has learned."
             )
             findings = [Finding("warning" if same else "ok", "randomisation", "Random weights", text, numbers)]
         if self.untrained:

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 LEVELS = ("ok", "note", "warning")
 
 
+def same_order(rho: float) -> str:
+    """A rank correlation, with what its ends are."""
+    return f"Spearman {rho:.2f}, where 1 is the same order and 0 is chance"
+
+
+def how_far_apart(jsd: float) -> str:
+    """The distance of two attention maps, with what its ends are."""
+    return f"JSD {jsd:.2f}, where 0 is the same map and 0.69 one with nothing in common"
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing that a check found. ``warning``: doubt the explanation; ``note``: know this; ``ok``: looked, fine."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.checks.distances import jsd, tvd
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, how_far_apart
 from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready, supervised, train
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import checked_labels, label_indices
@@ -130,9 +130,9 @@ class RetrainedAttention(Result):
         chosen, first = self.named("adversary", self.chosen), self.adversaries[0]
         far = chosen.jsd >= FAR
         text = (
-            f"A twin that was trained to say the same and look elsewhere (λ = {chosen.weight:g}) differs by JSD "
-            f"{chosen.jsd:.2f} of at most 0.69 in attention and by {chosen.tvd:.3f} (TVD) in output; one that only "
-            f"imitates the output, by {first.tvd:.3f}. "
+            f"A twin that was trained to say the same and look elsewhere (λ = {chosen.weight:g}) looks elsewhere by "
+            f"{how_far_apart(chosen.jsd)}; its probabilities differ by {chosen.tvd:.3f} (TVD), those of one that only "
+            f"imitates the output by {first.tvd:.3f}. "
         )
         text += (
             "Another model with another story gives these answers: attention is not the only explanation."

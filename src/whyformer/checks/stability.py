@@ -15,7 +15,7 @@ from torch import Tensor
 from whyformer.capture.embeddings import ShiftEmbedding
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, same_order
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Source
 from whyformer.parameters import Count, Rate
@@ -45,13 +45,14 @@ class Stability:
             steady = self.spearman >= STEADY
             text = (
                 f"Noise of {self.noise:.0%} of the input's spread moves the map by up to {self.sensitivity:.0%}, "
-                f"Spearman {self.spearman:.2f} with the original, while {self.same_answer:.0%} of the answers stay."
+                f"{same_order(self.spearman)}, compared with the original, while {self.same_answer:.0%} of the "
+                "answers stay."
             )
             findings.append(Finding("ok" if steady else "warning", "stability", "Noise", text, numbers))
         if not math.isnan(self.paraphrase_same_answer):
             rho, same = self.paraphrase_spearman, self.paraphrase_same_answer
             shown = (
-                "too few words are shared to compare" if math.isnan(rho) else f"Spearman {rho:.2f} over shared words"
+                "too few words are shared to compare" if math.isnan(rho) else f"{same_order(rho)}, over shared words"
             )
             text = f"Said in other words, the answer stays for {same:.0%} of the inputs; the maps: {shown}."
             level = "warning" if rho < STEADY and same == 1 else "ok"

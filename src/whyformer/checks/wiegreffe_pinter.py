@@ -14,7 +14,7 @@ import torch
 from whyformer.checks.attention_rows import Choice, LayerRows, outputs_with, rows_of
 from whyformer.checks.distances import decisions, jsd, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
-from whyformer.checks.result import Finding
+from whyformer.checks.result import Finding, how_far_apart
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.run import Run
@@ -74,7 +74,8 @@ class WiegreffePinter:
         numbers = {"seed_jsd": apart, "seed_change": change, "models": float(self.models)}
         text = (
             f"The same model trained with {self.models} other seed{'s' if self.models > 1 else ''} attends "
-            f"{'elsewhere' if apart >= FAR else 'alike'} (JSD {apart:.2f} of at most 0.69) with |Δp| = {change:.3f}. "
+            f"{'elsewhere' if apart >= FAR else 'alike'} ({how_far_apart(apart)}), and their probabilities "
+            f"differ by {change:.3f}. "
             "An adversarial map is surprising only if it differs by more than that."
         )
         return Finding("note" if apart >= FAR else "ok", "wiegreffe_pinter", "Other seeds", text, numbers)

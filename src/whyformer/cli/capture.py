@@ -125,9 +125,9 @@ def _print(name: str, study: Study, trouble: str | None) -> None:
     lines.append(Text(f"read from   {_readout(study)}"))
     if study.grid:
         lines.append(Text(f"grid        {study.grid[0]} × {study.grid[1]} patches"))
-    lines.append(Text(f"ledger      {count or 'no'} softmax{'' if count == 1 else 'es'} left unexplained"))
+    lines.append(Text(f"followed    {_followed(count)}"))
     lines += [Text(f"  - {line}") for line in study.unclaimed]
-    lines += [Text(f"leak audit  {_audit(study)}")]
+    lines += [Text(f"past it     {_audit(study)}")]
     lines += [Text(f"note        {note}") for note in study.notes]
     lines.append("")
     verdict = f"Attention methods cannot be used: {trouble}" if trouble else "Attention methods can be used."
@@ -159,13 +159,22 @@ def _sites(study: Study) -> Table:
     return table
 
 
+def _followed(unclaimed: int) -> str:
+    """Of all softmaxes of a forward pass: is each an attention whose weights were followed to what they weigh?"""
+    if not unclaimed:
+        return "everything that looks like attention, to what it weighs"
+    they = "looks like attention and was" if unclaimed == 1 else "look like attention and were"
+    return f"not all: {unclaimed} softmax{'' if unclaimed == 1 else 'es'} {they} not followed to what is weighed"
+
+
 def _audit(study: Study) -> str:
+    """The leak audit (study/leak.py) in words."""
     leak = study.leak
     if leak.found:
-        return f"LEAK at {leak.path}: {leak.amount:.2g}"
+        return f"LEAK: positions hear of each other without attention at {leak.path} (by {leak.amount:.2g}, not 0)"
     if leak.checked:
-        return f"no leak, {leak.checked} places compared"
-    return "not run (too few positions, or streams that could not be put in order)"
+        return f"nothing: positions hear of each other by attention alone ({leak.checked} places compared)"
+    return "not tried (too few positions, or streams that could not be put in order)"
 
 
 def _print_json(study: Study, trouble: str | None) -> None:

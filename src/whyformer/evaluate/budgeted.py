@@ -61,10 +61,10 @@ class Budgeted:
         if best is choice:
             return words + ", and it is the best of them on the inputs that did not choose, too."
         gap = "{:.3f} ({:+.3f} to {:+.3f})".format(*best.over_choice)
-        if math.isnan(best.over_choice[1]):
-            return words + f"; in hindsight {best.name} is ahead by {best.over_choice[0]:.3f} in AOPC."
-        if math.isnan(self.chance):  # saved before this was measured
-            return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC."
+        gap = f"{best.over_choice[0]:.3f}" if math.isnan(best.over_choice[1]) else gap
+        words += f"; in hindsight {best.name} would have been better: what it names first, taken away, makes the "
+        words += f"prediction fall {gap} further (AOPC)"
+        if math.isnan(best.over_choice[1]) or math.isnan(self.chance):  # one input, or saved before this was measured
+            return words + "."
         told = "more than chance" if self.behind else "which cannot be told from chance"
-        often = f"{self.chance:.0%} of such picks lead by as much if nobody is better"
-        return words + f"; in hindsight {best.name} is ahead by {gap} in AOPC, {told} ({often})."
+        return words + f", {told} ({self.chance:.0%} of such picks lead by as much if nobody is better)."

@@ -120,7 +120,8 @@ class Comparison(Result):
         mean = sum(rho for *_, rho in pairs) / len(pairs)
         first, second, lowest = min(pairs, key=lambda pair: pair[2])
         least = f", least of all {first} and {second} ({lowest:+.2f})" if len(pairs) > 1 else ""
-        said = f"Their rankings of the {methods} methods correlate by {mean:+.2f} (Spearman, mean of pairs{least}); "
+        said = f"Two metrics rank the {methods} methods alike by {mean:+.2f} on average{least}, where +1 is the same "
+        said += "order and -1 the opposite (Spearman); "
         chance = chance_of(methods)
         if chance >= 1:
             return said + f"over {methods} methods no correlation can be told from chance."

@@ -110,19 +110,25 @@ class Recommendation(Result):
         if not self.reported_on:
             return "Chosen, but not tested: it was asked for without a report."
         outcome = self.within(ANY)
-        gain = "{:+.3f} ({:+.3f} to {:+.3f})".format
+        gain = "{:+.3f} (95 % limits {:+.3f} to {:+.3f})".format
         random, attention = gain(*outcome.over_random), gain(*outcome.over_attention)
         if math.isnan(outcome.over_random[1]):
             return "One input says nothing about others: give more of them for an interval."
         if not outcome.beats_random:
             return (
-                f"Nothing beats random here: the choice gains {random} in AOPC over random scores, and the "
-                "interval includes zero. Don't rely on any of these explanations for this model and these inputs."
+                "Nothing beats random here: taking away what the choice names first makes the prediction fall "
+                f"{random} further than taking parts away at random (AOPC), and these limits include zero. Don't rely "
+                "on any of these explanations for this model and these inputs."
             )
+        words = (
+            "The choice beats random scores: taking away what it names first makes the prediction fall "
+            f"{random} further than taking parts away at random (AOPC)."
+        )
         if math.isnan(outcome.over_attention[1]):
-            return f"The choice beats random scores by {random} in AOPC."
-        better = "beats" if outcome.beats_attention else "cannot be told from"
-        return f"The choice beats random scores by {random} in AOPC, and {better} last-layer attention, by {attention}."
+            return words
+        if outcome.beats_attention:
+            return f"{words} It beats looking at the last layer's attention, too, by {attention}."
+        return f"{words} It cannot be told from looking at the last layer's attention: {attention} includes zero."
 
     @property
     def title(self) -> str:

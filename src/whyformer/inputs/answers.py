@@ -15,8 +15,9 @@ from whyformer.inputs.batch import Batch, Raw
 from whyformer.inputs.language import position_of, ranked
 from whyformer.inputs.token_heads import LocatedInput, each_of, with_notes
 from whyformer.targets import logits_of
-from whyformer.types import Target
+from whyformer.types import Choice, Target
 
+NEXT_SPANS = 8  # answers among which one is looked for that reads otherwise than the best
 LONGEST = 15  # tokens of an answer that the model gives by itself, as transformers' pipeline had it
 ABSENT = -1e4  # the logit of a token that is none; finite, so that its gradient is
 ALIKE = 1e-3  # of the largest logit: how far a choice alone may be from the same choice among the others
@@ -77,8 +78,8 @@ class SpanInput(LocatedInput):
         aims, predictions, notes = [], [], []
         for row, want in enumerate(each_of(target, batch.size)):
             logits_N2, within_N = said[row], self._context(batch, row)
-            best = _best_span(logits_N2, within_N)
-            predictions.append(self._answer(batch, row, *best))
+            best, *others = _best_spans(logits_N2, within_N)
+            predictions.append(self._prediction(batch, row, logits_N2, best, others))
             aims.append(self._aim(batch, row, want, logits_N2, best))
             none = float(logits_N2[0].sum())
             doubt = not within_N[0] and none > float(logits_N2[best[0], 0] + logits_N2[best[1], 1])
@@ -149,6 +150,22 @@ class SpanInput(LocatedInput):
         of = "end of " if start is None else "start of " if end is None else ""
         return Target(0, f"{of}{label}", position=start, end=end)
 
+    def _prediction(
+        self, batch: Batch, row: int, logits_N2: Tensor, best: tuple[int, int], others: Sequence[tuple[int, int]]
+    ) -> Target:
+        """The best answer, how likely the model finds it, and the next one that reads otherwise."""
+        likely_N2 = logits_N2.float().softmax(0)
+        said = self._answer(batch, row, *best)
+        named = ((self._answer(batch, row, *span).label, span) for span in others)
+        following = next(((label, span) for label, span in named if label != said.label), None)
+        probability = float(likely_N2[best[0], 0] * likely_N2[best[1], 1])
+        if following is None:
+            return replace(said, probability=probability)
+        label, (start, end) = following
+        return replace(
+            said, probability=probability, next=(Choice(1, label, float(likely_N2[start, 0] * likely_N2[end, 1])),)
+        )
+
     def _spans_of(self, batch: Batch, row: int, answer: str) -> list[tuple[int, int]]:
         """First and last token of every place where the answer stands in the context."""
         facts = batch.encodings[row] if batch.encodings else {}
@@ -179,14 +196,16 @@ class SpanInput(LocatedInput):
         ]
 
 
-def _best_span(logits_N2: Tensor, within_N: Tensor) -> tuple[int, int]:
-    """Start and end, in this order, with the largest sum."""
+def _best_spans(logits_N2: Tensor, within_N: Tensor) -> list[tuple[int, int]]:
+    """Start and end, in this order, with the largest sums: the best first."""
     count = len(logits_N2)
     sums_NN = logits_N2[:, None, 0] + logits_N2[None, :, 1]
     allowed_NN = torch.ones(count, count, dtype=torch.bool).triu().tril(LONGEST - 1)
     sums_NN = sums_NN.masked_fill(~(allowed_NN & within_N[:, None] & within_N[None]), -torch.inf)
-    flat = int(sums_NN.argmax())
-    return flat // count, flat % count
+    best = [int(sums_NN.argmax())]  # of sums that are equal the first, as before it was one of several
+    possible = int(sums_NN.isfinite().sum())
+    best += [i for i in sums_NN.flatten().topk(min(NEXT_SPANS, possible or 1)).indices.tolist() if i != best[0]]
+    return [(flat // count, flat % count) for flat in best]
 
 
 def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
@@ -278,7 +297,7 @@ class ChoiceInput(LocatedInput):
             best = int(logits.argmax())
             chosen.append(_choice(want, names, best))
             aims.append(Target(0, names[chosen[-1]]))
-            predictions.append(Target(0, names[best]))
+            predictions.append(_chosen_first(names, logits.float().softmax(0).tolist(), best))
             if not row:
                 alone = logits_of(self.call(replace(batch, tensors={k: v[:, best] for k, v in tensors.items()})))
                 if float((alone - logits[best]).abs().max()) > ALIKE * float(logits.abs().max()):
@@ -307,6 +326,13 @@ class ChoiceInput(LocatedInput):
         if len(facts["ids"]) != len(used_N):
             return facts
         return facts | {"ids": [i for i, used in zip(facts["ids"], used_N.tolist(), strict=True) if used]}
+
+
+def _chosen_first(names: list[str], likely: list[float], best: int) -> Target:
+    """The likeliest choice, and those that follow."""
+    order = sorted((i for i in range(len(names)) if i != best), key=lambda i: -likely[i])
+    others = tuple(Choice(i, names[i], likely[i]) for i in order)
+    return Target(0, names[best], probability=likely[best], next=others)
 
 
 def _choice(want: Any, names: list[str], best: int) -> int:

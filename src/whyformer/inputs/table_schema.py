@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from whyformer.brief import brief, called
 from whyformer.errors import BadInput, UnknownName, not_allowed
 from whyformer.parameters import Limits, checked
 
@@ -24,6 +25,9 @@ class Standardize:
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def __call__(self, numbers: Array) -> Array:
         return (numbers - np.asarray(self.mean)) / np.asarray(self.std)
@@ -104,6 +108,12 @@ class Table:
         if reference is not None:
             self.reference, _ = self.read(reference)
             self.encode(self.reference)  # a bad reference row is found here, not in the middle of long work
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.numerical)} numerical and {len(self.categorical)} categorical columns"
+        parts = [counts, f"columns: {', '.join(self.columns)}"]
+        parts += [f"classes: {', '.join(self.classes)}"] if self.classes else []
+        return called("Table", parts)
 
     def _check_names(self) -> None:
         both = [c for c in self.numerical if c in self.categorical]

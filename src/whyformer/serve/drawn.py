@@ -135,7 +135,15 @@ def _live(view: View) -> dict[str, Any]:
     element = live_html(view)
     data = json.loads(element[element.index(">") + 1 : element.rindex("</script>")])
     facts = [[fact.name, fact.value] for fact in view.facts]
-    told = {"title": view.title, "facts": facts, "doubts": list(view.doubts), "caption": view.caption, "data": data}
+    details = [[fact.name, fact.value] for fact in view.details]
+    told = {
+        "title": view.title,
+        "facts": facts,
+        "details": details,
+        "doubts": list(view.doubts),
+        "caption": view.caption,
+        "data": data,
+    }
     if not isinstance(view.explained, Explained):
         return told
     first: Explanation = view.explained.explanations[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from whyformer.brief import brief
 from whyformer.capture.plan import Plans
 from whyformer.errors import CaptureError, NotOverUnits, PartlyCaptured
 from whyformer.study.interference import Form
@@ -42,6 +43,9 @@ class Study:
     plans: Plans = field(default_factory=Plans, compare=False)  # the calls of later passes
     read_rows: dict[Any, Tensor] = field(default_factory=dict, compare=False)  # by length: weights of unpadded rows
     undisturbed: set[Form] = field(default_factory=set, compare=False)  # batches on which looking changed nothing
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     def refused(self, error: CaptureError, **known: Any) -> Study:
         """The same, with what stands against reading attention; frames of the pass would keep the model alive."""

@@ -148,6 +148,14 @@ def _metrics_view(result: Any) -> list[View]:
 
 
 MOST = 30  # choices that are listed
+AOPC = (
+    "AOPC: how far the prediction falls on average while parts are taken away, the highest scores first; the further, "
+    "the better the scores. Brackets: 95 % limits. ° zero is within them: it could be chance."
+)
+RFT = (
+    "RFT (ranked truthfulness), of the inputs that chose: what the prediction loses without each part, the parts that "
+    "scores put first counting most; the higher, the better the scores."
+)
 
 
 @checked
@@ -184,7 +192,8 @@ def _outcome_view(result: Any) -> View:
     columns = ("", "chosen", "AOPC ↑", "gain over random", "gain over last-layer attention")
     table = Table(columns, tuple(rows), quiet=tuple(quiet))
     panels = (Panel((table,), wide=True),) if rows else ()
-    return View("How the choice did on inputs that did not choose it", panels, facts, tuple(result.warnings))
+    title = "How the choice did on inputs that did not choose it"
+    return View(title, panels, facts, tuple(result.warnings), AOPC if rows else "")
 
 
 def _cost_class(result: Any, name: str) -> str:
@@ -233,7 +242,7 @@ def _choices_view(result: Any) -> View:
     )
     left_out = len(rows) - MOST
     table = Table(("for", "chosen", "RFT ↑", "inputs"), rows[:MOST])
-    caption = "RFT, ranked truthfulness, of the inputs that chose. ° zero is within the interval."
+    caption = RFT
     caption += f" {left_out} more choices are not shown." if left_out > 0 else ""
     return View("What was chosen", (Panel((table,), wide=True),), caption=caption)
 

@@ -15,19 +15,13 @@ from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
-from whyformer.views.facts import doubts, explained, facts, facts_about_input, facts_about_method, number
+from whyformer.views.facts import answer, details, doubts, explained, facts_about_input, facts_about_method, number
 from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
 from whyformer.views.pair import boxes_on
-from whyformer.views.reading import (
-    apart_words,
-    first_token_words,
-    in_full_colour,
-    is_long,
-    reading_of,
-    shortened_question,
-)
-from whyformer.views.scales import outshining, scale_of, share
+from whyformer.views.plain_words import MEANINGS
+from whyformer.views.reading import first_token_words, in_full_colour, is_long, reading_of, shortened_question
+from whyformer.views.scales import first_token, scale_of, share
 from whyformer.views.sound import in_time, time_lines
 from whyformer.views.table import unmoved_words, unseen_panel, with_values
 from whyformer.views.text import bars, ranking, scale_for, token_run
@@ -35,10 +29,7 @@ from whyformer.views.view import Explained, Page, Panel, Terms, View, view_of
 
 TEXT = ("text", "source", "target", "a", "b")
 By = Annotated[str, OneOf("token", "word")]
-MOST = 20  # entries of a ranked list in pictures; .ranked() has them all
-MOST_PATCHES = 10
 LONGEST_TITLE = 100
-MOST_BARS = 40  # beyond it the highlights say more than a column of bars
 ONE_SIDED = 0.5  # of the largest score: patches that differ by less than this share one side of zero
 SIGNED = "Blue raises the explained value, orange lowers it"
 UNSIGNED = "The stronger the colour, the higher the score"
@@ -60,37 +51,40 @@ def explanation_view(
     detail: bool = False,
     title: str = "",
     colour_first_token: bool = False,
+    specials: bool = False,
     others: Sequence[Explanation] = (),
 ) -> View:
-    """The picture of one explanation: its header, the input with its scores, and the ranked list (``most`` of it).
+    """The picture of one explanation: what the model says, the input with its scores, and the ranked list.
 
+    ``most`` entries of the list are shown; ``specials``: special tokens among them, which one line tells of otherwise.
     ``detail``: the map of single pixels, too, of methods that have one. ``colour_first_token``: the first token of a
     language model takes part in the colours, too. ``others``: explanations of the same input for other targets, such as
     (prediction, next class); on a page, a click on that class shows it.
     """
-    notes, whole = facts(explanation), explanation
+    said, notes, whole = answer(explanation), details(explanation), explanation
     took = first_token_words([explanation], coloured=True) if colour_first_token else ""
     explanation = in_full_colour(explanation) if took else explanation
     unseen = unseen_panel(explanation.units.unseen)
     explanation = with_values(_as_drawn(explanation))
-    most = most or (MOST if explanation.units.grid is None else MOST_PATCHES)
     pixels = _pixels(image, explanation)
     has_patches = explanation.units.grid is not None
     panels = [] if pixels is None else [Panel((Picture(pixels, frames_of(explanation)),), "input")]
     panels += _panels(explanation, pixels, by)
     panels += pixel_panels(explanation) if detail else []
-    scale = None if has_patches else scale_for(explanation, by)
-    panels += _ranked(explanation, most, scale)
+    panels += _ranked(explanation, most, by, specials)
     panels += unseen
     return View(
         headline(explanation, title),
         tuple(panels),
-        notes,
+        (said,),
         doubts(explanation),
         caption([explanation]) + took + PER_PIXEL * detail,
         columns=3 if has_patches else 2,
         legend=_scale_in(panels),
-        explained=Explained([whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole])),
+        details=notes,
+        explained=Explained(
+            [whole.replace(signed=explanation.signed)], pixels, by, others=_others(others, [whole]), specials=specials
+        ),
     )
 
 
@@ -120,19 +114,25 @@ def _quoted(name: Any) -> str:
     return repr(name.strip()) if isinstance(name, str) else str(name)
 
 
-def _ranked(explanation: Explanation, most: int, scale: Scale | None) -> list[Panel]:
+def _ranked(explanation: Explanation, most: int | None, by: str, specials: bool) -> list[Panel]:
     """The ranked list; of a contrast with a sign, what speaks for the one and what for the other."""
     has_patches, target = explanation.units.grid is not None, explanation.target
-    whole = ranking(explanation, most=most, scale=scale)
+    scale = None if has_patches else scale_for(explanation, by)
+    whole = ranking(explanation, most=most, by=by, scale=scale, specials=specials)
     if target.versus is None or not explanation.signed or has_patches:
-        return [Panel((whole,), "ranked", wide=has_patches)]
-    bars = ranking(explanation, scale=scale).bars
-    sides = ([b for b in bars if b.score > 0], [b for b in reversed(bars) if b.score < 0])
-    half = max(1, most // 2)
+        name = "strongest scores" if explanation.signed else "highest scores"
+        return [Panel((whole,), name, wide=not has_patches)]
+    bars = ranking(explanation, most=len(explanation.units), by=by, scale=scale, specials=specials).bars
+    sides = ([b for b in bars if b.score > 0], [b for b in bars if b.score < 0])
+    half = max(1, len(whole.bars) // 2) if whole.left_out else len(bars)
     names = (target.label or target.index, target.versus_label or target.versus)
+    last = 1 if sides[1] else 0
     return [
-        Panel((Ranking(tuple(side[:half]), whole.scale, max(0, len(side) - half), half),), f"for {_quoted(name)}")
-        for side, name in zip(sides, names, strict=True)
+        Panel(
+            (Ranking(tuple(side[:half]), whole.scale, max(0, len(side) - half), whole.folded * (at == last)),),
+            f"for {_quoted(name)}",
+        )
+        for at, (side, name) in enumerate(zip(sides, names, strict=True))
         if side
     ]
 
@@ -150,7 +150,7 @@ def _as_drawn(explanation: Explanation) -> Explanation:
 
 
 def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Panel]:
-    """The input with its scores: patches smooth and as a grid, text as highlights and bars, the rest as bars."""
+    """The input with its scores: patches smooth and as a grid, text as highlights; the rest has its ranked list."""
     units = explanation.units
     panels: list[Panel] = []
     for stream in dict.fromkeys(units.stream):
@@ -170,9 +170,6 @@ def _panels(explanation: Explanation, image: Array | None, by: str) -> list[Pane
             panels.append(Panel((reading_of(explanation, by),), "", wide=True))
         elif stream in TEXT:
             panels.append(Panel((token_run(explanation, by=by, members=members),), stream if name else "", wide=True))
-        if stream not in TEXT or len(members) <= MOST_BARS:
-            per = f"per {by}" if stream in TEXT else "per column" if stream == "table" else "per unit"
-            panels.append(Panel((bars(explanation, by=by, members=members),), f"{per}{name}"))
     return panels
 
 
@@ -195,7 +192,7 @@ def side_by_side(
     image: Any = None,
     shared: bool = True,
     by: By = "token",
-    most: Count | None = MOST,
+    most: Count | None = None,
     notes: Mapping[str, str] | None = None,
     detail: bool = False,
     title: str = "",
@@ -206,7 +203,8 @@ def side_by_side(
     Explanations of one method share its scores' scale. Different methods count in different units, so there each map
     is drawn by its shares (a unit's part of the sum over ordinary units), and so are the numbers beside it. Methods
     with and without a sign have one scale each, of the same reach.
-    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name. ``detail``: below each map that of
+    ``shared=False`` gives each its own scale. ``notes``: a sentence per method name, in place of what it says in plain
+    words. ``detail``: below each map that of
     single pixels, where a method has one, on its own scale. ``others``: of the same input and methods for other
     targets; on a page, a click on that class shows them.
     """
@@ -229,7 +227,7 @@ def side_by_side(
         marks = _marks(explanation, pixels, by, scale, factor)
         marks += [pixel_heat(explanation)] if detail and has_pixels(explanation) else []
         if explanation.units.grid is None and set(explanation.units.stream) != {"table"}:  # those have their bars
-            marks.append(ranking(explanation, scale=scale, times=factor, most=most))
+            marks.append(ranking(explanation, by=by, scale=scale, times=factor, most=most))
         panels.append(
             Panel(
                 tuple(marks),
@@ -237,7 +235,7 @@ def side_by_side(
                 False,
                 tuple(f for f in facts_about_method(explanation) if f.name != "read from" or not _same_readout(chosen)),
                 doubts(explanation),
-                (notes or {}).get(explanation.method, ""),
+                (notes or {}).get(explanation.method, MEANINGS.get(explanation.method, "")),
             )
         )
     one_target = len({(e.target, e.scalar) for e in chosen}) == 1
@@ -246,12 +244,13 @@ def side_by_side(
     return View(
         headline(chosen[0], title) if one_target else title or title_of(chosen[0]),
         tuple(panels),
-        (*(facts_about_input(chosen[0]) if one_target else ()), *common),
+        (answer(chosen[0]),),
         (),
         caption(chosen, shared and mixed, separate_scales=not shared and len(panels) > 1) + PER_PIXEL * detail,
         columns=min(len(panels), 2 if set(chosen[0].units.stream) == {"table"} else 4),  # columns with values are long
         legend=legends[0] if legends else None,
         second_legend=legends[1] if len(legends) > 1 else None,
+        details=(*(facts_about_input(chosen[0]) if one_target else ()), *common),
         explained=Explained(chosen, pixels, by, others=alternatives),
     )
 
@@ -309,7 +308,7 @@ def caption(chosen: Sequence[Explanation], shares: bool = False, separate_scales
         text = f"{SIGNED} ({signed}). {UNSIGNED} ({unsigned}: no sign)."
     else:
         text = f"{SIGNED if signed else UNSIGNED}."
-    text += _sides(chosen) + _beyond(chosen) + apart_words(chosen) + unmoved_words(chosen)
+    text += _sides(chosen) + _hatched(chosen) + unmoved_words(chosen)
     if separate_scales:
         text += " Each map has its own scale: strengths cannot be compared between maps."
     if shares:
@@ -333,11 +332,10 @@ def _sides(chosen: Sequence[Explanation]) -> str:
     return text
 
 
-def _beyond(chosen: Sequence[Explanation]) -> str:
-    """Names the position that is left out of the scale, where there is one."""
-    labels = {e.units.labels[at] for e in chosen if (at := outshining(e)) is not None}
-    names = ", ".join(repr(label) for label in sorted(labels))
-    return f" The answer is read at {names}, whose score is beyond the scale of the others." if labels else ""
+def _hatched(chosen: Sequence[Explanation]) -> str:
+    """Names what the text shows without its colour; what it holds is said below the bars."""
+    names = dict.fromkeys(e.units.labels[at].lstrip("Ġ▁") for e in chosen if (at := first_token(e)) is not None)
+    return f" Hatched, not coloured: {', '.join(map(repr, names))}." if names else ""
 
 
 def _marks(explanation: Explanation, image: Array | None, by: str, scale: Scale | None, times: float) -> list[Mark]:
@@ -392,7 +390,8 @@ def _shared_scales(chosen: list[Explanation], times: list[float], mixed: bool, b
         ranges = [r for e, r in zip(chosen, reached, strict=True) if e.signed == signed]
         named = f"{meaning}, {'with' if signed else 'without'} a sign" if both else meaning
         scale = scale_of(ranges, signed, from_zero=not patches, meaning=named)
-        scales[signed] = replace(scale, low=-largest if scale.signed else scale.low, high=largest)
+        low = -largest if scale.signed else scale.low
+        scales[signed] = replace(scale, low=low, high=largest, shares=mixed)
     return scales
 
 

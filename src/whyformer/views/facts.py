@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from whyformer.types import Cost, Explanation, Target
+from whyformer.types import Choice, Cost, Explanation, Target
 from whyformer.views.image import frames_of, gradient_space
+from whyformer.views.marks import Scale
+from whyformer.views.plain_words import UNMEASURED, check_words, figure_words, method_words
 from whyformer.views.scales import ANSWERED, FIRST_TOKEN, first_token, position_read
 from whyformer.views.view import Fact
 
@@ -20,38 +22,72 @@ POWERS = 7  # scores of ten million and more are told in powers of ten
 
 
 def facts(explanation: Explanation) -> tuple[Fact, ...]:
-    """All there is to know about one explanation."""
-    return (*facts_about_input(explanation), *facts_about_method(explanation))
+    """All there is to know about one explanation: the answer, then how it was explained."""
+    return (answer(explanation), *details(explanation))
+
+
+def answer(explanation: Explanation) -> Fact:
+    """What comes first in every picture: what the model says, how likely it finds it, and what it would say next."""
+    whole = is_answer(explanation) and explanation.prediction.probability is None and explanation.target.label
+    return Fact("answer" if whole else "prediction", answer_words(explanation))
+
+
+def details(explanation: Explanation) -> tuple[Fact, ...]:
+    """What stands below a picture: how it was explained, at what cost, and how far that was tested."""
+    untested = () if doubts(explanation) else (Fact("doubt", UNMEASURED),)
+    return (*facts_about_method(explanation), *facts_about_input(explanation), *untested)
+
+
+def answer_words(explanation: Explanation) -> str:
+    """positive (96.9 %), next negative (3.1 %); of a model without classes, the number that it gives."""
+    said, target = explanation.prediction, explanation.target
+    if said.probability is not None:
+        return predicted(said)
+    if is_answer(explanation) and target.label:
+        return f"{target.label} ({percent(math.exp(min(0.0, explanation.value)))} likely as a whole)"
+    if explanation.scalar == "cosine":
+        return f"similarity {number(explanation.value)}"
+    same = target.versus is None and (target.index, target.position) == (said.index, said.position)
+    if not same or explanation.scalar != "logit":
+        return named(said)
+    return number(explanation.value) if is_nameless(said.label) else f"{named(said)} = {number(explanation.value)}"
+
+
+def is_nameless(label: str) -> bool:
+    """A single output has no name worth saying: none, or the one that configurations make up."""
+    return not label or label == "LABEL_0"
+
+
+def named(choice: Target | Choice) -> str:
+    """A class by its name, a token in quotation marks where it begins or ends with a space."""
+    words = str(choice)
+    return repr(words) if words != words.strip() or not words.isprintable() else words
+
+
+def predicted(prediction: Target) -> str:
+    """positive (96.9 %), next negative (3.1 %)"""
+    if prediction.probability is None:
+        return named(prediction)
+    first = f"{named(prediction)} ({percent(prediction.probability)})"
+    others = (prediction.next or ())[:1]
+    return first + "".join(f", next {named(choice)} ({percent(choice.probability)})" for choice in others)
 
 
 def facts_about_input(explanation: Explanation) -> tuple[Fact, ...]:
     """What holds for every method that explains the same input and target."""
-    said = is_answer(explanation)
-    entries = [
-        Fact("answer", explanation.target.label) if said else Fact("prediction", predicted(explanation.prediction))
-    ]
-    if not said and explanation.scalar == "log_probability" and not explanation.prediction.label:
-        entries = []  # an answer that was given: what the model would say itself was not asked
-    entries.append(Fact("explained", explained(explanation)))
+    entries = [Fact("explained", explained(explanation))]
     entries += [Fact("detected", gradient_space(frame)) for frame in frames_of(explanation)]
     if explanation.model:
         entries.append(Fact("model", explanation.model))
     return tuple(entries)
 
 
-def predicted(prediction: Target) -> str:
-    """positive (96.9 %), next negative (3.1 %)"""
-    if prediction.probability is None:
-        return str(prediction)
-    first = f"{prediction} ({percent(prediction.probability)})"
-    return first + "".join(f", next {choice} ({percent(choice.probability)})" for choice in (prediction.next or ())[:1])
-
-
 def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
-    entries = [Fact("method", explanation.method)]
+    entries = [Fact("method", method_words(explanation.method, explanation.default_for))]
     settings = options(explanation)
     if settings:
         entries.append(Fact("options", settings))
+    entries.append(Fact("cost", cost(explanation)))
     if explanation.readout and not is_answer(explanation):
         entries.append(Fact("read from", read_from(explanation)))
     if explanation.base is not None:
@@ -62,10 +98,11 @@ def facts_about_method(explanation: Explanation) -> tuple[Fact, ...]:
     if explanation.interactions:
         together = [f"'{one}' × '{other}' {number(value)}" for one, other, value in explanation.interactions]
         entries.append(Fact("interactions", ", ".join(together)))
-    small = [f"{name} {value}" for name, value, large in _checked(explanation) if not large]
+    small = [
+        figure_words(name, _figures(value, share)) for name, value, share, large in _checked(explanation) if not large
+    ]
     if small:
         entries.append(Fact("checked", ", ".join(small)))
-    entries.append(Fact("cost", cost(explanation)))
     return tuple(entries)
 
 
@@ -133,44 +170,51 @@ def duration(seconds: float) -> str:
 
 def doubts(explanation: Explanation) -> tuple[str, ...]:
     """What a reader should know before believing the scores; an error that is small is none of it."""
-    return (*explanation.warnings, *(f"{name}: {value}" for name, value, large in _checked(explanation) if large))
+    large = [(name, value, share) for name, value, share, large in _checked(explanation) if large]
+    words = [check_words(name, number(v), None if share is None else percent(share)) for name, v, share in large]
+    return (*explanation.warnings, *words)
 
 
 def doubts_of_all(explanations: Sequence[Explanation]) -> tuple[str, ...]:
     """The same of several that stand on one page: each warning once, and of an error how far it goes."""
     warnings = dict.fromkeys(warning for e in explanations for warning in e.warnings)
-    errors: dict[str, list[tuple[float, str]]] = {}
+    errors: dict[str, list[tuple[float, float | None]]] = {}
     for explanation in explanations:
-        for name, words, large in _checked(explanation):
+        for name, value, share, large in _checked(explanation):
             if large:
-                errors.setdefault(name, []).append((explanation.checks[name.replace(" ", "_")], words))
+                errors.setdefault(name, []).append((value, share))
     ranges = []
-    for name, found in errors.items():
-        (_, lowest), (_, highest) = min(found), max(found)
-        several = f" to {highest}, over {len(found)} of {len(explanations)} tokens" if len(found) > 1 else ""
-        ranges.append(f"{name}: {lowest}{several}")
+    for name, sizes in errors.items():
+        value, share = max(sizes, key=lambda size: size[0] if size[1] is None else size[1])
+        several = f" That is the largest of {len(sizes)} tokens out of {len(explanations)}." if len(sizes) > 1 else ""
+        ranges.append(check_words(name, number(value), None if share is None else percent(share)) + several)
     return (*warnings, *ranges)
 
 
-def _checked(explanation: Explanation) -> list[tuple[str, str, bool]]:
-    """Name, value and size of what a method knows of its own error, with its share where that is known.
+def _checked(explanation: Explanation) -> list[tuple[str, float, float | None, bool]]:
+    """Name, value, share and size of what a method knows of its own error; the share where that is known.
 
     Large is more than TOLERATED of that share, or else of the largest score.
     """
     checks = []
     for name, value in explanation.checks.items():
-        if name.endswith(RELATIVE) or (name == FIRST_TOKEN and first_token(explanation) is not None):  # the caption
+        if name.endswith(RELATIVE) or (name == FIRST_TOKEN and first_token(explanation) is not None):  # below the bars
             continue
         share = explanation.checks.get(name + RELATIVE)
-        words = number(value) + ("" if share is None else f" ({percent(share)})")
         largest = float(np.abs(explanation.scores).max(initial=0.0))
         large = value > TOLERATED * largest if share is None else share > TOLERATED
-        checks.append((name.replace("_", " "), words, "error" in name and large))
+        checks.append((name.replace("_", " "), value, share, "error" in name and large))
     return checks
 
 
+def _figures(value: float, share: float | None) -> str:
+    return number(value) + ("" if share is None else f" ({percent(share)})")
+
+
 def percent(share: float) -> str:
-    return "< 0.1 %" if share < 0.001 else f"{100 * share:.1f} %"
+    """12.3 %, < 0.1 % of what would round to nothing, > -0.1 % where it is below zero."""
+    small = share != 0 and abs(share) < 0.001
+    return f"{'> -' if share < 0 else '< '}0.1 %" if small else f"{100 * share:.1f} %"
 
 
 def whole_percent(share: float) -> str:
@@ -196,19 +240,27 @@ def short(value: float) -> str:
 def fixed(score: float, digits: int) -> str:
     """A score with so many decimals; what rounds to zero has no sign. Below zero: in so many powers of ten."""
     if digits < 0:
-        return f"{fixed(score / 10.0**-digits, 4)}e{-digits}"
+        return f"{fixed(score / 10.0**-digits, 2)}e{-digits}"
     text = f"{score:.{digits}f}"
     return text.lstrip("-") if float(text) == 0 else text
 
 
-def decimals(scores: list[float]) -> int:
-    """Decimals that give the largest score five significant digits, so that a column of scores lines up.
+def decimals(scores: Sequence[float]) -> int:
+    """Decimals that give the largest score three significant digits, so that a column of scores lines up.
 
     Where nobody could count the digits (a product of norms through many layers), all are told in the power of ten of
-    the largest, which is returned below zero.
+    the largest, which is returned below zero. The page's script has the same rule (frontend/src/data.js).
     """
     largest = max((abs(s) for s in scores if math.isfinite(s)), default=0.0)
     if largest == 0:
         return 1
     power = math.floor(math.log10(largest))
-    return -power if power >= POWERS else min(12, max(0, 4 - power))
+    return -power if power >= POWERS else min(12, max(0, 2 - power))
+
+
+def column(scores: Sequence[float], scale: Scale) -> Callable[[float], str]:
+    """How the numbers of one list are told: shares in per cent, scores with the same decimals each."""
+    if scale.shares:
+        return percent
+    digits = decimals(scores)
+    return lambda score: fixed(score, digits)

@@ -10,7 +10,7 @@ import numpy as np
 from whyformer.parameters import Count, checked
 from whyformer.types import Cost, Explanation, Generation
 from whyformer.views.explained import SIGNED, UNSIGNED, By
-from whyformer.views.facts import cost_of, doubts_of_all, facts_about_method
+from whyformer.views.facts import cost_of, doubts_of_all, facts_about_method, named, percent
 from whyformer.views.marks import LEAST, Dialogue, Matrix, Reading
 from whyformer.views.reading import (
     Group,
@@ -59,11 +59,11 @@ def generation_view(
             Panel((dialogue,), "the answer", wide=True),
             Panel((heat,), f"each token of the answer, and {_columns(dialogue, heat)}", wide=True),
         ),
-        _facts(steps),
+        _certainty(generation),
         doubts_of_all(steps),
         _caption(steps) + (first_token_words(generation.tokens, coloured=True) if colour_first_token else ""),
         legend=heat.scale,
-        words_first=True,
+        details=_facts(steps),
     )
 
 
@@ -132,6 +132,34 @@ def _columns(dialogue: Dialogue, heat: Matrix) -> str:
     return columns + rows
 
 
+def _certainty(generation: Generation) -> tuple[Fact, ...]:
+    """How likely the model found what it said, and what else it would have said where it was least sure."""
+    told = [(likely, step) for step in generation.tokens if (likely := _likely(step)) is not None]
+    if not told:
+        return ()
+    lowest, step = min(told, key=lambda each: each[0])
+    said = step.prediction
+    other = next((c for c in (said.next or ()) if c.index != step.target.index), None)
+    if said.index != step.target.index:
+        rest = f", where {named(said)} came first ({percent(said.probability or 0.0)})"
+    else:
+        rest = "" if other is None else f", next {named(other)} ({percent(other.probability)})"
+    mean = percent(float(np.mean([likely for likely, _ in told])))
+    return (
+        Fact(
+            "probability", f"{mean} per token on average; least sure of {named(step.target)} ({percent(lowest)}){rest}"
+        ),
+    )
+
+
+def _likely(step: Explanation) -> float | None:
+    """The probability of the token that was said, where it is among those that are known."""
+    said, index = step.prediction, step.target.index
+    if said.index == index:
+        return said.probability
+    return next((choice.probability for choice in said.next or () if choice.index == index), None)
+
+
 def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
     first, costs = steps[0], [e.cost for e in steps]
     spent = Cost(
@@ -140,10 +168,11 @@ def _facts(steps: Sequence[Explanation]) -> tuple[Fact, ...]:
         sum(c.seconds for c in costs),
     )
     left_out = {"read from", "checked", "cost"}
-    entries = [Fact("explained", f"{first.scalar.replace('_', '-')} of each token of the answer, {len(steps)} in all")]
-    entries += [Fact("model", first.model)] if first.model else []
-    entries += [fact for fact in facts_about_method(first) if fact.name not in left_out]
-    return (*entries, Fact("cost", cost_of(spent)))
+    entries = [fact for fact in facts_about_method(first) if fact.name not in left_out]
+    entries.append(Fact("cost", cost_of(spent)))
+    scalar = first.scalar.replace("_", "-")
+    entries.append(Fact("explained", f"{scalar} of each token of the answer, {len(steps)} in all"))
+    return (*entries, Fact("model", first.model)) if first.model else tuple(entries)
 
 
 def _caption(steps: Sequence[Explanation]) -> str:

@@ -21,6 +21,7 @@ class Scale:
     high: float
     signed: bool = False
     meaning: str = "score"
+    shares: bool = False  # told in per cent
 
     def __post_init__(self) -> None:
         for end in ("low", "high"):  # of scores without a finite one there is nothing to tell apart
@@ -85,28 +86,22 @@ class Bars:
     bars: tuple[Bar, ...]
     scale: Scale
     reference: float | None = None
+    folded: str = ""  # which units have no bar, and what they hold
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Units from the highest to the lowest score, special tokens among them.
-
-    ``left_out`` more are not shown: after the first ``cut`` bars (of signed scores, both ends are of interest).
-    """
+    """Units from the highest to the lowest score, by size where scores have a sign; ``left_out`` more are not shown."""
 
     bars: tuple[Bar, ...]
     scale: Scale
     left_out: int = 0
-    cut: int = 0
+    folded: str = ""  # which units have no bar, and what they hold
 
     def parts(self) -> list[tuple[int, Bar] | str]:
         """Places and bars, with a line of words where some are left out."""
-        lines: list[tuple[int, Bar] | str] = []
-        for i, bar in enumerate(self.bars):
-            lines.append((i + 1 if not self.left_out or i < self.cut else i + 1 + self.left_out, bar))
-            if self.left_out and i + 1 == self.cut:
-                lines.append(f"… {self.left_out} more")
-        return lines
+        lines: list[tuple[int, Bar] | str] = [(i + 1, bar) for i, bar in enumerate(self.bars)]
+        return [*lines, f"… {self.left_out} more"] if self.left_out else lines
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,19 @@ from whyformer.errors import BadInput
 from whyformer.parameters import Count, checked
 from whyformer.types import Explanation
 from whyformer.views.color import colours
-from whyformer.views.facts import doubts, facts
+from whyformer.views.facts import answer, details, doubts
 from whyformer.views.image import to_pixels
 from whyformer.views.marks import Picture, Scale
 from whyformer.views.scales import scale_of
-from whyformer.views.text import bars, ranking, token_run
+from whyformer.views.text import ranking, token_run
 from whyformer.views.view import Panel, View
 
 Array = np.ndarray[Any, Any]
-MOST = 20
 CANVAS = 256  # side of the empty canvas, where no image is given
 
 
 @checked
-def boxes_view(explanation: Explanation, image: Any = None, *, most: Count = MOST) -> View:
+def boxes_view(explanation: Explanation, image: Any = None, *, most: Count | None = None) -> View:
     """Weighted boxes on the image, token bars beside it. Without an image they are drawn on an empty canvas."""
     units = explanation.units
     if units.boxes is None:
@@ -35,16 +34,17 @@ def boxes_view(explanation: Explanation, image: Any = None, *, most: Count = MOS
     scale = scale_of([explanation.scores[regions]], explanation.signed)
     panels = [Panel((Picture(boxes_on(explanation, regions, pixels, scale)),), "boxes (image)")]
     if words:
-        panels.append(Panel((token_run(explanation, members=words), bars(explanation, members=words)), "text"))
-    panels.append(Panel((ranking(explanation, most=most),), "ranked"))
+        panels.append(Panel((token_run(explanation, members=words),), "text"))
+    panels.append(Panel((ranking(explanation, most=most),), "highest scores"))
     return View(
         f"{explanation.method}: {explanation.target}",
         tuple(panels),
-        facts(explanation),
+        (answer(explanation),),
         doubts(explanation),
         "Boxes are coloured by their score; the strongest is drawn last.",
         columns=2,
         legend=scale,
+        details=details(explanation),
     )
 
 

@@ -104,7 +104,7 @@ def _agreement(comparison: Any) -> list[str]:
         return []
     mean = float(np.nanmean(pairs))
     much = "little" if mean < LOW else "largely" if mean > HIGH else "in part"
-    return [f"The methods agree {much} (mean Spearman {mean:.2f})."]
+    return [f"The methods agree {much}: their orders are alike by {mean:.2f}, where 1 is the same (mean Spearman)."]
 
 
 def _said_view(report: Any) -> View:

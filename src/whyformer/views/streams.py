@@ -12,7 +12,7 @@ from whyformer.errors import BadInput
 from whyformer.parameters import checked
 from whyformer.types import Explanation
 from whyformer.views.explained import explanation_view
-from whyformer.views.facts import doubts, facts, facts_about_method, number
+from whyformer.views.facts import answer, details, doubts, facts_about_method, number
 from whyformer.views.marks import Bar, Bars, Matrix
 from whyformer.views.scales import scale_of
 from whyformer.views.view import Panel, View
@@ -87,10 +87,11 @@ def similarity_view(explanation: Explanation, *, title: str = "") -> View:
     return View(
         title or f"similarity {number(explanation.value)}",
         tuple(panels),
-        facts(explanation),
+        (answer(explanation),),
         doubts(explanation),
         CAPTION_OF_PAIRS,
         legend=scale,
+        details=details(explanation),
     )
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from rich.cells import cell_len
 
 from whyformer.types import Explanation, Units
+from whyformer.views.folding import folded_units, folded_words
 from whyformer.views.marks import Bar, Bars, Piece, Ranking, Scale, TokenRun
 from whyformer.views.scales import FIRST_TOKEN, aside_of, first_token, in_template, ordinary, scale_of
 from whyformer.views.table import untried
 
 ABOUT_95 = 1.96  # standard errors
 TYPICAL = "typical: not tried out"  # beside the zero of a column that holds what stands for an absent value
+FEW, MOST = 10, 8  # a list of few entries is shown whole, of a longer one the first; .ranked() has them all
 NOWHERE = (0, 0)  # the span of what is not in the string
 
 
@@ -29,6 +31,7 @@ class _Entry:
     aside: bool = False
     error: float | None = None
     note: str = ""
+    members: tuple[int, ...] = ()
 
 
 def token_run(
@@ -109,44 +112,51 @@ def bars(
     scale: Scale | None = None,
     times: float = 1.0,
     members: Sequence[int] | None = None,
+    specials: bool = False,
 ) -> Bars:
-    """One bar per token or word, in reading order."""
-    chosen = _entries(explanation, by, members)
-    scale = scale or scale_for(explanation, by)
-    drawn = []
-    for entry in chosen:
-        label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
-        drawn.append(Bar(label, entry.score * times, entry.special, *ends, note=entry.note, quiet=entry.aside))
-    return Bars(tuple(drawn), scale)
+    """One bar per token or word, in reading order; special tokens have one with ``specials``."""
+    chosen, folded = listed(explanation, by, members, specials)
+    return Bars(tuple(_bar(explanation, e, times) for e in chosen), scale or scale_for(explanation, by), folded=folded)
 
 
 def ranking(
     explanation: Explanation,
     *,
+    by: str = "token",
     scale: Scale | None = None,
     times: float = 1.0,
     most: int | None = None,
+    specials: bool = False,
 ) -> Ranking:
-    """The ranked list, special tokens included: what [CLS] gets is part of the story."""
-    units, scores = explanation.units, explanation.scores
-    order = np.argsort(-scores, kind="stable").tolist()
-    most = len(order) if most is None else most
-    left_out = max(0, len(order) - most)
-    cut = most - most // 2 if explanation.signed else most  # of signed scores both ends are of interest
-    chosen = order if not left_out else order[:cut] + order[len(order) - (most - cut) :]
-    sink, unmoved = first_token(explanation), untried(explanation)
-    shown = [
-        Bar(
-            _read(explanation, units.labels[i]),
-            float(scores[i]) * times,
-            units.special[i],
-            *_limits(float(scores[i]), _error(explanation, [i]), times),
-            note=TYPICAL if i in unmoved else "",
-            quiet=i == sink,
-        )
-        for i in chosen
-    ]
-    return Ranking(tuple(shown), scale or scale_for(explanation), left_out, cut)
+    """The ranked list: the highest first, or the strongest where scores have a sign; what was not tried out last."""
+    chosen, folded = listed(explanation, by, None, specials)
+    size: Callable[[float], float] = abs if explanation.signed else float
+    order = sorted(chosen, key=lambda entry: (bool(entry.note), -size(entry.score)))
+    shown = tuple(
+        _bar(explanation, entry, times) for entry in order[: shown_first(len(order)) if most is None else most]
+    )
+    return Ranking(shown, scale or scale_for(explanation, by), len(order) - len(shown), folded)
+
+
+def shown_first(count: int) -> int:
+    """So many entries of a list are shown: all of a short one, the first of a longer one (as on the page)."""
+    return count if count <= FEW else MOST
+
+
+def listed(
+    explanation: Explanation, by: str, members: Sequence[int] | None, specials: bool
+) -> tuple[list[_Entry], str]:
+    """What has a bar, and a line about what has none."""
+    entries = _entries(explanation, by, members)
+    if specials:
+        return entries, ""
+    folded = set(folded_units(explanation))
+    return [e for e in entries if not folded & set(e.members)], folded_words(explanation, members)
+
+
+def _bar(explanation: Explanation, entry: _Entry, times: float) -> Bar:
+    label, ends = _read(explanation, entry.label), _limits(entry.score, entry.error, times)
+    return Bar(label, entry.score * times, entry.special, *ends, note=entry.note, quiet=entry.aside)
 
 
 def scale_for(explanation: Explanation, by: str = "token") -> Scale:
@@ -173,6 +183,7 @@ def _entries(explanation: Explanation, by: str, members: Sequence[int] | None) -
                 i == sink,
                 _error(explanation, [i]),
                 TYPICAL if i in unmoved else "",
+                (i,),
             )
             for i in members
         ]
@@ -193,7 +204,7 @@ def _word(explanation: Explanation, group: list[int]) -> _Entry:
     score = float(explanation.scores[group].sum())
     span = None if units.spans is None else (units.spans[group[0]][0], units.spans[group[-1]][1])
     aside = first_token(explanation) in group
-    return _Entry(units.text_of(group), score, False, span, aside, _error(explanation, group))
+    return _Entry(units.text_of(group), score, False, span, aside, _error(explanation, group), members=tuple(group))
 
 
 def _error(explanation: Explanation, group: list[int]) -> float | None:

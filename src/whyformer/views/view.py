@@ -115,6 +115,7 @@ class Explained:
     by: str = "token"
     trust: tuple[Trust, ...] = ()  # one per explanation, where it was measured
     others: tuple[Explanation, ...] = ()  # of the same input: why the prediction, rather than another class
+    specials: bool = False  # special tokens have bars, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +146,7 @@ class View(_Drawn):
     legend: Scale | None = None
     second_legend: Scale | None = None  # where maps with and without a sign stand beside each other
     words_first: bool = False  # facts stand behind the panels
+    details: tuple[Fact, ...] = ()  # what is read last: how it was explained, at what cost
     explained: Explained | Rows | Heads | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property

@@ -17,7 +17,7 @@ from whyformer.views.color import (
     head_colour,
     ramp,
 )
-from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.facts import column, number
 from whyformer.views.figure.scripts import direction, spelled
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, characters_drawn, letter
 from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
@@ -42,7 +42,7 @@ from whyformer.views.marks import (
     Table,
     TokenRun,
 )
-from whyformer.views.view import Page, Panel, Terms, View, captions, in_symbols, rows_of
+from whyformer.views.view import Fact, Page, Panel, Terms, View, captions, in_symbols, rows_of
 
 MARGIN, GAP = 0.3, 0.35
 UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
@@ -113,7 +113,7 @@ def _words(sheet: Sheet, y: float, width: float, blocks: Sequence[str | Terms]) 
 
 def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> float:
     y = sheet.paragraph(MARGIN, y, width, view.title, size=12, weight="bold") + 0.06
-    y = y if view.words_first else _header(sheet, y, width, view) + 0.15
+    y = y if view.words_first else _header(sheet, y, width, view.facts, bold=bool(view.details)) + 0.15
     for row in rows_of(view.panels, view.columns):
         columns = 1 if row[0].wide else view.columns
         gap = 0.08 if _small(row[0]) else GAP
@@ -128,15 +128,17 @@ def _view(sheet: Sheet, y: float, width: float, view: View, caption: str) -> flo
         y = _legend(sheet, y, scale, over_images)
     if caption:
         y = sheet.paragraph(MARGIN, y, width, caption, size=8, color=GREY)
-    y = _header(sheet, y + 0.1, width, view) if view.words_first else y
+    y = _header(sheet, y + 0.1, width, view.facts) if view.words_first else y
+    y = _header(sheet, y + 0.1, width, view.details) if view.details else y
     return _doubts(sheet, MARGIN, y, width, view.doubts)
 
 
-def _header(sheet: Sheet, y: float, width: float, view: View) -> float:
-    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in view.facts)])
-    for fact in view.facts:
+def _header(sheet: Sheet, y: float, width: float, facts: Sequence[Fact], bold: bool = False) -> float:
+    offset = max([0.95, *(cells(fact.name) * letter(9) + 0.1 for fact in facts)])
+    weight: dict[str, Any] = {"weight": "bold"} if bold else {}
+    for fact in facts:
         sheet.text(MARGIN, y + 0.19, fact.name, color=GREY)
-        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value)
+        y = sheet.paragraph(MARGIN + offset, y, width - offset, fact.value, **weight)
     return y
 
 
@@ -171,9 +173,10 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     if isinstance(mark, TokenRun):
         return draw_run(sheet, x, y, width, mark)
     if isinstance(mark, Ranking):
-        return _rows(sheet, x, y, width, mark.parts(), mark.scale, quoted=True)
+        return _folded(sheet, x, _rows(sheet, x, y, width, mark.parts(), mark.scale, numbered=True), width, mark)
     if isinstance(mark, Bars):
-        return _rows(sheet, x, y, width, [(0, b) for b in mark.bars], mark.scale, reference=mark.reference)
+        lines = [(0, b) for b in mark.bars]
+        return _folded(sheet, x, _rows(sheet, x, y, width, lines, mark.scale, reference=mark.reference), width, mark)
     if isinstance(mark, Picture):
         return _image(sheet, x, y, width, canvas_size(mark, PIXELS), lambda size: picture(mark, size), mark.frames)
     if isinstance(mark, Heat):
@@ -195,6 +198,10 @@ def _mark(sheet: Sheet, x: float, y: float, width: float, mark: Mark) -> float:
     return _keys(sheet, x, y, width, mark)
 
 
+def _folded(sheet: Sheet, x: float, y: float, width: float, mark: Bars | Ranking) -> float:
+    return sheet.paragraph(x, y + 0.04, width, mark.folded, size=8, color=GREY) if mark.folded else y
+
+
 def _rows(
     sheet: Sheet,
     x: float,
@@ -202,15 +209,15 @@ def _rows(
     width: float,
     lines: Sequence[tuple[int, Bar] | str],
     scale: Scale,
-    quoted: bool = False,
+    numbered: bool = False,
     reference: float | None = None,
 ) -> float:
     size = 8.5
     step = letter(size, mono=True)
-    digits = decimals([line[1].score for line in lines if not isinstance(line, str)])
-    longest = min(34, max(18, int((width - 1.0) / step) - (14 if quoted else 9)))  # for columns with their values
-    labels = [_label(line, quoted, longest) for line in lines]
-    scores = ["" if isinstance(line, str) else fixed(line[1].score, digits) for line in lines]
+    told = column([line[1].score for line in lines if not isinstance(line, str)], scale)
+    longest = min(34, max(18, int((width - 1.0) / step) - (14 if numbered else 9)))  # for columns with their values
+    labels = [_label(line, numbered, longest) for line in lines]
+    scores = ["" if isinstance(line, str) else told(line[1].score) for line in lines]
     number_at = x + (max(cells(s) for s in labels) + 2 + max(len(s) for s in scores)) * step
     notes = max((cells(line[1].note) for line in lines if not isinstance(line, str)), default=0) * letter(8)
     track_at, track = number_at + 0.1, min(3.6, max(0.3, x + width - number_at - 0.1 - notes))
@@ -224,7 +231,7 @@ def _rows(
             "style": "italic" if quiet else "normal",
         }
         # A mark without a width: the number of a word that runs from right to left stays in front of it.
-        sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if quoted and direction(label) == "R" else label, **look)
+        sheet.text(x, y + ROW * 0.7, f"\u200e{label}" if numbered and direction(label) == "R" else label, **look)
         if not isinstance(line, str):
             sheet.text(number_at, y + ROW * 0.7, score, ha="right", **look)
             _bar(sheet, track_at, y + ROW * 0.15, track, ROW * 0.7, line[1], scale)
@@ -238,11 +245,11 @@ def _rows(
     return y
 
 
-def _label(line: tuple[int, Bar] | str, quoted: bool, longest: int) -> str:
+def _label(line: tuple[int, Bar] | str, numbered: bool, longest: int) -> str:
     if isinstance(line, str):
         return line
     label = _short(line[1].label, longest if " = " in line[1].label else 18)
-    return f"{line[0]:>2}. {label!r}" if quoted else label
+    return f"{line[0]:>2}. {label}" if numbered else label
 
 
 def _bar(sheet: Sheet, x: float, y: float, width: float, height: float, bar: Bar, scale: Scale) -> None:

@@ -14,13 +14,14 @@ from whyformer.files.image_file import LONGEST, jpeg_uri
 from whyformer.types import Explanation, Units
 from whyformer.views.cells import largest
 from whyformer.views.facts import explained
+from whyformer.views.folding import folded_units, folded_words
 from whyformer.views.image import frames_of, of_sound, png, shrunk
 from whyformer.views.scales import aside_of, position_read, share
 from whyformer.views.table import untried
 from whyformer.views.view import Explained, Heads, Panel, Rows, Trust, View
 
 Array = np.ndarray[Any, Any]
-DIGITS = 5  # significant, of scores
+DIGITS = 9  # significant, of scores: as many as tell two of them apart
 MOST_CELLS = 512  # rows and columns of a map; of longer inputs, neighbours stand together
 MOST_HEAD_CELLS = 500_000  # of all heads together
 FEWEST_HEAD_CELLS = 24  # rows and columns of one of very many heads
@@ -81,11 +82,13 @@ def _of_input(source: Explained, panels: tuple[Panel, ...]) -> dict[str, Any]:
             "label": str(said),
             "probability": said.probability,
             "next": [[str(choice), choice.probability] for choice in said.next or ()],
+            "asks": not said.independent and said.end is None,
         },
         "picture": None if source.image is None else picture_uri(source.image),
         "size": _size(source.image, first.units),
         "frames": [{"box": list(frame.box), "label": frame.label} for frame in frames_of(first)],
         "by": source.by,
+        "specials": source.specials,
         "others": [question for group in _by_target(source.others) if (question := question_of(group)) is not None],
     }
 
@@ -146,6 +149,8 @@ def _map(explanation: Explanation, panel: Panel | None) -> dict[str, Any]:
         "explained": explained(explanation),
         "share": rounded(share(explanation)),
         "aside": sorted(aside_of(explanation)),
+        "folded": folded_units(explanation),
+        "folded_words": folded_words(explanation),
         "untried": untried(explanation),
         "matrix": None if matrix is None or matrix.ndim != 2 else _grid(matrix),
         "layers": None if layers is None or layers.ndim != 3 else [_grid(layer) for layer in layers],

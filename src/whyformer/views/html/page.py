@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
-from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.facts import column, decimals, fixed, number
 from whyformer.views.html.charts import lines_svg, scatter_svg, table_html
 from whyformer.views.html.dialogue import dialogue_html, reading_html
 from whyformer.views.html.live import live_html, script
@@ -110,7 +110,7 @@ def _findings(block: Terms) -> str:
 
 def _view(view: View, caption: str) -> str:
     parts = ['<section class="wf-view">', f'<h2 dir="auto">{escape(view.title)}</h2>']
-    parts += [] if view.words_first else [_facts(view.facts)]
+    parts += [] if view.words_first else [_answer(view) if view.details else _facts(view.facts)]
     small = all(isinstance(m, Matrix) and m.small for p in view.panels for m in p.marks)
     for row in rows_of(view.panels, view.columns):
         kind = ("wf-row wf-small" if small else "wf-row") + " wf-still" * _is_drawn(view, row)
@@ -123,7 +123,7 @@ def _view(view: View, caption: str) -> str:
         still = " wf-still" * isinstance(view.explained, Heads)  # it speaks of the small maps
         parts.append(f'<p class="wf-caption{still}">{escape(caption)}</p>')
     parts += [_facts(view.facts)] if view.words_first else []
-    parts.append(_doubts(view.doubts))
+    parts += [_facts(view.details), _doubts(view.doubts)]
     return "\n".join(p for p in [*parts, "</section>"] if p)
 
 
@@ -148,6 +148,15 @@ def _facts(facts: Sequence[Fact]) -> str:
         return ""
     items = "".join(f"<div><dt>{escape(f.name)}</dt><dd>{escape(f.value)}</dd></div>" for f in facts)
     return f'<dl class="wf-facts">{items}</dl>'
+
+
+def _answer(view: View) -> str:
+    """What the model says, in large; where the script draws the classes with their probabilities, it gives way."""
+    source = view.explained
+    drawn = isinstance(source, Explained) and source.explanations[0].prediction.probability is not None
+    still = " wf-still" * drawn
+    words = [f"<span>{escape(f.name)}</span> {escape(f.value)}" for f in view.facts]
+    return "".join(f'<p class="wf-answer{still}">{each}</p>' for each in words)
 
 
 def _doubts(doubts: Sequence[str]) -> str:
@@ -212,23 +221,27 @@ def _run(run: TokenRun) -> str:
 
 
 def _ranking(mark: Ranking) -> str:
-    digits = decimals([b.score for b in mark.bars])
+    told = column([b.score for b in mark.bars], mark.scale)
     rows = ""
     for part in mark.parts():
         if isinstance(part, str):
             rows += f'<tr><td></td><td class="wf-more" colspan="3">{escape(part)}</td></tr>'
         else:
-            rows += _row(part[1], f"{part[0]}.", repr(part[1].label), digits, mark.scale)
-    return f'<table class="wf-bars">{rows}</table>'
+            rows += _row(part[1], f"{part[0]}.", told, mark.scale)
+    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
 
 
 def _bars(mark: Bars) -> str:
-    digits = decimals([b.score for b in mark.bars])
-    rows = "".join(_row(b, "", b.label, digits, mark.scale, mark.reference) for b in mark.bars)
-    return f'<table class="wf-bars">{rows}</table>'
+    told = column([b.score for b in mark.bars], mark.scale)
+    rows = "".join(_row(b, "", told, mark.scale, mark.reference) for b in mark.bars)
+    return f'<table class="wf-bars">{rows}</table>{_folded(mark)}'
 
 
-def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference: float | None = None) -> str:
+def _folded(mark: Bars | Ranking) -> str:
+    return f'<p class="wf-note">{escape(mark.folded)}</p>' if mark.folded else ""
+
+
+def _row(bar: Bar, place: str, told: Callable[[float], str], scale: Scale, reference: float | None = None) -> str:
     length = scale.length(bar.score)
     beyond = scale.exceeded(bar.score)
     fill = bar_colour(bar, scale)
@@ -243,10 +256,10 @@ def _row(bar: Bar, place: str, label: str, digits: int, scale: Scale, reference:
     drawn += _limits(bar, scale) + "".join(
         f'<i class="wf-dot" style="left:{_place(scale, value):.2f}%"></i>' for value in bar.dots
     )
-    wide = ' class="wf-pair"' if " = " in label else ""  # a column and its value
-    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(label)}</th>'
+    wide = ' class="wf-pair"' if " = " in bar.label else ""  # a column and its value
+    cells = (f"<td>{place}</td>" if place else "") + f'<th scope="row" dir="auto"{wide}>{escape(bar.label)}</th>'
     special = ' class="wf-special"' if bar.special else ""
-    cells += f'<td class="wf-number">{fixed(bar.score, digits)}</td><td class="wf-track">{drawn}</td>'
+    cells += f'<td class="wf-number">{told(bar.score)}</td><td class="wf-track">{drawn}</td>'
     cells += f'<td class="wf-end">{escape(bar.note)}</td>' if bar.note else ""
     return f"<tr{special}>{cells}</tr>"
 

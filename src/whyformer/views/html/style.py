@@ -28,6 +28,9 @@ max-width:1240px;margin:0 auto;padding:16px;box-sizing:border-box;text-align:lef
 .wf-facts div{display:flex;gap:.5em}
 .wf-facts dt{color:var(--wf-grey);white-space:nowrap}
 .wf-facts dd{overflow-wrap:anywhere}
+.wf-answer{font-size:1.25em;font-weight:600}
+.wf-answer span,.wf-says{color:var(--wf-grey);font-weight:400;font-size:.8em}
+.wf-says{margin:0 0 .2em;font-size:.93em}
 .wf-terms{display:grid;grid-template-columns:minmax(min-content,max-content) 1fr;gap:.2em 1.5em;margin:.4em 0 1em}
 .wf-terms code{font-size:.92em;overflow-wrap:anywhere}
 .wf-row{display:grid;grid-template-columns:repeat(var(--columns),minmax(0,1fr));gap:20px 28px;margin:0 0 1em}

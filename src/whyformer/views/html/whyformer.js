@@ -148,8 +148,15 @@ function errorOf(map, entry, shares) {
   return ABOUT_95 * entry.members.reduce((total, i) => total + map.errors[i], 0) * (shares ? map.share : 1);
 }
 
+function isFolded(map, entry) {
+  return entry.members.some((i) => map.folded.includes(i));
+}
+
+const FEW = 10;  // a list of so many entries is shown whole
+const MOST_SHOWN = 8;  // of a longer one, the first
+
 function scaleOf(map, entries, shares, fromZero = true) {
-  const ordinary = entries.filter((e) => !e.special && !e.members.some((i) => map.aside.includes(i)));
+  const ordinary = entries.filter((e) => !isFolded(map, e));
   const scores = (ordinary.length ? ordinary : entries).map((e) => scoreOf(map, e, shares));
   const signed = map.signed || scores.some((s) => s < 0);
   const low = signed || fromZero ? 0 : Math.min(...scores);
@@ -177,19 +184,22 @@ function number(value) {
   return value.toPrecision(3);
 }
 
+const POWERS = 7;
+
 function columnOf(values) {
   const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-  const power = largest ? Math.floor(Math.log10(largest)) : 0;
-  if (power > 5 || power < -5) return number;
-  const digits = Math.max(0, 2 - power);
-  return (value) => {
+  const power = largest ? Math.floor(Math.log10(largest)) : 1;
+  const told = (value, digits) => {
     const text = value.toFixed(digits);
     return Number(text) === 0 ? text.replace("-", "") : text;
   };
+  if (power >= POWERS) return (value) => `${told(value / 10 ** power, 2)}e${power}`;
+  return (value) => told(value, Math.min(12, Math.max(0, 2 - power)));
 }
 
 function percent(share) {
-  return share !== 0 && Math.abs(share) < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+  const small = share !== 0 && Math.abs(share) < 0.001;
+  return small ? `${share < 0 ? "> -" : "< "}0.1 %` : `${(100 * share).toFixed(1)} %`;
 }
 
 const HIGH = 34;  // of one column
@@ -476,7 +486,7 @@ function barsOf(data, map, context) {
   const wanted = filter.trim().toLowerCase();
   const rows = context.entries
     .map((entry, place) => ({ entry, place, score: scoreOf(map, entry, context.shares), untried: isUntried(map, entry) }))
-    .filter(({ entry }) => (specials || !entry.special) && (!wanted || entry.label.toLowerCase().includes(wanted)));
+    .filter(({ entry }) => (specials || !isFolded(map, entry)) && (!wanted || entry.label.toLowerCase().includes(wanted)));
   const compare = {
     ranked: (a, b) => b.score - a.score,
     size: (a, b) => Math.abs(b.score) - Math.abs(a.score),
@@ -484,31 +494,31 @@ function barsOf(data, map, context) {
     name: (a, b) => a.entry.label.localeCompare(b.entry.label),
   };
   rows.sort((a, b) => (order === "ranked" || order === "size" ? Number(a.untried) - Number(b.untried) : 0) || compare[order](a, b));
-  const drawn = rows.slice(0, shown);
-  const number = columnOf([scale.reach]);
+  const drawn = rows.slice(0, shown || (rows.length <= FEW ? FEW : MOST_SHOWN));
+  const number = columnOf(drawn.map(({ score }) => score));
   const items = drawn.map(({ entry, score, untried }) => {
-    const aside = entry.members.some((i) => map.aside.includes(i));
     const error = errorOf(map, entry, context.shares);
     const say = context.shares ? percent : number;
     const told = untried ? "typical" : say(score);
     const limits = error ? `${told} ± ${say(error)}` : told;
     return element("div", {
-      class: `wf-line${entry.special || untried ? " wf-special" : ""}`,
+      class: `wf-line${isFolded(map, entry) || untried ? " wf-special" : ""}`,
       title: untried ? UNTRIED : null,
       dataset: { units: entry.members.join() },
       "aria-label": `${entry.label}, ${limits}`,
     },
     element("span", { class: "wf-label", dir: "auto", title: entry.label }, entry.label),
     element("span", { class: "wf-number", title: error ? limits : null }, told),
-    track(score, scale, entry.special || aside, error));
+    track(score, scale, isFolded(map, entry), error));
   });
   const list = element("div", { class: data.units.values || data.units.stream[0] === "table" ? "wf-lines wf-pairs" : "wf-lines" }, ...items);
   context.marks.push(link(state, list, items, `bars, ${map.name}`));
   const parts = element("div", {}, list);
   if (rows.length > drawn.length) {
-    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: shown * 4 }) },
+    parts.append(element("button", { type: "button", class: "wf-more", onclick: () => state.set({ shown: drawn.length * 4 }) },
       `… ${rows.length - drawn.length} more`));
   }
+  if (map.folded_words && !specials) parts.append(element("p", { class: "wf-note wf-folded-words" }, map.folded_words));
   if (!rows.length) parts.append(element("p", { class: "wf-note" }, "No unit has these letters in its name."));
   return parts;
 }
@@ -575,7 +585,7 @@ function classesOf(data, ask, show) {
     }
   };
   const line = (name, share, first) => {
-    const asks = !first && (ask !== null || known.has(name));
+    const asks = !first && ((ask !== null && data.prediction.asks) || known.has(name));
     const words = asks
       ? element("button", { type: "button", class: "wf-label wf-asks", dir: "auto", dataset: { label: name }, "aria-pressed": "false", title: `why not ${name}?`, onclick: () => choose(name) }, name)
       : element("span", { class: "wf-label", dir: "auto" }, name);
@@ -584,6 +594,7 @@ function classesOf(data, ask, show) {
       element("span", { class: "wf-track" }, element("i", { class: "wf-bar", style: { left: "0", width: `${100 * share}%`, backgroundColor: first ? "var(--wf-raise)" : "var(--wf-special)" } })));
   };
   return element("div", { class: "wf-said-classes" },
+    element("p", { class: "wf-says" }, "The model says"),
     element("ul", { class: "wf-classes", "aria-label": "what the model says, and how likely it finds it" },
       line(label, probability, true), ...next.map(([name, share]) => line(name, share, false))), told);
 }
@@ -886,9 +897,11 @@ function matrixOf(data, map, context) {
     state.set({ unit: Math.floor(Math.max(0, Math.min(grid.rows - 1, row)) * perRow), pinned: true });
   });
   context.marks.push(() => {
-    const row = state.choices.unit === null ? rowOf(map.read ?? 0) : rowOf(state.choices.unit);
+    const chosen = state.choices.unit;
+    const row = rowOf(chosen ?? map.read ?? 0);
     paint(row);
-    list(row);
+    if (chosen !== null) list(row);  // the row that is read is what the bars show
+    else said.replaceChildren(element("p", { class: "wf-note" }, grid.rows > 1 ? "Point at a row: it is listed here." : ""));
   });
   const note = perColumn > 1 ? element("p", { class: "wf-note" }, `Of ${units} units, ${Math.ceil(perColumn)} neighbours share a cell (their mean).`) : null;
   return element("div", { class: "wf-beside" }, element("div", { class: "wf-canvas" }, canvas, note), said);
@@ -994,8 +1007,8 @@ function pictureOf(data, map, context) {
 
 function stateOf(start) {
   const choices = {
-    unit: null, pinned: false, by: "token", specials: true, order: "ranked", filter: "", shared: true,
-    hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 40, smooth: false, ...start,
+    unit: null, pinned: false, by: "token", specials: false, order: "ranked", filter: "", shared: true,
+    hidden: new Set(), opacity: 0.6, zoom: 1, layer: -1, shown: 0, smooth: false, ...start,
   };
   const listeners = [];
   return {
@@ -1174,7 +1187,7 @@ function explanationOf(data, ask = null) {
   let { maps } = data;
   const several = maps.length > 1;
   const mixed = new Set(maps.map((map) => map.method)).size > 1;
-  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", smooth: false, shown: units.grid ? 12 : 40 });
+  const state = stateOf({ by: data.by, order: maps[0].signed ? "size" : "ranked", specials: data.specials });
   let marks = [];
   let entries = [];
   const lists = new Map();
@@ -1186,7 +1199,7 @@ function explanationOf(data, ask = null) {
     maps = question?.maps ?? data.maps;
     draw();
   });
-  const node = element("div", { class: "wf-live-view" }, classes, toolsOf(), said, body, measured ? null : howToTrust());
+  const node = element("div", { class: "wf-live-view" }, classes, ...(several ? [toolsOf(), said, body] : [said, body, toolsOf()]), measured ? null : howToTrust());
 
   function draw() {
     marks = [];
@@ -1262,9 +1275,11 @@ function explanationOf(data, ask = null) {
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {
       const score = scoreOf(map, entry, false);
-      const rank = 1 + entries.filter((e) => scoreOf(map, e, false) > score).length;
+      const listed = entries.filter((e) => !isFolded(map, e));
+      const rank = 1 + listed.filter((e) => scoreOf(map, e, false) > score).length;
+      const place = isFolded(map, entry) ? "no bar" : `${rank}. of ${listed.length}`;
       const share = several && mixed ? `, ${percent(score * map.share)} of its total` : "";
-      return `${several ? `${map.name} ` : ""}${number(score)} (${rank}. of ${entries.length}${share})`;
+      return `${several ? `${map.name} ` : ""}${number(score)} (${place}${share})`;
     });
     return `${entry.label}${entry.special ? " (special)" : ""} · ${told.join(" · ")}`;
   }
@@ -1287,7 +1302,7 @@ function explanationOf(data, ask = null) {
     const filter = element("input", { type: "search", placeholder: "find a unit", "aria-label": "show bars of units with these letters" });
     filter.addEventListener("input", () => state.set({ filter: filter.value }));
     tools.append(filter);
-    if (units.special.some(Boolean)) tools.append(tick("special tokens", true, (specials) => state.set({ specials })));
+    if (maps.some((map) => map.folded.length)) tools.append(tick("special tokens", data.specials, (specials) => state.set({ specials })));
     if (several) {
       tools.append(chooser("colour scale", [["shared", "one scale"], ["own", "own scales"]],
         () => (state.choices.shared ? "shared" : "own"), (value) => state.set({ shared: value === "shared" })));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
-from whyformer.views.facts import decimals, fixed, number
+from whyformer.views.facts import column, number
 from whyformer.views.marks import (
     Bar,
     Bars,
@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 
 SHORTEST = 20  # cells of bars: with less room, notes beside them are their first word
 NARROWEST = 36  # a panel that would be narrower goes below instead of beside
+NARROWEST_PATCHES = 24  # the same of pictures, with a list of their patches
 NARROWEST_PAIRS = 56  # the same where columns stand with their values
 PAIR = " = "
 LONGEST_LABEL = 20
 ARROWED = ("The bar (» or «)", "The bars (» or «)")
+ALONE = ("method", "doubt")  # details on lines of their own
 RAMP = 16  # cells of a legend
 BLOCK_WORDS = {
     "The stronger the colour": "The taller the block",
@@ -159,7 +161,8 @@ class _Draw:
         parts: list[RenderableType] = [
             Rule(Text(_short(view.title, self.width - 6), style="bold"), align="left", style="dim")
         ]
-        header: list[RenderableType] = [self.facts(view.facts), ""] if view.facts else []
+        told_first = bool(view.details)  # the answer, which the rest is about
+        header: list[RenderableType] = [self.facts(view.facts, bold=told_first), ""] if view.facts else []
         if not view.words_first:
             parts += header
         fitting = max(1, min(view.columns, (self.width + 2) // (self.narrowest(view) + 2)))
@@ -176,6 +179,8 @@ class _Draw:
             parts += [Text(words, style="dim"), ""]
         if view.words_first:
             parts += header
+        if view.details:
+            parts += [*self.details(view.details), ""]
         if view.doubts:
             parts += [*self.doubts(view.doubts), ""]
         return parts
@@ -192,14 +197,12 @@ class _Draw:
         return line.append(ends, style="dim")
 
     def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
-        """Without colours there is no picture, and smooth heat looks like the grid."""
-        if self.coloured:
-            return list(panels)
+        """In so few pixels smooth heat looks like the grid, and without colours there is no picture."""
 
         def repeats(mark: Mark) -> bool:
-            return isinstance(mark, Picture) or (
-                isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
-            )
+            if isinstance(mark, Picture):
+                return not self.coloured
+            return isinstance(mark, Heat) and mark.interpolation == "nearest" and not mark.fine
 
         return [p for p in panels if not p.marks or not all(repeats(m) for m in p.marks)]
 
@@ -213,18 +216,27 @@ class _Draw:
         maps = [matrix_width(m) for m in marks if isinstance(m, Matrix) and not m.small]
         if maps:
             return min(self.width, max(24, *maps))
+        if any(isinstance(m, Heat) for m in marks):
+            return NARROWEST_PATCHES
         bars = [b for m in marks if isinstance(m, (Ranking, Bars)) for b in m.bars]
         if any(PAIR in b.label for b in bars):
             return NARROWEST_PAIRS
         return NARROWEST if bars or any(isinstance(m, TokenRun) for m in marks) else 24
 
-    def facts(self, facts: Sequence[Fact], style: str = "dim") -> Table:
+    def facts(self, facts: Sequence[Fact], style: str = "dim", bold: bool = False) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(style=style, overflow="fold")
-        table.add_column(overflow="fold")
+        table.add_column(style="bold" if bold else "", overflow="fold")
         for fact in facts:
             table.add_row(Text(fact.name), Text(fact.value))
         return table
+
+    def details(self, details: Sequence[Fact]) -> list[RenderableType]:
+        """The method, what to doubt, and between them all else in one paragraph: few lines, read last."""
+        alone = [fact for fact in details if fact.name in ALONE]
+        rest = " · ".join(f"{fact.name} {fact.value}" for fact in details if fact.name not in ALONE)
+        lines = [f"{fact.name}: {fact.value}" for fact in alone]
+        return [Text(line, style="dim") for line in (*lines[:1], rest, *lines[1:]) if line]
 
     def doubts(self, doubts: Sequence[str]) -> list[RenderableType]:
         heading = Text("What to doubt", style="bold yellow" if self.coloured else "")
@@ -280,19 +292,21 @@ class _Draw:
     def ranking(self, mark: Ranking, width: int) -> Group:
         parts = mark.parts()
         places = len(str(max((p[0] for p in parts if not isinstance(p, str)), default=1)))
-        labels = [f"{p[0]:>{places}}. {_fitting(p[1].label, width)!r}:" for p in parts if not isinstance(p, str)]
+        labels = [f"{p[0]:>{places}}. {_fitting(p[1].label, width)}" for p in parts if not isinstance(p, str)]
         lines = self._bar_lines(mark.bars, labels, mark.scale, width)
-        for at, part in enumerate(parts):
-            if isinstance(part, str):
-                lines.insert(at, Text(" " * (places + 2) + part, style="dim"))
-        return Group(*lines)
+        lines += [Text(" " * (places + 2) + part, style="dim") for part in parts if isinstance(part, str)]
+        return Group(*lines, *self._folded(mark))
 
     def bars(self, mark: Bars, width: int) -> Group:
-        return Group(*self._bar_lines(mark.bars, [_fitting(b.label, width) for b in mark.bars], mark.scale, width))
+        labels = [_fitting(b.label, width) for b in mark.bars]
+        return Group(*self._bar_lines(mark.bars, labels, mark.scale, width), *self._folded(mark))
+
+    def _folded(self, mark: Bars | Ranking) -> list[Text]:
+        return [Text(mark.folded, style="dim")] if mark.folded else []
 
     def _bar_lines(self, bars: Sequence[Bar], labels: Sequence[str], scale: Scale, width: int) -> list[Text]:
-        digits = decimals([b.score for b in bars])
-        scores = [fixed(b.score, digits) + _limits(b, digits) for b in bars]
+        told = column([b.score for b in bars], scale)
+        scores = [told(b.score) + _limits(b, told) for b in bars]
         label_width = max((cell_len(x) for x in labels), default=0)
         score_width = max((len(x) for x in scores), default=0)
         whole, notes = width - label_width - score_width - 2, [b.note for b in bars]
@@ -333,9 +347,9 @@ def _shaded(mark: Mark) -> bool:
     return isinstance(mark, Matrix) and not mark.numbers
 
 
-def _limits(bar: Bar, digits: int) -> str:
+def _limits(bar: Bar, told: Callable[[float], str]) -> str:
     """± half the distance of the limits."""
-    return "" if bar.low is None or bar.high is None else f" ± {fixed((bar.high - bar.low) / 2, digits)}"
+    return "" if bar.low is None or bar.high is None else f" ± {told((bar.high - bar.low) / 2)}"
 
 
 def _strong(scale: Scale, score: float) -> float:
