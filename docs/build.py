@@ -1,18 +1,22 @@
 """Make the generated parts of the docs from the code: ``python -m docs.build`` writes them, ``--check`` fails if stale.
 
 Generated: the head of every page in docs/methods, docs/methods/README.md (the table of methods), docs/supported.md (the
-table of model families, from the tests' own cases) and the metrics table in docs/guide/trust.md. The README is also the
+table of model families, from the tests' own cases), docs/schemas (saved results) and the metrics table in
+docs/guide/trust.md. The README is also the
 page of the package index, so its links are whole addresses; they are followed in this folder.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import whyformer as wf
 from whyformer.registry import Method
+from whyformer.result import FORMAT
+from whyformer.schema import result_schema
 
 ROOT = Path(__file__).parent.parent
 HOME = (  # addresses of this folder
@@ -138,6 +142,8 @@ def pages() -> dict[Path, str]:
     listing = table().replace("docs/methods/", "")
     made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{grid()}\n\n{listing}") + "\n"
     made[ROOT / "docs" / "supported.md"] = supported()
+    schema = ROOT / "docs" / "schemas" / f"results-{FORMAT}.json"
+    made[schema] = json.dumps(result_schema(), indent=1, ensure_ascii=False) + "\n"
     trust = ROOT / "docs" / "guide" / "trust.md"
     made[trust] = with_part(trust.read_text(encoding="utf-8"), metrics_table())
     return made

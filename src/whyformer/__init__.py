@@ -3,12 +3,15 @@
 What is named here, and what ``whyformer.extend`` offers to methods of your own, is public; everything else is internal.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from whyformer.registry import list_methods as list_methods
 from whyformer.registry import list_metrics as list_metrics
 from whyformer.version import __version__ as __version__
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear says so: docs/guide/interop.md
 
 if TYPE_CHECKING:
     from whyformer import checks as checks
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
     from whyformer.inputs.table_schema import Table as Table
+    from whyformer.interop import to_captum as to_captum
+    from whyformer.interop import to_quantus as to_quantus
     from whyformer.interop import to_shap as to_shap
     from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
     from whyformer.jobs.job import explain_dataset as explain_dataset
@@ -90,6 +95,8 @@ _HOMES = {
     "report": "whyformer.reports.report",
     "retrained_attention": "whyformer.checks.retrained",
     "tcav": "whyformer.concepts.tcav",
+    "to_captum": "whyformer.interop",
+    "to_quantus": "whyformer.interop",
     "to_shap": "whyformer.interop",
 }
 
@@ -156,6 +163,8 @@ __all__ = [
     "retrained_attention",
     "tables",
     "tcav",
+    "to_captum",
+    "to_quantus",
     "to_shap",
     "views",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ from whyformer.study.interference import require_same
 from whyformer.study.leak import Leak
 from whyformer.targets import Aims, Scalar, logits_of
 from whyformer.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
+
+log = logging.getLogger("whyformer.explainer")
 
 Array = np.ndarray[Any, Any]
 Settings = dict[str, dict[str, Any]]  # options by method
@@ -168,6 +171,14 @@ class Explainer(LoadedModel):
                 if self.advises and session is not None:
                     advise(refusal, session)
                 raise
+        log.debug(
+            "%s: %d inputs of %s, %g forwards and %g backwards",
+            ", ".join(results),
+            session.size,
+            type(self.model).__name__,
+            session.forwards,
+            session.backwards,
+        )
         if self.graphs is not None and question is not None:
             name, make = chosen[0].name, partial(_made, question)
             results[name] = self.graphs.learned(source, question, session, target, batch_size, results[name], make)

@@ -1,4 +1,4 @@
-"""Results as tables of pandas and as objects of shap."""
+"""Results as tables of pandas, objects of shap, tensors as Captum makes them and arrays as Quantus takes them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
@@ -16,6 +18,8 @@ from whyformer.result import EXPLANATION, Result
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Array = np.ndarray[Any, Any]
 
 
 def dataframe(data: Any, columns: list[str] | None = None) -> pd.DataFrame:
@@ -70,6 +74,107 @@ def shap_package(why: str) -> Any:
         random.setstate(drawn)
         np.random.set_state(numbers)
     return shap
+
+
+# Captum and Quantus: scores where the model's input has its entries.
+
+
+def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    """Scores in the shape of the model's input, as Captum's ``attribute`` returns them; float32, on the CPU.
+
+    inputs: what the model was given, (B, N) token ids or columns, (B, N, E) vectors or (B, C, H, W) pixels. Without it,
+    (B, N) with zeros behind shorter inputs, and (B, 1, H, W) for images. mask: (B, N), 1 where a position is no padding
+    (``attention_mask``); it is needed where inputs were padded, for padding has no score.
+
+    What stands for one unit adds up to its score: where a method says nothing finer (``detail``), a patch shares it out
+    among its pixels and channels, a token among the entries of its vector. Special tokens of images (CLS) have no
+    pixels, and are left out.
+    """
+    rows = _explanations(explanations, "to_captum")
+    images = [e.units.grid is not None for e in rows]
+    if any(images) != all(images):
+        raise BadInput("to_captum takes explanations of one kind: images, or none of them.")
+    if inputs is not None and len(inputs) != len(rows):
+        raise BadInput(f"{len(rows)} explanations and {len(inputs)} inputs: give the tensor that was explained.")
+    return _pixel_shares(rows, inputs) if all(images) else _position_shares(rows, inputs, mask)
+
+
+def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) -> dict[str, Array]:
+    """The arrays that Quantus' metrics take: ``metric(model=model, **to_quantus(explanations, pixel_values))``.
+
+    x_batch: ``inputs`` as they are; y_batch: (B,) the explained class of each; a_batch: scores of as many axes as
+    x_batch, (B, 1, H, W) for images, else as ``to_captum`` has them.
+    """
+    rows = _explanations(explanations, "to_quantus")
+    if contrasts := [e.target for e in rows if e.target.versus is not None]:
+        raise BadInput(f"Quantus knows one class per input, and {contrasts[0]} was explained: explain one class.")
+    shares = to_captum(rows, inputs, mask)
+    if shares.ndim == 4:
+        shares = shares.sum(1, keepdim=True)
+    classes = np.array([e.target.index for e in rows], dtype=np.int64)
+    return {"x_batch": inputs.detach().cpu().numpy(), "y_batch": classes, "a_batch": shares.numpy()}
+
+
+def _explanations(value: Any, verb: str) -> list[Any]:
+    rows = [value] if _is_explanation(value) else list(value) if isinstance(value, Iterable) else []
+    if not rows or not all(map(_is_explanation, rows)):
+        raise BadInput(f"{verb} takes an Explanation or a list of them, and at least one.")
+    for e in rows:
+        if len(streams := sorted(set(e.units.stream))) > 1:
+            raise BadInput(
+                f"{verb} knows inputs of one stream, and this explanation is of {', '.join(streams)}: take its "
+                ".scores where .units.stream is the one that you want."
+            )
+    return rows
+
+
+def _pixel_shares(rows: list[Any], inputs: Tensor | None) -> Tensor:
+    sizes = {e.units.image_size or e.units.grid for e in rows}
+    if inputs is None and len(sizes) > 1:
+        raise BadInput("the images differ in size: pass inputs, the pixels that the model was given.")
+    shape = (len(rows), 1, *next(iter(sizes))) if inputs is None else tuple(inputs.shape)
+    if len(shape) != 4:
+        raise BadInput(f"inputs of images are (batch, channels, height, width), and these have shape {shape}.")
+    shares = torch.zeros(shape)
+    for row, e in enumerate(rows):
+        high, wide = e.units.image_size or e.units.grid
+        if high > shape[2] or wide > shape[3]:
+            raise BadInput(f"the model saw {high}×{wide} pixels, and inputs have shape {shape}: pass what it saw.")
+        if e.detail is not None and e.detail.shape in ((high, wide), (shape[1], high, wide)):
+            pixels = e.detail if e.detail.ndim == 3 else e.detail / shape[1]
+        else:
+            patches = e.heatmap()
+            # The patch of each pixel, and among how many it shares its score.
+            at = [np.arange(size) * count // size for size, count in zip((high, wide), patches.shape, strict=True)]
+            counts = np.outer(*(np.bincount(index) for index in at))
+            pixels = (patches / counts / shape[1])[np.ix_(*at)]
+        shares[row, :, :high, :wide] = torch.from_numpy(pixels)
+    return shares
+
+
+def _position_shares(rows: list[Any], inputs: Tensor | None, mask: Tensor | None) -> Tensor:
+    # A table's [CLS] is no column.
+    scores = [e.scores if e.units.values is None else e.scores[~np.array(e.units.special)] for e in rows]
+    shape = (len(rows), max(map(len, scores))) if inputs is None else tuple(inputs.shape)
+    if len(shape) not in (2, 3):
+        raise BadInput(f"inputs are (batch, positions) or (batch, positions, width), and these have shape {shape}.")
+    if inputs is not None and mask is None and any(len(each) != shape[1] for each in scores):
+        raise BadInput(
+            f"inputs have {shape[1]} positions and the explanations {sorted({len(each) for each in scores})}: pass "
+            "mask=attention_mask, which says where the padding is; explain by units='token'; and pass the tensor that "
+            "was explained."
+        )
+    shares = torch.zeros(shape)
+    for row, (e, each) in enumerate(zip(rows, scores, strict=True)):
+        where = torch.arange(shape[1]) < len(each) if mask is None else mask[row].bool().cpu()
+        if int(where.sum()) != len(each):
+            raise BadInput(f"input {row} has {len(each)} scores, and {int(where.sum())} positions of its mask are 1.")
+        entries = each
+        if len(shape) == 3:
+            finer = e.detail is not None and e.detail.shape == (len(each), shape[2])
+            entries = e.detail if finer else (each / shape[2])[:, None].repeat(shape[2], 1)
+        shares[row, where] = torch.from_numpy(entries)
+    return shares
 
 
 def _is_explanation(value: Any) -> bool:

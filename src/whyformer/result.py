@@ -159,7 +159,13 @@ class Result(Pictured, Coded):
     @classmethod
     def _from_dict(cls: type[Kind], plain: Any, at: str = "") -> Kind:
         data = mapping(plain, at or "it")
-        if data.get("format") != FORMAT:
+        written = data.get("format")
+        if isinstance(written, int) and written > FORMAT:
+            raise BadInput(
+                f"the file was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
+                "pip install --upgrade whyformer"
+            )
+        if written != FORMAT:
             raise Damaged("it holds something else, or comes from another version of whyformer")
         what = data.get("what", EXPLANATION)
         for home in () if not isinstance(what, str) or what in RESULTS else HOMES:

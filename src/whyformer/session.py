@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ from whyformer.study.replay import Retained
 from whyformer.symbols import as_symbols
 from whyformer.targets import AIMS
 from whyformer.types import Cost
+
+log = logging.getLogger("whyformer.session")
 
 T = TypeVar("T")
 Measure = Callable[[Run, list[int]], T]
@@ -317,11 +320,13 @@ class Session:
                 except AmbiguousLayout:
                     if len(part) == 1:
                         raise
+                    log.info("batch and heads cannot be told apart: inputs are run one by one")
                     singly = True
                     continue
                 except MixedInputs:
                     if self.step == 1:
                         raise
+                    log.info("inputs change what the model says of others beside them: they are run one by one")
                     self.step = 1
                     self.__dict__.pop("study", None)  # which says so from now on
                     continue
@@ -342,6 +347,7 @@ class Session:
         if self.step == 1:
             folds = self.memory != "fold" and self.foldable()
             if folds and self.memory == "auto":
+                log.info("%s: out of memory with a single input, going on without stored attention maps", what)
                 self.memory = "fold"
                 torch.cuda.empty_cache()
                 return
@@ -351,6 +357,7 @@ class Session:
                 f"the model in half precision. torch: {error}"
             )
         self.step = max(1, self.step // 2)
+        log.info("%s: out of memory, going on with %d inputs at a time", what, self.step)
         torch.cuda.empty_cache()
 
     def gather(self, measure: Measure[Tensor], **how: Any) -> np.ndarray[Any, Any]:

@@ -27,6 +27,7 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/guide/concepts.md": {"concepts.png", "zebra.png"},
     "docs/guide/heads.md": {"heads.png", "heads.json", "curve.png"},
     "docs/guide/in_context_tables.md": {"in_context.html"},
+    "docs/guide/interop.md": {"why.json"},
     "docs/guide/language_models.md": {"answer.html", "answer.png"},
     "docs/guide/page.md": {"why.html", "several.html"},
     "docs/guide/patch_grid.md": {"pixels.png"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,6 +60,7 @@ def serve(
     from whyformer.serve.server import run
     from whyformer.serve.store import Store
 
+    logging.basicConfig(format="%(name)s: %(message)s")  # what went wrong, beside what clients are told
     asked = token_for(host, token)
     results = Store(store)
     typer.echo("loading models …", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -40,6 +41,8 @@ from whyformer.parameters import (
 from whyformer.registry import default_method, get_method, list_methods
 from whyformer.targets import Aims, Scalar
 from whyformer.version import __version__
+
+log = logging.getLogger("whyformer.jobs")
 
 ENGINES = ("local", "ray")
 PART_ROWS = 512
@@ -125,6 +128,7 @@ def explain_dataset(
 
         def commit(written: Written) -> None:
             store.commit(written)
+            log.info("%s: %d rows more, %d of them with errors", folder, written.rows, written.errors)
             shown.add(written.rows, written.errors)
 
         left = _left(chain([first], parts), store)

@@ -1,0 +1,78 @@
+"""What the library says by the standard logging module: nothing unasked, and never by print."""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import whyformer as wf
+from tests.models import CASES
+from tests.support import folders
+
+SOURCE = Path(wf.__file__).parent
+SPEAKING = ("cli", "__main__.py")  # what is there to talk
+
+
+def calls(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_nothing_is_printed_outside_the_command_line() -> None:
+    quiet = [path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in SPEAKING]
+    assert len(quiet) > 300
+    assert not [path for path in quiet if "print" in calls(path) or "logging.basicConfig" in calls(path)]
+
+
+def test_loggers_are_named_for_the_package() -> None:
+    for path in SOURCE.rglob("*.py"):
+        for name in re.findall(r"getLogger\((.*?)\)", path.read_text(encoding="utf-8")):
+            assert name == "__name__" or re.fullmatch(r'"whyformer(\.\w+)+"', name), (path, name)
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("whyformer").handlers)
+
+
+def test_an_explanation_is_told_to_those_who_listen(caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES["bert"]
+    model, inputs = case.build("eager"), case.inputs()
+    wf.explain(model, inputs, method="generic_attention")
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, "whyformer"):
+        wf.explain(model, inputs, method="generic_attention")
+    (record,) = caplog.records
+    count = len(inputs["input_ids"])
+    assert record.name == "whyformer.explainer" and record.levelno == logging.DEBUG
+    assert record.getMessage().startswith(
+        f"generic_attention: {count} inputs of {type(model).__name__}, {count} forwards"
+    )
+
+
+def test_a_change_of_plan_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whyformer.session import Session
+
+    ran = Session.run
+    sizes: list[int] = []
+
+    def short_of_memory(self: Session, rows: list[int], **how: object) -> object:
+        sizes.append(len(rows))
+        if len(rows) > 1:
+            raise torch.OutOfMemoryError("there is no more")
+        return ran(self, rows, **how)
+
+    monkeypatch.setattr(Session, "run", short_of_memory)
+    with caplog.at_level(logging.INFO, "whyformer"):
+        wf.explain(folders.vit(), {"pixel_values": torch.zeros(2, 3, 32, 32)}, method="raw_attention")
+    assert sizes[0] == 2 and sizes[-2:] == [1, 1]
+    assert "going on with 1 inputs at a time" in caplog.messages[-1]
+
+
+def test_without_a_handler_nothing_reaches_the_terminal() -> None:
+    code = "import logging, whyformer; logging.getLogger('whyformer.serve').error('failed')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
