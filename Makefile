@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEVELOPING := $(VENV)/.developing
 
-.PHONY: setup setup-browser page demo test check bench soak docs clean
+.PHONY: setup setup-browser page demo test check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
@@ -52,6 +52,16 @@ soak: setup
 
 docs: setup
 	$(BIN)/python -m docs.build
+
+# Both packages into dist, checked, and the notes beside them; CONTRIBUTING.md says what comes before and after.
+release: setup
+	$(BIN)/python -m docs.release_notes --final > /dev/null
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist models
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m docs.release_notes --final > dist/release-notes.md
 
 clean:
 	rm -rf $(VENV) build dist site

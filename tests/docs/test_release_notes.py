@@ -1,0 +1,54 @@
+"""Versions agree, and the notes of a release are those of the changelog."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import whyformer as wf
+from docs.release_notes import ROOT, faults, section, versions
+
+FILES = ("src/whyformer/version.py", "models/src/whyformer_models/__init__.py", "CITATION.cff", "CHANGELOG.md")
+
+
+def test_what_is_here_could_be_released_but_for_the_date() -> None:
+    assert faults(ROOT) == []
+    assert versions(ROOT)["src/whyformer/version.py"] == wf.__version__
+    assert len(section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), wf.__version__)[1]) > 1000
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 9.1.0 (2030-01-02)\n\n- New.\n\n## 9.0.0\n\n- Old.\n")
+    for name in FILES[:3]:
+        text = (tmp_path / name).read_text(encoding="utf-8").replace(wf.__version__, "9.1.0")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "fault"),
+    [
+        ("CITATION.cff", "9.1.0", "9.0.0", "CITATION.cff has version 9.0.0"),
+        ("models/src/whyformer_models/__init__.py", "9.1.0", "9.0.7", "the models are of version 9.0.7"),
+        ("CHANGELOG.md", "- New.", "", "nothing about 9.1.0"),
+        ("CHANGELOG.md", "9.1.0 (2030-01-02)", "Unreleased (9.1.0)", "write '## 9.1.0 (YYYY-MM-DD)'"),
+    ],
+)
+def test_what_is_wrong_is_said(repository: Path, file: str, before: str, after: str, fault: str) -> None:
+    assert faults(repository, final=True) == []
+    text = (repository / file).read_text(encoding="utf-8")
+    (repository / file).write_text(text.replace(before, after), encoding="utf-8")
+    (line,) = faults(repository, final=True)
+    assert fault in line
+
+
+def test_a_section_ends_where_the_next_begins() -> None:
+    changelog = "# Changelog\n\n## 1.2.0 (2030-01-02)\n\n### Added\n\n- a\n\n## 1.1.0\n\n- b\n"
+    assert section(changelog, "1.2.0") == ("1.2.0 (2030-01-02)", "### Added\n\n- a")
+    assert section(changelog, "1.1.0") == ("1.1.0", "- b") and section(changelog, "1.2") == ("", "")

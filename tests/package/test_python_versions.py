@@ -1,0 +1,79 @@
+"""The package runs on every Python that it names: syntax and names that the oldest has not are found on any."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+
+from tests.package.environments import REPOSITORY
+
+OLDEST = (3, 10)
+SOURCES = sorted((REPOSITORY / "src").rglob("*.py"))
+# What the standard library has had since: by module, names of 3.11, 3.12 and 3.13 that code like this would reach for.
+NEWER = {
+    "tomllib": {"*"},
+    "typing": {
+        *("Self", "LiteralString", "Never", "Required", "NotRequired", "Unpack", "TypeVarTuple", "assert_never"),
+        *("assert_type", "reveal_type", "override", "TypeAliasType", "ReadOnly", "TypeIs", "dataclass_transform"),
+    },
+    "enum": {"StrEnum", "ReprEnum", "member", "nonmember", "verify"},
+    "datetime": {"UTC"},
+    "contextlib": {"chdir"},
+    "asyncio": {"TaskGroup", "Runner", "timeout", "Barrier"},
+    "hashlib": {"file_digest"},
+    "math": {"cbrt", "exp2", "sumprod", "fma"},
+    "operator": {"call"},
+    "itertools": {"batched"},
+    "copy": {"replace"},
+    "warnings": {"deprecated"},
+    "collections.abc": {"Buffer"},
+    "inspect": {"BufferFlags", "getmembers_static"},
+    "logging": {"getHandlerByName", "getHandlerNames", "getLevelNamesMapping"},
+    "builtins": {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"},
+}
+ATTRIBUTES = {"add_note", "co_qualname", "walk_up", "full_match", "from_uri"}  # of objects, whatever their module
+
+
+def newer_names(tree: ast.AST) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0:
+            listed = NEWER.get(str(node.module), set())
+            names |= {f"{node.module}.{a.name}" for a in node.names if a.name in listed or "*" in listed}
+        elif isinstance(node, ast.Import):
+            names |= {a.name for a in node.names if "*" in NEWER.get(a.name, set())}
+        elif isinstance(node, ast.Attribute):
+            module = ast.unparse(node.value) if isinstance(node.value, (ast.Name, ast.Attribute)) else ""
+            if node.attr in NEWER.get(module, set()) | ATTRIBUTES:
+                names.add(f"{module}.{node.attr}")
+        elif isinstance(node, ast.Name) and node.id in NEWER["builtins"]:
+            names.add(node.id)
+    return names
+
+
+def test_nothing_newer_than_the_oldest_python_is_used() -> None:
+    assert len(SOURCES) > 300
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=OLDEST)
+        assert not newer_names(tree), path
+        assert not [node for node in ast.walk(tree) if type(node).__name__ in {"TryStar", "TypeAlias"}], path
+        assert not [line for line in ast.walk(tree) if isinstance(line, ast.FunctionDef) and _parametrised(line)], path
+
+
+def _parametrised(function: ast.FunctionDef) -> bool:
+    """``def first[T](…)``, which is of 3.12."""
+    return bool(getattr(function, "type_params", ()))
+
+
+def test_newer_names_would_be_seen() -> None:
+    code = "import tomllib, math\nfrom typing import Self\nfrom enum import Enum\nmath.cbrt(2)\nExceptionGroup('', [])"
+    assert newer_names(ast.parse(code)) == {"tomllib", "typing.Self", "math.cbrt", "ExceptionGroup"}
+
+
+def test_the_versions_that_are_named_are_those_that_are_asked_for() -> None:
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    named = sorted(tuple(map(int, v)) for v in re.findall(r'"Programming Language :: Python :: (\d)\.(\d+)"', text))
+    assert named[0] == OLDEST and named == [(3, minor) for minor in range(10, named[-1][1] + 1)]
+    assert f'requires-python = ">={OLDEST[0]}.{OLDEST[1]}"' in text
+    assert sys.version_info[:2] in named
