@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.errors import BadInput
 from whyformer.inputs.answers import ChoiceInput, SpanInput
 from whyformer.inputs.arguments import named_tensors, signature_of
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import are_tensors, encoded, is_single, listed
+from whyformer.inputs.checkpoint import loaded
 from whyformer.inputs.detection import DetectionInput
 from whyformer.inputs.families import BOX_FEATURES, task_of
 from whyformer.inputs.image import ImageInput
@@ -149,19 +150,26 @@ def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | No
     return None
 
 
+def _processor_of(pipeline: Any) -> Any:
+    """What a pipeline encodes its inputs with; of several, together, as processors for two kinds of input hold them."""
+    names = ("tokenizer", "image_processor", "feature_extractor")
+    parts = {name: part for name in names if (part := getattr(pipeline, name, None)) is not None}
+    if (whole := getattr(pipeline, "processor", None)) is not None:
+        return whole
+    if "feature_extractor" in parts and "tokenizer" in parts:
+        return SimpleNamespace(**parts)
+    return next(iter(parts.values()), None)
+
+
 def unpacked(model: Any, processor: Any) -> tuple[Any, Any]:
-    """The model and processor inside a transformers pipeline; a function that is asked, as a model."""
+    """The model and processor inside a transformers pipeline, in a folder, or by a name; a function that is asked."""
     if takes_questions(model):
         return asked_model(model), processor
     inner = getattr(model, "model", None)
     if not isinstance(model, nn.Module) and isinstance(inner, nn.Module):
-        pipeline_processor = getattr(model, "tokenizer", None) or getattr(model, "image_processor", None)
-        return inner, processor if processor is not None else pipeline_processor
+        return inner, processor if processor is not None else _processor_of(model)
     if isinstance(model, (str, Path)):
-        raise BadInput(
-            f"model is the name {str(model)!r}: load it first, e.g. "
-            "AutoModelForSequenceClassification.from_pretrained(…), and pass the model itself."
-        )
+        return loaded(model, processor)
     if callable(model) and not isinstance(model, (type, nn.Module)):
         return asked_model(model), processor
     return model, processor

@@ -1,0 +1,130 @@
+"""A model by its folder or name, or inside a pipeline, in place of the model itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+
+import whyformer as wf
+from tests.support import folders
+from whyformer.errors import BadInput, MissingProcessor
+from whyformer.inputs.choose import unpacked
+
+TEXT = "i like it"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier with its tokenizer."""
+    folder = tmp_path_factory.mktemp("texts")
+    folders.bert().save_pretrained(folder)
+    folders.tokenizer(folder / "vocabulary").save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_explains_as_its_model_does(texts: Path, tmp_path: Path) -> None:
+    expected = wf.explain(folders.bert(), TEXT, folders.tokenizer(tmp_path))
+    held = wf.Explainer(str(texts))
+    assert not held.model.training
+    for other in (wf.explain(texts, TEXT), wf.explain(str(texts), TEXT), held.explain(TEXT)):
+        np.testing.assert_allclose(other.scores, expected.scores, atol=1e-6)
+        assert (other.units.labels, other.target) == (expected.units.labels, expected.target)
+    several = wf.explain(texts, [TEXT, "so bad"])
+    assert [type(one) for one in several] == [wf.Explanation] * 2
+    assert wf.compare(texts, [TEXT], methods=["random"], metrics=["comprehensiveness"]).inputs == 1
+
+
+def test_a_folder_of_pictures(tmp_path: Path) -> None:
+    folders.vit().save_pretrained(tmp_path)
+    folders.image_processor().save_pretrained(tmp_path)
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    expected = wf.explain(folders.vit(), pixels, folders.image_processor())
+    np.testing.assert_allclose(wf.explain(tmp_path, pixels).scores, expected.scores, atol=1e-6)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path, texts: Path) -> None:
+    folders.bert().save_pretrained(tmp_path)
+    with pytest.raises(MissingProcessor, match="text needs the model's tokenizer"):
+        wf.explain(tmp_path, TEXT)
+    expected = wf.explain(texts, TEXT)
+    tokenizer = folders.tokenizer(tmp_path / "vocabulary")
+    np.testing.assert_allclose(wf.explain(tmp_path, TEXT, tokenizer).scores, expected.scores, atol=1e-6)
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    np.testing.assert_allclose(wf.explain(tmp_path, {"input_ids": ids})[0].scores, expected.scores, atol=1e-6)
+
+
+def test_a_damaged_tokenizer_is_not_taken_for_none(tmp_path: Path) -> None:
+    folders.bert().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"the processor of .* could not be loaded"):
+        wf.explain(tmp_path, TEXT)
+
+
+def test_a_name_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(BadInput, match=r"no model could be loaded from 'no-one/nothing': .*save_pretrained\(\)"):
+        wf.explain("no-one/nothing", TEXT)
+    with pytest.raises(BadInput, match="no model could be loaded from 'i like it': "):  # the text in the model's place
+        wf.Explainer(TEXT)
+    with pytest.raises(BadInput, match=r"there is no folder '.*absent' to load a model from"):
+        wf.Explainer(tmp_path / "absent")
+    with pytest.raises(BadInput, match="there is no folder '/absent/' to load a model from"):
+        wf.Explainer("/absent/")
+    for nothing in ("", "  ", "a\0b"):
+        with pytest.raises(BadInput, match="model="):
+            wf.Explainer(nothing)
+
+
+def test_folders_that_hold_something_else(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(BadInput, match="is a file: give the folder"):
+        wf.Explainer(file)
+    with pytest.raises(BadInput, match="no model could be loaded from"):
+        wf.Explainer(tmp_path)
+    (tmp_path / "table.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"model of a table: whyformer\.tables\.load_model"):
+        wf.Explainer(tmp_path)
+
+
+def test_code_of_a_folder_is_not_run(tmp_path: Path) -> None:
+    config = {"model_type": "own", "architectures": ["OwnModel"], "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (tmp_path / "own.py").write_text("raise SystemExit('this ran')", encoding="utf-8")
+    with pytest.raises(BadInput, match=r"brings code of its own.*by yourself with trust_remote_code=True"):
+        wf.Explainer(tmp_path)
+
+
+def test_pipelines(tmp_path: Path, texts: Path) -> None:
+    from transformers import pipeline
+
+    asked = pipeline("text-classification", model=folders.bert(), tokenizer=folders.tokenizer(tmp_path))
+    np.testing.assert_allclose(wf.explain(asked, TEXT).scores, wf.explain(texts, TEXT).scores, atol=1e-6)
+    seeing = pipeline("image-classification", model=folders.vit(), image_processor=folders.image_processor())
+    assert wf.explain(seeing, np.zeros((20, 30, 3), np.uint8)).units.grid == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("parts", "taken"),
+    [
+        ({"tokenizer": "t"}, "t"),
+        ({"tokenizer": None, "image_processor": "i"}, "i"),
+        ({"feature_extractor": "f"}, "f"),
+        ({"feature_extractor": "f", "tokenizer": "t"}, {"feature_extractor": "f", "tokenizer": "t"}),
+        ({"processor": "p", "tokenizer": "t"}, "p"),
+        ({}, None),
+    ],
+)
+def test_what_a_pipeline_encodes_with(parts: dict[str, Any], taken: Any) -> None:
+    model = folders.bert()
+    for name, expected in ((None, taken), ("mine", "mine")):
+        inner, processor = unpacked(SimpleNamespace(model=model, **parts), name)
+        assert inner is model
+        assert (vars(processor) if isinstance(processor, SimpleNamespace) else processor) == expected
