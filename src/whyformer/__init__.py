@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from whyformer.evaluate.recommend import recommend as recommend
     from whyformer.evaluate.recommendation import Recommendation as Recommendation
     from whyformer.explainer import Explainer as Explainer
-    from whyformer.explainer import explain as explain
     from whyformer.heads.importance import head_importance as head_importance
     from whyformer.inputs.completions import CompletionServer as CompletionServer
     from whyformer.inputs.table_schema import Standardize as Standardize
@@ -56,14 +55,18 @@ if TYPE_CHECKING:
     from whyformer.result import load as load
     from whyformer.tables.global_explanation import explain_global as explain_global
     from whyformer.tables.permutation import feature_permutation as feature_permutation
+    from whyformer.types import ByMethod as ByMethod
     from whyformer.types import Explanation as Explanation
+    from whyformer.types import Explanations as Explanations
     from whyformer.types import Generation as Generation
     from whyformer.types import Record as Record
     from whyformer.types import Target as Target
     from whyformer.types import Units as Units
+    from whyformer.verbs import explain as explain
 
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
+    "ByMethod": "whyformer.types",
     "CheckUp": "whyformer.checks.result",
     "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.comparison",
@@ -71,6 +74,7 @@ _HOMES = {
     "ExplainedDataset": "whyformer.jobs.dataset",
     "Explainer": "whyformer.explainer",
     "Explanation": "whyformer.types",
+    "Explanations": "whyformer.types",
     "Generation": "whyformer.types",
     "Recommendation": "whyformer.evaluate.recommendation",
     "Record": "whyformer.types",
@@ -83,7 +87,7 @@ _HOMES = {
     "check": "whyformer.checks.check",
     "cite": "whyformer.language.citations",
     "compare": "whyformer.evaluate.compare",
-    "explain": "whyformer.explainer",
+    "explain": "whyformer.verbs",
     "explain_dataset": "whyformer.jobs.job",
     "explain_global": "whyformer.tables.global_explanation",
     "feature_permutation": "whyformer.tables.permutation",
@@ -117,6 +121,7 @@ _ROOMS = (
 )
 
 __all__ = [
+    "ByMethod",
     "CheckUp",
     "Citations",
     "Comparison",
@@ -124,6 +129,7 @@ __all__ = [
     "ExplainedDataset",
     "Explainer",
     "Explanation",
+    "Explanations",
     "Generation",
     "Recommendation",
     "Record",

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whyformer.advice import advise
+from whyformer.attributions import of_run, take_all_tokens
 from whyformer.borrow import borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
-from whyformer.engines.attention.fold_pass import NotFoldable
 from whyformer.errors import BadInput, CaptureError, NotOffered
-from whyformer.estimate import LONG, Estimate, Memory, estimate, foldable, folding
+from whyformer.estimate import Estimate, Memory, estimate, foldable
 from whyformer.explanations import explanations
-from whyformer.inputs.base import Modality, Source
-from whyformer.inputs.batch import Batch, Continuation, Decoding
-from whyformer.inputs.language import require_next_token, shortened
+from whyformer.inputs.base import Source
+from whyformer.inputs.batch import Column, Decoding, Messages, Paired, Prompted, Several, Single, Tensors
+from whyformer.inputs.language import require_next_token
 from whyformer.inputs.segments import SIZES, token_sentences
 from whyformer.loan.spread import heads_elsewhere
-from whyformer.memory import Peak
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Seed, Words, checked, refuse_misspelled
 from whyformer.registry import Method, default_method, get_method, list_methods
 from whyformer.run import Attribution, Run
@@ -39,10 +36,18 @@ from whyformer.study.leak import Leak
 from whyformer.targets import Aims, Scalar, logits_of
 from whyformer.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 
+if TYPE_CHECKING:
+    from whyformer.checks.result import CheckUp
+    from whyformer.evaluate.comparison import Comparison
+    from whyformer.evaluate.recommendation import Recommendation
+    from whyformer.reports.report import Report
+
 log = logging.getLogger("whyformer.explainer")
 
 Array = np.ndarray[Any, Any]
-Settings = dict[str, dict[str, Any]]  # options by method
+Span = Literal[True] | tuple[int, int]  # the answer as a whole, or a range of its characters
+Tokens = int | Mapping[str, Any]  # that are written
+Names = Sequence[str]  # of methods
 CharacterRange = Annotated[tuple[int, int], Words("(start, end), characters of the text", "(start, end) pairs")]
 Segments = Annotated[str, OneOf(*SIZES)] | Annotated[Sequence[CharacterRange], Filled()]
 Generate = Count | Mapping[str, Any] | None  # tokens, or what model.generate is told
@@ -78,6 +83,61 @@ class Explainer(LoadedModel):
         """With ``compiled=True``, the shapes that were explained: recorded as a graph, or why not; none without."""
         return [] if self.graphs is None else self.graphs.table()
 
+    @overload
+    def explain(
+        self,
+        inputs: Single,
+        *,
+        method: str | None = None,
+        target: Aims = None,
+        scalar: Scalar = "logit",
+        batch_size: BatchSize | None = None,
+        memory: Memory = "auto",
+        keep_layers: bool = False,
+        units: Segments = "token",
+        generate: None = None,
+        span: bool | CharacterRange = False,
+        choices: Sequence[str] | None = None,
+        one_pass: bool = False,
+        first_token: bool = True,
+        seed: Seed = 0,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> Explanation: ...
+    @overload
+    def explain(
+        self, inputs: Single | Prompted, *, method: str | None = None, span: Span, **how: Any
+    ) -> Explanation: ...
+    @overload
+    def explain(
+        self, inputs: Single | Prompted, *, method: str | None = None, generate: Tokens, **how: Any
+    ) -> Generation: ...
+    @overload
+    def explain(self, inputs: Prompted, *, method: str | None = None, **how: Any) -> Explanation | Generation: ...
+    @overload
+    def explain(self, inputs: Tensors, *, method: str | None = None, **how: Any) -> Explanations[Explanation]: ...
+    @overload
+    def explain(
+        self, inputs: Messages, *, method: str | None = None, **how: Any
+    ) -> Explanation | Explanations[Explanation]: ...
+    @overload
+    def explain(
+        self, inputs: Several, *, method: str | None = None, generate: Tokens, **how: Any
+    ) -> Explanations[Generation]: ...
+    @overload
+    def explain(self, inputs: Several, *, method: str | None = None, **how: Any) -> Explanations[Explanation]: ...
+    @overload
+    def explain(self, inputs: Paired, *, method: str | None = None, **how: Any) -> Explanation: ...
+    @overload
+    def explain(
+        self, inputs: Tensors | Several, *, method: Names, **how: Any
+    ) -> ByMethod[Explanations[Explanation]]: ...
+    @overload
+    def explain(self, inputs: Single | Paired, *, method: Names, **how: Any) -> ByMethod[Explanation]: ...
+    @overload
+    def explain(
+        self, inputs: Column, *, method: str | None = None, **how: Any
+    ) -> Explanation | Explanations[Explanation]: ...
     @checked
     def explain(  # noqa: PLR0915 (each step is a line: every call goes this way)
         self,
@@ -108,7 +168,7 @@ class Explainer(LoadedModel):
         characters. ``memory``: whether attention maps are stored ("full"), never ("fold"), or as there is room.
         """
         if options:
-            _refuse_misspelled(Explainer.explain, options)
+            refuse_unknown(Explainer.explain, options)
         names = [method] if method is None or isinstance(method, str) else list(method)
         if not names:
             raise BadInput("method=[] names no method: leave it out for the default, or name some (wf.list_methods()).")
@@ -152,7 +212,7 @@ class Explainer(LoadedModel):
                 if not first_token:
                     require_next_token(session.modality, session.batch, "first_token=False is")
                 if session.batch.trunks and batch_size is None:
-                    _take_all_tokens(session, chosen, settings)
+                    take_all_tokens(session, chosen, settings)
                 for m in chosen:
                     if m.needs & {"attention_gradients", "input_gradients"}:
                         refuse_without_gradients(self.model, m.name)
@@ -162,7 +222,7 @@ class Explainer(LoadedModel):
                 for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
                     if not together:
                         continue
-                    measure = partial(_of_run, session, together, settings)
+                    measure = partial(of_run, session, together, settings)
                     what = " and ".join(m.name for m in together)
                     for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
                         for name, explanations in by_method.items():
@@ -250,71 +310,35 @@ class Explainer(LoadedModel):
         """Does information pass between positions outside the captured attention? (study/leak.py)"""
         return self.study(inputs).leak
 
-    def compare(self, inputs: Any, **how: Any) -> Any:
+    def compare(self, inputs: Any, **how: Any) -> Comparison:
         """Which method explains this model best on these inputs? See ``whyformer.compare``."""
         from whyformer.evaluate.compare import compare
 
         return compare(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
 
-    def check(self, inputs: Any, **how: Any) -> Any:
+    def check(self, inputs: Any, **how: Any) -> CheckUp:
         """Should these explanations be believed? See ``whyformer.check``."""
         from whyformer.checks.check import check_with
 
         return check_with(self, inputs, **how)
 
-    def report(self, inputs: Any, **how: Any) -> Any:
+    def report(self, inputs: Any, **how: Any) -> Report:
         """Why did the model say that, and can it be trusted? One page. See ``whyformer.report``."""
         from whyformer.reports.report import report
 
         return report(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
 
-    def recommend(self, inputs: Any, **how: Any) -> Any:
+    def recommend(self, inputs: Any, **how: Any) -> Recommendation:
         """How should this model be explained on inputs like these? See ``whyformer.recommend``."""
         from whyformer.evaluate.recommend import recommend
 
         return recommend(self.model, inputs, processor=self.processor, attention_at=self.attention_at, **how)
 
 
-@checked
-def explain(
-    model: Any,
-    inputs: Any,
-    processor: Any = None,
-    *,
-    tokenizer: Any = None,
-    attention_at: Mapping[str, str] | None = None,
-    **how: Any,
-) -> Any:
-    """Why did the model say that? One Explanation for one raw input, a list for several, a dict for several methods.
-
-    processor: tokenizer (``tokenizer=`` is the same), image processor or wf.Table, for raw inputs. target: class or
-    label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
-    "probability", "log_odds" or "cosine". options: the method's own (wf.list_methods() lists them). attention_at: as
-    for Explainer.
-    """
-    if unknown := how.keys() - PARAMETERS:
-        _refuse_misspelled(explain, unknown)
-    return EXPLAIN(Explainer(model, processor, attention_at=attention_at), inputs, **how)
-
-
-def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) -> inspect.Signature:
-    """What ``function`` takes, with the parameters of ``verb`` in the place of ``**how``."""
-    *parameters, _ = inspect.signature(function).parameters.values()
-    others = [
-        p
-        for name, p in inspect.signature(verb).parameters.items()
-        if name not in {"self", *(p.name for p in parameters)}
-    ]
-    return inspect.Signature([*parameters, *others])
-
-
 PARAMETERS = set(inspect.signature(Explainer.explain).parameters)
-EXPLAIN = inspect.unwrap(Explainer.explain)  # behind its door, since ``explain`` has one that is the same
-# Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
-inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
 
 
-def _refuse_misspelled(function: Callable[..., Any], options: Iterable[str]) -> None:
+def refuse_unknown(function: Callable[..., Any], options: Iterable[str]) -> None:
     refuse_misspelled(function, options, (name for m in list_methods().values() for name in m.options))
 
 
@@ -345,109 +369,6 @@ def _settings(chosen: list[Method], options: dict[str, Any]) -> dict[str, dict[s
         if not any(name in m.options for m in chosen):
             chosen[0].checked({name: value})
     return {m.name: m.checked({k: v for k, v in options.items() if k in m.options}) for m in chosen}
-
-
-# From a session to explanations
-
-
-def _of_run(
-    session: Session, chosen: list[Method], settings: Settings, run: Run, rows: list[int]
-) -> dict[str, list[Explanation]]:
-    """Explanations of one batch by method: one record for all that need it, and what each of them cost."""
-    started, peak = time.perf_counter(), Peak(next(iter(run.batch.tensors.values())).device)
-    run.alone, run.settles_later = len(chosen) == 1, True
-    folded: frozenset[str] = frozenset()
-    if session.memory == "fold" or (session.memory == "auto" and run.length >= LONG):
-        folded = folding(session, run, chosen, settings)
-    stored = [m for m in chosen if m.name not in folded] if folded else chosen
-    if any("attention_gradients" in m.needs for m in stored) and not run.modality.decoding.one_pass:
-        run.record(grad=True, multi_stream=True)  # one record serves every method that follows
-    elif len(stored) > 1 and any({"attention", "values"} <= m.needs for m in stored):
-        run.anatomy()  # likewise, for those that need the blocks around attention as well
-    shared = time.perf_counter() - started
-    results = {}
-    for m in chosen:
-        started, before = time.perf_counter(), (run.forwards_B.copy(), run.backwards_B.copy())
-        run.asked, run.folds, readings = {}, m.name in folded, run.readings
-        several = run.batch.size > 1 or (bool(session.batch.groups) and run.modality.decoding.one_pass)
-        if run.batch.trunks and several and _reads_rows(run.modality, m, settings[m.name]):
-            attribution = _by_rows(session, run, m, settings[m.name])
-        else:
-            try:
-                attribution = m.run(run, **settings[m.name])
-            except NotFoldable:
-                if session.memory == "fold":
-                    raise
-                run.folds, run.forwards_B, run.backwards_B = False, before[0].copy(), before[1].copy()
-                attribution = m.run(run, **settings[m.name])
-        # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer
-        # of a device, which is still at work.
-        _ = run.units, run.value_B
-        if run.readings != readings:
-            attribution = m.run(run, **settings[m.name])
-        seconds = time.perf_counter() - started
-        if m.needs & {"attention", "attention_gradients"}:
-            seconds += shared
-        highest, setup = peak.bytes, session.setup_forwards + run.setup_forwards
-        # As many as it takes alone: its own passes, and those of others that it needs as well.
-        forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
-        backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
-        costs = [
-            Cost(float(f), float(b), seconds / run.batch.size, highest, setup)
-            for f, b in zip(forwards, backwards, strict=True)
-        ]
-        results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
-    return results
-
-
-def _take_all_tokens(session: Session, chosen: list[Method], settings: Settings) -> None:
-    """Where one map serves all tokens of an answer, they are explained together, however many there are."""
-    if all(_reads_rows(session.modality, m, settings[m.name]) for m in chosen):
-        session.step = max(session.step, session.size)
-
-
-def _reads_rows(modality: Modality, m: Method, options: dict[str, Any]) -> bool:
-    """One map serves every token of an answer: it does not depend on what is explained, or one gradient is asked for"""
-    if m.rowwise is not None and m.rowwise(**options):
-        return True
-    return modality.decoding.one_pass and "attention_gradients" in m.needs
-
-
-def _by_rows(session: Session, run: Run, m: Method, options: dict[str, Any]) -> Attribution:
-    """Tokens of one answer explained by the rows of one map, in which they are said."""
-    keep_BN, shared = run.batch.keep_BN, bool(m.needs & {"attention_gradients"})
-    assert keep_BN is not None
-    rows = keep_BN.sum(1) - 1
-    whole = _whole_answer(session, run.batch.trunks[0]) if shared else run.together.shared
-    assert whole is not None
-    one = session.run_of(whole, "log_probability" if shared else None)
-    one.folds, one.rows_read = run.folds, rows if run.folds else None
-    attribution = m.run(one, **options)
-    run.forwards_B += one.forwards_B[0] / run.batch.size
-    run.backwards_B += one.backwards_B[0] / run.batch.size
-    run.setup_forwards += one.setup_forwards
-    matrix = attribution.matrix_BQK
-    if not isinstance(matrix, Tensor) or (matrix.shape[1] != matrix.shape[2] and not one.folds):
-        raise NotOffered(f"one_pass reads the rows of a map, and {m.name} has none here. Leave one_pass out.")
-    rows_BN = matrix[0] if one.folds else matrix[0, rows.to(matrix.device)]
-    scores_BN = rows_BN[:, : run.keep_BN.shape[1]] * run.keep_BN
-    doubts = [[ONE_GRADIENT]] * run.batch.size if shared else None
-    return Attribution(scores_BN, checks={}, warnings=doubts, signed=attribution.signed, used=attribution.used)
-
-
-def _whole_answer(session: Session, text: int) -> Batch:
-    """The longest row of one text with all that is said in it, also where a batch holds a part of its tokens."""
-    batch = session.batch
-    rows = [row for row, trunk in enumerate(batch.trunks) if trunk == text]
-    assert batch.keep_BN is not None
-    start = int(batch.keep_BN[rows[0]].sum()) - 1
-    answer = Continuation(tuple(session.target[row] for row in rows), start)
-    return replace(shortened(batch.select(rows[-1:])), answers=(answer,))
-
-
-ONE_GRADIENT = (
-    "one_pass: the gradient is that of the whole answer's log-probability, and each token reads its row of the map."
-)
 
 
 def _made(question: Question, run: Run, attribution: Attribution, costs: list[Cost]) -> list[Explanation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from torch import Tensor
@@ -312,9 +312,16 @@ class Generation(list[Explanation], Result):
         return dataframe(dict(zip(names, zip(*rows, strict=True), strict=True)))
 
 
-class Explanations(list[Any], Pictured):
+T = TypeVar("T")
+
+
+class Explanations(list[T], Pictured):
     """A list with one explanation per input (or a list per input that gives several), which is drawn as one page."""
 
+    @overload
+    def __getitem__(self, at: SupportsIndex) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Explanations[T]: ...
     def __getitem__(self, at: Any) -> Any:
         part = super().__getitem__(at)
         return Explanations(part) if isinstance(at, slice) else part
@@ -323,7 +330,7 @@ class Explanations(list[Any], Pictured):
         return several("Explanations", map(repr, self))
 
 
-class ByMethod(dict[str, Any], Pictured):
+class ByMethod(dict[str, T], Pictured):
     """What one method would give, by the names of several; drawn side by side."""
 
     def __repr__(self) -> str:

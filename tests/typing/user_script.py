@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import numpy as np
+from torch import Tensor
 
 import whyformer as wf
 from whyformer.extend import Attribution, Run, constant, method
@@ -31,6 +32,87 @@ def explanations(explanation: wf.Explanation) -> None:
     assert_type(explanation.ranked(specials=False), list[tuple[str, float]])
     assert_type(explanation.save("x.html"), Path)
     assert_type(explanation.to_html(), str)
+
+
+class Photo:
+    """What a checker sees of a PIL image."""
+
+    size = (32, 32)
+    mode = "RGB"
+
+    def getbbox(self) -> tuple[int, int, int, int] | None:
+        return None
+
+
+class Frame:
+    """What a checker sees of a DataFrame."""
+
+    def iterrows(self) -> list[object]:
+        return []
+
+
+def one_input(model: object, tokenizer: object, photo: Photo, pixels: np.ndarray[Any, Any]) -> None:
+    assert_type(wf.explain(model, "i like it", tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, "i like it", tokenizer=tokenizer, target="positive", seed=1), wf.Explanation)
+    assert_type(wf.explain("folder", "i like it", method="shap", evaluations=64), wf.Explanation)
+    assert_type(wf.explain(model, Path("cat.jpg"), processor=tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, photo, tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, pixels, tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, (photo, "what is it?"), tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, {"age": 38, "job": "Sales"}, tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, "i like it", tokenizer).words(), list[tuple[str, float]])
+
+
+def several_inputs(model: object, texts: list[str], tokenizer: object, ids: Tensor) -> None:
+    batch = wf.explain(model, texts, tokenizer)
+    assert_type(batch, wf.Explanations[wf.Explanation])
+    assert_type(batch[0], wf.Explanation)
+    assert_type(batch[:2], wf.Explanations[wf.Explanation])
+    assert_type([one.value for one in batch], list[float])
+    assert_type(batch.to_html(), str)
+    assert_type(wf.explain(model, Frame(), tokenizer), wf.Explanations[wf.Explanation])
+    assert_type(wf.explain(model, ids), wf.Explanations[wf.Explanation])
+    assert_type(wf.explain(model, {"input_ids": ids}), wf.Explanations[wf.Explanation])
+    assert_type(wf.explain(model, (ids, ids), method="saliency"), wf.Explanations[wf.Explanation])
+
+
+def several_methods(model: object, texts: list[str], tokenizer: object) -> None:
+    by_method = wf.explain(model, "i like it", tokenizer, method=["grad_sam", "alti"])
+    assert_type(by_method, wf.ByMethod[wf.Explanation])
+    assert_type(by_method["alti"], wf.Explanation)
+    batches = wf.explain(model, texts, tokenizer, method=("grad_sam", "alti"))
+    assert_type(batches, wf.ByMethod[wf.Explanations[wf.Explanation]])
+
+
+def language_models(model: object, prompts: list[str], tokenizer: object) -> None:
+    assert_type(wf.explain(model, "a prompt", tokenizer), wf.Explanation)
+    assert_type(wf.explain(model, "a prompt", tokenizer, generate=8), wf.Generation)
+    assert_type(wf.explain(model, "a prompt", tokenizer, generate=8, span=True), wf.Explanation)
+    assert_type(wf.explain(model, ("a prompt", "an answer"), tokenizer, span=True), wf.Explanation)
+    # A pair is classified by one model, and continued by another.
+    assert_type(wf.explain(model, ("a prompt", "an answer"), tokenizer), wf.Explanation | wf.Generation)
+    assert_type(wf.explain(model, prompts, tokenizer, generate={"max_new_tokens": 8}), wf.Explanations[wf.Generation])
+    chat = [{"role": "user", "content": "why?"}]
+    assert_type(wf.explain(model, chat, tokenizer), wf.Explanation | wf.Explanations[wf.Explanation])
+
+
+def the_same_of_an_explainer(explainer: wf.Explainer, texts: list[str], ids: Tensor) -> None:
+    assert_type(explainer.explain("i like it"), wf.Explanation)
+    assert_type(explainer.explain(texts), wf.Explanations[wf.Explanation])
+    assert_type(explainer.explain({"input_ids": ids}), wf.Explanations[wf.Explanation])
+    assert_type(explainer.explain("a prompt", generate=8), wf.Generation)
+    assert_type(explainer.explain(texts, method=["grad_sam"]), wf.ByMethod[wf.Explanations[wf.Explanation]])
+    assert_type(explainer.compare(texts), wf.Comparison)
+    assert_type(explainer.recommend(texts), wf.Recommendation)
+    assert_type(explainer.check(texts), wf.CheckUp)
+    assert_type(explainer.report(texts), wf.Report)
+
+
+def wrong(model: object, explainer: wf.Explainer) -> None:
+    """What a checker refuses: an ignore that nothing needs is an error here."""
+    wf.explain(model, "i like it").heatmap(size="large")  # type: ignore[arg-type]
+    wf.explain(model, ["i like it"]).scores  # type: ignore[attr-defined]  # noqa: B018
+    wf.Explainer(model, tokeniser=None)  # type: ignore[call-arg]
 
 
 def verbs(model: object, texts: list[str], tokenizer: object) -> None:

@@ -78,7 +78,7 @@ def ask(
         cited = cite(lm, question, documents, answer=answer, generate=generate or LENGTH, **how)
         deliver_result(cited, out, json)
         return
-    from whyformer.explainer import explain
+    from whyformer.verbs import explain
 
     how |= {"units": units} if answer is not None else {"units": units, "generate": generate or LENGTH}
     deliver_result(explain(lm, _prompt(tokenizer, question, system, answer), **how), out, json)

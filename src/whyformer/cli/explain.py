@@ -223,7 +223,7 @@ def prompt(
     how |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
     text = sys.stdin.read().rstrip("\n") if text == "-" else text
     from whyformer.cli._model import load_language
-    from whyformer.explainer import explain
+    from whyformer.verbs import explain
 
     lm, tokenizer = load_language(model, trust_remote_code)
     raw = text if answer is None else (text, answer)

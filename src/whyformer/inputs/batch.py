@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Number
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +17,38 @@ from whyformer.errors import BadInput, MissingProcessor
 from whyformer.types import Target, Units
 
 Raw = Any
+
+
+class Picture(Protocol):
+    """A PIL image, to type checkers: Pillow is an extra."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+    @property
+    def mode(self) -> str: ...
+    def getbbox(self) -> Any: ...
+
+
+class Frame(Protocol):
+    """Rows of a table (a DataFrame), to type checkers: pandas is an extra."""
+
+    def iterrows(self) -> Any: ...
+
+
+class Column(Protocol):
+    """One row of a table or a column of texts (a Series), to type checkers."""
+
+    def to_frame(self) -> Any: ...
+
+
+# What is given, to type checkers, which see neither the model nor how many axes an array has: an array is one picture
+# or one sound, and what a detector finds in a picture is not known to be several.
+Single = str | Path | Picture | np.ndarray[Any, Any]
+Paired = tuple[Any, str] | Mapping[str, object]  # a picture with a text; one row of a table
+Prompted = tuple[str, str]  # two texts that are compared or classified, or a prompt with its answer
+Messages = list[dict[str, str]]  # a chat, or rows of words
+Several = list[Any] | Frame
+Tensors = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,8 @@ class Worker:
         if self.work.targets_vary:
             how["target"] = [row.target for row in rows]
         try:
-            by_method = self.explainer.explain(source, method=list(self.work.methods), progress=False, **how)
+            prepared: Any = source  # its kind is found already
+            by_method = self.explainer.explain(prepared, method=list(self.work.methods), progress=False, **how)
         except Exception as error:
             self._refuse_for_all(error)
             if len(rows) == 1:
