@@ -18,6 +18,11 @@ WhyformerError
     ├── PartlyCaptured       some attention, or some exchange between positions, was not seen
     ├── AmbiguousLayout      batch and heads cannot be told apart
     └── NotOverUnits         attention runs over channels, windows or compressed keys, not over the units
+
+>>> try:
+...     wf.explain("language-model", "")
+... except wf.errors.BadInput as error:
+...     print(error)
 """
 
 from __future__ import annotations

@@ -61,6 +61,11 @@ class Explainer(LoadedModel):
     layout, e.g. ``{"blocks.*.attn.drop": "b h q k"}``.
     compiled: on a GPU, record the explanation of a shape that comes again as a CUDA graph, and replay it
     (docs/guide/compiled.md); ``forms`` says what is recorded.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explainer = wf.Explainer(model, tokenizer)  # or a folder: wf.Explainer("path/to/model")
+    >>> explainer.explain("I like the movie").show()
+    >>> explainer.explain(["A great film", "So boring"], method="occlusion")[1].ranked()
     """
 
     advises = True  # an error says which methods run instead; whoever tries them all has no use for it

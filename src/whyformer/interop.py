@@ -35,6 +35,10 @@ def to_shap(explanations: Any) -> Any:
 
     values: the scores; base_values: the value at the background, 0 where the method has none; data and feature_names:
     the units' labels, for tables the values of the columns and their names. Rows may differ in length.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanations = wf.explain(model, ["I like the movie", "A great film"], tokenizer)
+    >>> wf.to_shap(explanations).values
     """
     shap = shap_package("to_shap")
     if _is_explanation(explanations):

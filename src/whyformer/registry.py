@@ -167,7 +167,10 @@ class Catalogue(dict[str, Entry]):
 
 
 def list_methods() -> dict[str, Method]:
-    """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included."""
+    """All registered methods by name, third-party ones (entry point ``whyformer.methods``) included.
+
+    >>> wf.list_methods()["grad_sam"].idea
+    """
     _load()
     return Catalogue(sorted(_METHODS.items()))
 
@@ -215,7 +218,10 @@ def metric(
 
 
 def list_metrics() -> dict[str, Metric]:
-    """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included."""
+    """All registered metrics by name, third-party ones (entry point ``whyformer.metrics``) included.
+
+    >>> sorted(wf.list_metrics())
+    """
     _load_metrics()
     return Catalogue(sorted(_METRICS.items()))
 

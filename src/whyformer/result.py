@@ -180,7 +180,12 @@ class Result(Pictured, Coded):
 
 @checked
 def load(path: str | Path) -> Any:
-    """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed."""
+    """Read any saved result, .json or .npz, or the folder of an explained dataset; no model is needed.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain(model, "I like the movie", tokenizer).save("why.json")
+    >>> wf.load("why.json").show()
+    """
     if is_folder(path_of(path)) and is_file(Path(path) / "manifest.json"):
         return import_module(DATASETS).ExplainedDataset(path)
     return Result.load(path)  # type: ignore[type-abstract]

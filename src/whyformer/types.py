@@ -29,7 +29,12 @@ LONGEST_SHOWN = 60  # characters of a text, in one line about its explanation
 
 @dataclass(frozen=True)
 class Units:
-    """What is scored: one entry per input position, padding left out."""
+    """What is scored: one entry per input position, padding left out.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> units = wf.explain(model, "I like the movie", tokenizer).units
+    >>> [label for label, special in zip(units.labels, units.special) if not special]
+    """
 
     later: ClassVar[tuple[str, ...]] = ("role", "seconds", "wave")
 
@@ -90,7 +95,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Target:
-    """What is explained: a class (or token), optionally against another, at one output position."""
+    """What is explained: a class (or token), optionally against another, at one output position.
+
+    >>> wf.Target(1, "positive")
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain(model, "I like the movie", tokenizer, target=wf.Target(0)).target
+    """
 
     later: ClassVar[tuple[str, ...]] = ("end", "probability", "next")
 
@@ -162,7 +172,12 @@ class Site:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one forward (and backward) pass told about attention."""
+    """Everything one forward (and backward) pass told about attention.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> record = wf.Explainer(model, tokenizer).record("I like the movie")
+    >>> record.sites[0].attention_BHQK.shape
+    """
 
     sites: tuple[Site, ...]
     logits: Tensor
@@ -178,6 +193,11 @@ class Explanation(Result):
 
     Its pictures take ``image``, what patches are drawn over, ``by``: "token" or "word", and ``detail=True``: scores of
     single pixels, too, where the method has them.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanation = wf.explain(model, "I like the movie", tokenizer)
+    >>> explanation.ranked(specials=False)[:2]
+    >>> explanation.save("why.html")
     """
 
     what: ClassVar[str] = EXPLANATION
@@ -273,7 +293,12 @@ class Explanation(Result):
 
 @dataclass(frozen=True, eq=False)
 class Generation(list[Explanation], Result):
-    """What a language model said, and why: a list with one Explanation per token of the answer, in order."""
+    """What a language model said, and why: a list with one Explanation per token of the answer, in order.
+
+    >>> generation = wf.explain("language-model", "the capital of france is", generate=3)  # a folder or a name
+    >>> generation.text
+    >>> [step.ranked()[0] for step in generation]
+    """
 
     what: ClassVar[str] = "generation"
 
@@ -316,7 +341,13 @@ T = TypeVar("T")
 
 
 class Explanations(list[T], Pictured):
-    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page."""
+    """A list with one explanation per input (or a list per input that gives several), which is drawn as one page.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> explanations = wf.explain(model, ["I like the movie", "This is so boring"], tokenizer)
+    >>> explanations[0].ranked()
+    >>> explanations.save("why.html")
+    """
 
     @overload
     def __getitem__(self, at: SupportsIndex) -> T: ...
@@ -331,7 +362,13 @@ class Explanations(list[T], Pictured):
 
 
 class ByMethod(dict[str, T], Pictured):
-    """What one method would give, by the names of several; drawn side by side."""
+    """What one method would give, by the names of several; drawn side by side.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> by_method = wf.explain(model, "I like the movie", tokenizer, method=["grad_sam", "occlusion"])
+    >>> by_method["grad_sam"].ranked()
+    >>> by_method.show()
+    """
 
     def __repr__(self) -> str:
         return several("ByMethod", (f"{name}: {part!r}" for name, part in self.items()))

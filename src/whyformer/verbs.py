@@ -110,6 +110,10 @@ def explain(
     label, (a, b) for a rather than b, None for the prediction; a list has one per input. scalar: "logit",
     "probability", "log_odds" or "cosine". options: the method's own (wf.list_methods() lists them). attention_at: as
     for Explainer.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain(model, "I like the movie", tokenizer).show()
+    >>> wf.explain(model, "I like the movie", tokenizer, target=("positive", "negative"), method="shap").words()
     """
     if unknown := how.keys() - PARAMETERS:
         refuse_unknown(explain, unknown)

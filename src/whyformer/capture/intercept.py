@@ -64,6 +64,10 @@ def mark_attention(weights: Tensor, layout: str = "b h q k") -> Tensor:
 
     For home-made attention that is no softmax (sparsemax, sigmoid, a lookup), called between the weights and their
     product with the values. Outside of an explanation it costs nothing.
+
+    >>> def forward(self, query, key, value):
+    ...     weights = torch.sigmoid(query @ key.transpose(-1, -2))  # (batch, heads, queries, keys)
+    ...     return wf.mark_attention(weights, "b h q k") @ value
     """
     if len(letters_of(layout)) != weights.ndim:
         raise BadInput(f"layout {layout!r} does not describe a tensor of shape {tuple(weights.shape)}: {LETTERS}.")

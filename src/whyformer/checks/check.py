@@ -70,7 +70,11 @@ def check(
     attention_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> CheckUp:
-    """Should this explanation be believed? See ``check_with`` for what is checked."""
+    """Should this explanation be believed? See ``check_with`` for what is checked.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.check(model, "I like the movie", tokenizer, checks=["class_dependence", "stability"]).show()
+    """
     explainer = Explainer(model, processor, attention_at=attention_at)
     how: dict[str, Any] = {"checks": checks, "method": method, "target": target, "seed": seed, "cache": cache}
     return check_with(explainer, inputs, batch_size=batch_size, progress=progress, **how, **options)

@@ -62,7 +62,12 @@ def _kinds() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CheckUp(Result):
-    """Findings in plain words, and the numbers behind them by check."""
+    """Findings in plain words, and the numbers behind them by check.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> checkup = wf.check(model, "I like the movie", tokenizer, checks=["class_dependence"])
+    >>> checkup.findings
+    """
 
     what: ClassVar[str] = "check-up"
 

@@ -197,6 +197,12 @@ def retrained_attention(
     trained from nothing on so few examples). lr: of Adam; 1e-4 from the model's weights and 1e-3 from fresh ones.
 
     Misleads when: the training is too short or too coarse for the model: compare "retrained" with "the model".
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> texts, labels = list(wf.demo.SENTENCES) * 2, list(wf.demo.SENTENCE_LABELS) * 2
+    >>> wf.retrained_attention(
+    ...     model, texts, labels, tokenizer=tokenizer, validation=0.4, epochs=1, guide_epochs=1, lambdas=[0.1]
+    ... ).show()
     """
     started = time.perf_counter()
     loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)

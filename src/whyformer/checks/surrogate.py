@@ -66,6 +66,10 @@ def masked_surrogate(
 
     Misleads when: ``after`` is not above ``before``, or far below 1: then the copy minds absent parts still, and is
     another model for nothing.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> surrogate = wf.masked_surrogate(model, list(wf.demo.SENTENCES) * 2, tokenizer=tokenizer, epochs=1)
+    >>> surrogate.before, surrogate.after
     """
     loaded = Explainer(model, processor, attention_at=attention_at)
     refuse_without_gradients(loaded.model, "masked_surrogate")

@@ -1,4 +1,8 @@
-"""Concepts: does a layer know them, does the output use them, and what does a unit like best?"""
+"""Concepts: does a layer know them, does the output use them, and what does a unit like best?
+
+>>> model, image_processor = wf.demo.load_pets()
+>>> wf.concepts.activation_maximization(model, "dog", processor=image_processor, steps=4).show()
+"""
 
 from whyformer.concepts.activation_maximization import Maximized as Maximized
 from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization

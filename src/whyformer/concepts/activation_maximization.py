@@ -304,6 +304,9 @@ def activation_maximization(
 
     Misleads when: taken for what the model sees in real inputs. Most maxima lie far from the data, depend on the
     penalties and the seed, and show one of many things that drive a unit.
+
+    >>> model, image_processor = wf.demo.load_pets()
+    >>> wf.activation_maximization(model, "cat", processor=image_processor, steps=4).save("cat.png")
     """
     explainer = Explainer(model, processor)
     track = tracker(progress)

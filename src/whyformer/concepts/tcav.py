@@ -241,6 +241,12 @@ def tcav(
     Misleads when: the random sets differ from the concept in more than the concept (background, length); the concept
     is no direction in this layer (see ``accuracy``); concepts go together in the data. A score says how often, not how
     much: see ``magnitude``.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> likes = [f"I like the {thing}" for thing in ("movie", "book", "film", "song", "story", "play")]
+    >>> others = [[f"The {thing} number {i}" for thing in ("movie", "book", "film", "song")] for i in range(4)]
+    >>> examples = {"concepts": {"liking": likes}, "random_sets": others, "class_inputs": likes}
+    >>> wf.tcav(model, layer=1, target="positive", tokenizer=tokenizer, **examples).show()
     """
     require("sklearn", why="tcav")
     _check(concepts, random_sets, relative)

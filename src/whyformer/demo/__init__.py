@@ -1,4 +1,8 @@
-"""Small trained models to try things on. Their files are the package whyformer-models: nothing is downloaded."""
+"""Small trained models to try things on. Their files are the package whyformer-models: nothing is downloaded.
+
+>>> model, tokenizer = wf.demo.load_sentiment()
+>>> wf.explain(model, wf.demo.SENTENCES[0], tokenizer).show()
+"""
 
 from __future__ import annotations
 

@@ -74,6 +74,10 @@ def compare(
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> texts = ["I like the movie", "This is so boring"]
+    >>> wf.compare(model, texts, tokenizer, methods=["grad_sam", "occlusion"]).show()
     """
     explainer = Explainer(model, processor, attention_at=attention_at)
     explainer.advises = False

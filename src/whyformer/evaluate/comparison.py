@@ -67,7 +67,12 @@ class Leader:
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Which explanation to trust here: measured on these inputs, with this replacement."""
+    """Which explanation to trust here: measured on these inputs, with this replacement.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> comparison = wf.compare(model, list(wf.demo.SENTENCES), tokenizer, methods=["grad_sam", "saliency"])
+    >>> comparison.to_frame()
+    """
 
     what: ClassVar[str] = "comparison"
     later: ClassVar[tuple[str, ...]] = ("value", "leaders", "metric_agreement")

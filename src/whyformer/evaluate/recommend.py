@@ -74,6 +74,10 @@ def recommend(
 
     Misleads when: inputs are few, or unlike those that will be explained; and RFT takes one part away at a time, so
     what it chooses is best at that.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
+    >>> wf.recommend(model, texts, tokenizer, spaces=[], methods=["grad_sam", "saliency"]).show()
     """
     if methods is not None and not methods and not spaces:
         raise BadInput("there is nothing to choose from: name methods or spaces.")

@@ -57,7 +57,13 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation(Result):
-    """Which explanation to use, per class of cost, and how it did where it was not chosen."""
+    """Which explanation to use, per class of cost, and how it did where it was not chosen.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> texts = ["I like the movie", "This is so boring", "She hates the book", "A great film"]
+    >>> recommendation = wf.recommend(model, texts, tokenizer, spaces=[], methods=["grad_sam", "saliency"])
+    >>> recommendation.to_frame()
+    """
 
     what: ClassVar[str] = "recommendation"
     later: ClassVar[tuple[str, ...]] = ("budgeted",)

@@ -1,4 +1,8 @@
-"""Attention heads: which of them matter, what they do, and how many the model needs."""
+"""Attention heads: which of them matter, what they do, and how many the model needs.
+
+>>> model, tokenizer = wf.demo.load_sentiment()
+>>> wf.heads.layer_profile(model, list(wf.demo.SENTENCES), tokenizer).show()
+"""
 
 from whyformer.heads.circuits import Circuits as Circuits
 from whyformer.heads.circuits import circuits as circuits

@@ -198,6 +198,9 @@ def head_importance(
 
     Misleads when: heads back each other up. A gradient or a single ablation sees a head on its own; two heads that do
     the same job both look useless. ``heads.pruning_curve`` takes heads away together.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.head_importance(model, list(wf.demo.SENTENCES), tokenizer).show()
     """
     _check(kind, per, ablate, rule)
     if kind in {"confidence", "relevance"} and (labels is not None or scalar == "loss"):

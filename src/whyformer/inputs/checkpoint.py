@@ -113,12 +113,9 @@ class Checkpoint:
 
     def sentence_transformer(self) -> Any:
         """As the library that wrote it loads it."""
-        try:
-            from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
-        except ImportError:
-            raise BadInput(
-                f"{self.name!r} pools its tokens in its own way: pip install sentence-transformers"
-            ) from None
+        require("sentence_transformers", why=f"{self.name!r}, which pools its tokens in a way of its own,")
+        from sentence_transformers import SentenceTransformer  # type: ignore[import-not-found]
+
         return SentenceTransformer(self.name, trust_remote_code=self.trusted)
 
     def _code_of_its_own(self) -> CodeOfItsOwn:

@@ -38,6 +38,9 @@ class CompletionServer:
     explaining asks for together. retries: how often a busy server (429, 5xx) or a lost connection is tried again.
     start: what is put before a text whose first token is the answer's (nothing is left of the prompt), since the first
     token of a text has no log-probability.
+
+    >>> server = wf.CompletionServer("http://localhost:8000")  # vLLM, llama.cpp, …
+    >>> wf.explain(server, ("The capital of France is", " Paris")).show()
     """
 
     @checked

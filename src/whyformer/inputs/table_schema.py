@@ -21,7 +21,10 @@ Columns = dict[str, Array]  # column name -> its values, one per row
 
 @dataclass(frozen=True)
 class Standardize:
-    """(x - mean) / std per numerical column; unlike other preprocessing it can be saved with the table."""
+    """(x - mean) / std per numerical column; unlike other preprocessing it can be saved with the table.
+
+    >>> wf.Table(numerical=["age", "hours"], preprocess=wf.Standardize(mean=(38.6, 40.4), std=(13.7, 12.3)))
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -63,6 +66,10 @@ class Table:
     of each token (None for a token of the model's own). reference: rows to stand beside the explained one in models
     whose rows look at each other (SAINT), with ``reference_name`` to call them by; also what absent columns are filled
     from.
+
+    >>> wf.Table(numerical=["age"], categorical={"job": ["Sales", "Tech"]}, classes=["<=50K", ">50K"])
+    >>> model, table = wf.demo.load_adult()
+    >>> wf.explain(model, wf.demo.census.adult_rows()[0], table).show()
     """
 
     @checked

@@ -1,4 +1,9 @@
-"""Many inputs: a dataset explained part by part, written as it goes, and gone on with where it stopped."""
+"""Many inputs: a dataset explained part by part, written as it goes, and gone on with where it stopped.
+
+>>> model, tokenizer = wf.demo.load_sentiment()
+>>> wf.explain_dataset(model, "reviews.csv", column="text", out="jobs", tokenizer=tokenizer)
+>>> wf.load("jobs").show()
+"""
 
 from whyformer.jobs.dataset import ExplainedDataset as ExplainedDataset
 from whyformer.jobs.job import explain_dataset as explain_dataset

@@ -26,6 +26,11 @@ class ExplainedDataset:
     """Explanations of a dataset in a folder. Going through them reads one part at a time.
 
     ``show``, ``save``, ``plot`` and ``to_html`` are those of its summary.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain_dataset(model, ["I like the movie", "This is so boring"], out="explained", tokenizer=tokenizer)
+    >>> dataset = wf.load("explained")
+    >>> dataset.to_frame()
     """
 
     @checked

@@ -88,6 +88,9 @@ def explain_dataset(
     one, else with a share of torch's threads. engine: "ray" has them on a Ray cluster: the one at ``address``, or one
     started here.
     progress: None shows it on a terminal, "json" writes lines for a log. options: those of ``explain``.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.explain_dataset(model, "reviews.csv", column="text", out="reviews", tokenizer=tokenizer)
     """
     arrow(WHY)
     if engine == "ray":

@@ -77,6 +77,10 @@ class Citations(Result):
     """What the answer to a question rests on. Drops are NaN where none was measured.
 
     Axes: A sentences of the answer, S sentences of the documents, D documents.
+
+    >>> documents = ["the capital of france is paris.", "a cat sat on the mat."]
+    >>> citations = wf.cite("language-model", "what is the capital of france?", documents, generate=4)
+    >>> citations.show()
     """
 
     what: ClassVar[str] = "citations"
@@ -183,6 +187,9 @@ def cite(
     documents: texts, or texts by name. answer: what is to be supported; None: what the model writes, ``generate``
     tokens at most. method (and its options): what ranks the sentences, in one explanation per sentence of the answer.
     The ``top`` of them, and every document, are then left out in turn: drops are what that does to the log-probability.
+
+    >>> documents = {"atlas": "the capital of france is paris.", "note": "a cat sat on the mat."}
+    >>> wf.cite("language-model", "what is the capital of france?", documents, answer="it is paris.").show()
     """
     names, texts = _documents(documents)
     method = METHOD if method is None else method

@@ -42,7 +42,12 @@ MISLEADS = "Misleads when:"
 
 @dataclass(frozen=True, eq=False)
 class Report(Result):
-    """What a model said of some inputs, why, by several methods, and what speaks for and against believing them."""
+    """What a model said of some inputs, why, by several methods, and what speaks for and against believing them.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> report = wf.report(model, "I like the movie", tokenizer, methods=["grad_sam", "saliency"], checks=[])
+    >>> report.save("report.html")
+    """
 
     what: ClassVar[str] = "report"
     later: ClassVar[tuple[str, ...]] = ("others",)
@@ -122,6 +127,10 @@ def report(
 
     Misleads when: there are few inputs (limits say so where they can), and where absent parts make inputs that the
     model never saw: then faithfulness is measured on something else than what the model is for.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> report = wf.report(model, "I like the movie", tokenizer, methods=["grad_sam", "saliency"], checks=[])
+    >>> report.save("report.html")
     """
     started = time.perf_counter()
     explainer = Explainer(model, processor, attention_at=attention_at)

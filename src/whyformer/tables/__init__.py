@@ -1,4 +1,8 @@
-"""Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows."""
+"""Tables as a whole: many rows explained together, columns shuffled, and rows that look at other rows.
+
+>>> model, table = wf.demo.load_adult()
+>>> wf.tables.explain_global(model, wf.demo.census.adult_rows()[:8], table).to_frame()
+"""
 
 from whyformer.tables.context_result import ContextExplanation as ContextExplanation
 from whyformer.tables.corpus import CorpusExplanation as CorpusExplanation

@@ -49,6 +49,9 @@ def explain_global(
     at a time), or the model's own tensors. Rows are explained ``batch_size`` at a time and only sums are kept, besides
     ``samples`` rows drawn evenly for pictures. Limits are mean ± 1.96 standard errors over rows. Of texts, words that
     occur fewer than ``least`` times are left out.
+
+    >>> model, table = wf.demo.load_adult()
+    >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
     """
     started = time.perf_counter()
     explainer = model if isinstance(model, Explainer) else Explainer(model, processor)

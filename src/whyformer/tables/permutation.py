@@ -269,6 +269,11 @@ def feature_permutation(
 
     Misleads when: columns are correlated: shuffling one makes rows that cannot exist, and the other makes up for it;
     group them.
+
+    >>> model, table = wf.demo.load_adult()
+    >>> rows = wf.demo.census.adult_rows()[:40]
+    >>> labels = [row["income"] for row in rows]
+    >>> wf.feature_permutation(model, rows, labels, processor=table, repeats=1).show()
     """
     truth = np.asarray(y)
     predictor = predictor_of(model, X, processor, batch_size)

@@ -2,6 +2,10 @@
 
 Each function here returns a View (or Page) with ``.show()``, ``.plot()``, ``.to_html()`` and ``.save(path)``; notebooks
 draw it by themselves. ``Result.show()`` and its siblings are doors to ``view_of``.
+
+>>> explainer = wf.Explainer(*wf.demo.load_sentiment())
+>>> explanations = explainer.explain("I like the movie", method=["grad_sam", "occlusion"])
+>>> wf.views.side_by_side(list(explanations.values())).save("both.html")
 """
 
 from whyformer.views.attention import attention_map as attention_map
