@@ -27,7 +27,7 @@ from whyformer.errors import NotOffered
 from whyformer.explainer import Explainer
 from whyformer.views.checks import checkup_page
 
-QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 12}
+QUICK: dict[str, Any] = {"permutations": 8, "candidates": 2, "steps": 4}
 SHARED = {"jain_wallace": QUICK, "serrano_smith": {"points": 6}, "wiegreffe_pinter": {}}
 # What is asked of the row (or rows) that feed the head, last of each pair of streams: (call, who asks whom)
 LAST = {

@@ -192,7 +192,7 @@ def test_rows_of_a_table(replace: str) -> None:
     from whyformer.demo.census import adult_rows, load_adult
 
     model, table = load_adult()
-    rows, methods = adult_rows()[:3], ["generic_attention", "occlusion"]
+    rows, methods = adult_rows()[:2], ["generic_attention", "occlusion"]
     results = [
         wf.compare(model, given, processor=table, methods=methods, metrics=["aopc"], replace=replace)
         for given in (rows, pd.DataFrame(rows))
