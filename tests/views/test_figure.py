@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.views import samples
 from tests.views.test_html import everything
 from tests.views.test_terminal import VIEWS
 from whyformer.views import side_by_side, view_of
+from whyformer.views.figure.sheet import Sheet
 from whyformer.views.view import View
 
 PICTURES = {
@@ -70,3 +72,22 @@ def test_scripts_without_glyphs_are_saved_without_a_warning(tmp_path: Path) -> N
 def test_notebooks_draw_the_figure() -> None:
     """Not the words "Figure size": they know figures of pyplot only."""
     assert samples.text().plot()._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("width", [1.5, 6.0])
+def test_lines_hold_as_many_words_as_they_can(width: float) -> None:
+    from matplotlib.font_manager import FontProperties
+
+    sheet, font = Sheet(6), FontProperties(family="DejaVu Sans", size=9, weight="bold")
+
+    def inches(line: str) -> float:
+        points: float = sheet._ruler.get_text_width_height_descent(line, font, False)[0]
+        return points / 72
+
+    words = "Which tokens that came from; iiiii WWWWW " * 8
+    lines = sheet._wrapped(words, width, 9, "bold")
+    assert " ".join(lines) == words.strip() and inches(lines[-1]) <= width
+    for line, following in pairwise(lines):
+        assert inches(line) <= width < inches(f"{line} {following.split()[0]}")
+    pieces = sheet._wrapped(f"one {'long' * 60} word", width, 9, "bold")
+    assert "".join(pieces).replace(" ", "") == f"one{'long' * 60}word" and max(map(inches, pieces)) <= width

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 import warnings
+from collections.abc import Callable
 from functools import cache, partial
 from io import BytesIO
+from itertools import accumulate, takewhile
 from typing import Any
 
 import numpy as np
@@ -80,14 +82,19 @@ class Sheet:
             return points / 72 <= width
 
         lines: list[str] = []
-        for word in words.split():
-            longer = f"{lines[-1]} {word}" if lines else word
-            if lines and fits(longer):
-                lines[-1] = longer
-            elif fits(word):
-                lines.append(word)
-            else:  # one word that is too long for a line
-                lines += textwrap.wrap(word, max(4, int(width / letter(size) * 0.8)))
+        rest, letters = words.split(), max(4, int(width / letter(size)))
+        while rest:
+            count = _words_that_fit(rest, letters, fits)
+            if count:
+                lines.append(" ".join(rest[:count]))
+                letters, rest = len(lines[-1]), rest[count:]
+                continue
+            *pieces, last = textwrap.wrap(rest[0], max(4, int(width / letter(size) * 0.8)))  # too long for a line
+            lines += pieces
+            if pieces:
+                rest[0] = last
+            else:
+                lines.append(rest.pop(0))
         return lines
 
     def box(self, x: float, y: float, width: float, height: float, fill: str, edge: str = "none", **style: Any) -> None:
@@ -100,6 +107,20 @@ class Sheet:
         """``smooth``: where single pixels matter, none may be drawn wider than others."""
         how: dict[str, Any] = {"aspect": "auto", "interpolation": "antialiased" if smooth else "nearest"}
         self.axes.imshow(values, extent=(x, x + width, y + height, y), origin="upper", **how)
+
+
+def _words_that_fit(words: list[str], letters: int, fits: Callable[[str], bool]) -> int:
+    """How many of them make the longest line that fits, looked for from a line of so many ``letters``: to measure
+    every line that is one word longer takes longer than to draw them all."""
+    ends = accumulate(len(word) + 1 for word in words)
+    count = max(1, sum(1 for _ in takewhile(lambda end: end <= letters + 1, ends)))
+    if fits(" ".join(words[:count])):
+        while count < len(words) and fits(" ".join(words[: count + 1])):
+            count += 1
+        return count
+    while count and not fits(" ".join(words[:count])):
+        count -= 1
+    return count
 
 
 @cache
