@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,14 @@ import pytest
 from PIL import Image
 
 from tests.support import folders
+from tests.support.demo_models import shared_models
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Of every command that is run here, loading and studying its model would take most of the time."""
+    with shared_models(monkeypatch):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -144,12 +144,12 @@ def test_usage_errors(tmp_path: Path) -> None:
 
 def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     described = table()
-    some = rows(300)
-    pieces = CsvRows(written(tmp_path / "rows.csv", some), described, size=64)
-    assert len(pieces) == 5 and pieces.rows == 300
-    assert [len(p["age"]) for p in pieces] == [64, 64, 64, 64, 44]
+    some = rows(60)
+    pieces = CsvRows(written(tmp_path / "rows.csv", some), described, size=13)
+    assert len(pieces) == 5 and pieces.rows == 60
+    assert [len(p["age"]) for p in pieces] == [13, 13, 13, 13, 8]
     model = LAYOUTS["rtdl"].build()
-    streamed = wf.explain_global(model, pieces, processor=described, batch_size=64, samples=20)
+    streamed = wf.explain_global(model, pieces, processor=described, batch_size=13, samples=20)
     whole = wf.explain_global(model, some, processor=described, samples=20)
     np.testing.assert_allclose(streamed.mean, whole.mean, atol=1e-5)
     np.testing.assert_allclose(streamed.samples, whole.samples, atol=1e-5)

@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.demo_models import shared_models
+from whyformer.checks.jain_wallace import jain_wallace
+
 ROOT = Path(__file__).parents[2]
 PAGES = {str(p.relative_to(ROOT)): p for p in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 # How many blocks of a page are marked so; a new one is worth a second thought.
@@ -39,6 +42,7 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/methods/grad_cam.md": {"grad_cam.png"},
     "docs/methods/vit_cx.md": {"vit_cx.png"},
 }
+FEWER = {"permutations": 10, "steps": 8}  # of a check-up's longest search, whose numbers no page shows
 
 
 @dataclass(frozen=True)
@@ -113,10 +117,13 @@ def test_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for option, few in FEWER.items():
+        monkeypatch.setitem(jain_wallace.__kwdefaults__, option, few)
     torch.manual_seed(0)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in RUN[page]:
-        exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), names)  # errors name the page's own lines
+    with shared_models(monkeypatch):
+        for block in RUN[page]:
+            exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), names)  # errors name the page's lines
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert {p.name for p in tmp_path.iterdir()} == WRITES.get(page, set())
