@@ -93,6 +93,9 @@ def to_captum(explanations: Any, inputs: Tensor | None = None, mask: Tensor | No
     What stands for one unit adds up to its score: where a method says nothing finer (``detail``), a patch shares it out
     among its pixels and channels, a token among the entries of its vector. Special tokens of images (CLS) have no
     pixels, and are left out.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> wf.to_captum(wf.explain(model, ["I like the movie", "So boring"], tokenizer)).shape
     """
     rows = _explanations(explanations, "to_captum")
     images = [e.units.grid is not None for e in rows]
@@ -108,6 +111,10 @@ def to_quantus(explanations: Any, inputs: Tensor, mask: Tensor | None = None) ->
 
     x_batch: ``inputs`` as they are; y_batch: (B,) the explained class of each; a_batch: scores of as many axes as
     x_batch, (B, 1, H, W) for images, else as ``to_captum`` has them.
+
+    >>> model, tokenizer = wf.demo.load_sentiment()
+    >>> tensors = tokenizer(["I like the movie", "What a dull book"], return_tensors="pt")
+    >>> wf.to_quantus(wf.explain(model, dict(tensors)), tensors["input_ids"])["a_batch"].shape
     """
     rows = _explanations(explanations, "to_quantus")
     if contrasts := [e.target for e in rows if e.target.versus is not None]:
