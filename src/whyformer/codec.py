@@ -119,7 +119,7 @@ def from_plain(hint: Any, data: Any, at: str = "") -> Any:
         if unknown := sorted(mapping(data, at).keys() - kinds.keys()):
             raise Misfit(at, f"by names among {', '.join(kinds)}", unknown[0])
         return {name: from_plain(kinds[name], part, below(at, name)) for name, part in data.items()}
-    if isinstance(hint, type) and issubclass(hint, Coded):
+    if origin is None and isinstance(hint, type) and issubclass(hint, Coded):  # Python 3.10 calls list[int] a type
         return hint._from_dict(data, at)
     if dataclasses.is_dataclass(hint):
         return filled(hint, data, at)

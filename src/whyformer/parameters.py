@@ -193,7 +193,7 @@ def domain_of(hint: Any) -> Domain:
         return _sequence(domain_of(inner[0]) if inner else ANYTHING, strict=origin is list)
     if origin is Callable:
         return Domain("a function", lambda value: value if callable(value) else NOT_ALLOWED, several="functions")
-    if isinstance(hint, type) and not getattr(hint, "_is_protocol", False):
+    if origin is None and isinstance(hint, type) and not getattr(hint, "_is_protocol", False):  # 3.10: type[X] is one
         return Domain(f"a {hint.__name__}", _instance(hint), several=f"{hint.__name__}s")
     return ANYTHING
 
