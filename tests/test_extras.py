@@ -20,6 +20,7 @@ from whyformer import demo
 from whyformer.cli.main import app
 from whyformer.errors import MissingExtra
 from whyformer.extras import LIBRARIES, SHIPPED, installed, require
+from whyformer.views import notebook
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -283,13 +284,21 @@ def test_without_its_library_a_feature_names_the_command(
 
 
 def test_every_library_has_a_feature() -> None:
-    assert {name for libraries, *_ in FEATURES.values() for name in libraries.split()} == set(LIBRARIES)
+    named = {name for libraries, *_ in FEATURES.values() for name in libraries.split()}
+    assert named | {"anywidget"} == set(LIBRARIES)
 
 
-def test_a_widget_without_anywidget_is_the_page(words: Any, without: Callable[..., None]) -> None:
-    without("anywidget")
+def test_a_widget_without_anywidget_is_the_page_and_says_why_nobody_answers(
+    words: Any, without: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     view = words.view()
+    without("anywidget")
+    monkeypatch.setattr("whyformer.views.notebook._has_kernel", lambda: True)
+    notebook.widget_kind.cache_clear()
     assert view.widget() is view
+    with pytest.warns(UserWarning, match=r"not answered: pip install 'whyformer\[notebook\]'"):
+        assert view.widget(lambda target: None) is view
+    notebook.widget_kind.cache_clear()
 
 
 def test_what_needs_no_extra_works_without_any(words: Any, without: Callable[..., None], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ LIBRARIES = {  # as it is imported → as pip calls it, and the extra of whyform
     "ray": ("ray", "ray"),
     "fastapi": ("fastapi", "web"),
     "uvicorn": ("uvicorn", "web"),
+    "anywidget": ("anywidget", "notebook"),
     "sentence_transformers": ("sentence-transformers", ""),
 }
 SHIPPED = ("transformers", "PIL", "rtdl_revisiting_models", "whyformer_models")  # what the shipped models take
@@ -32,13 +33,17 @@ def require(*modules: str, why: str) -> None:
     To be called where a user comes in, before anything is loaded or computed, and above every import of such a library:
     tests/test_extras.py looks for imports without it.
     """
-    missing = [LIBRARIES[name] for name in modules if not installed(name)]
-    if not missing:
-        return
-    extras = ",".join(dict.fromkeys(extra for _, extra in missing if extra))
+    missing = [name for name in modules if not installed(name)]
+    if missing:
+        raise MissingExtra(why, listed([LIBRARIES[name][0] for name in missing], "and"), command_for(*missing))
+
+
+def command_for(*modules: str) -> str:
+    """What installs these libraries."""
+    extras = ",".join(dict.fromkeys(LIBRARIES[name][1] for name in modules if LIBRARIES[name][1]))
     wanted = [f"'whyformer[{extras}]'"] if extras else []
-    wanted += [library for library, extra in missing if not extra]
-    raise MissingExtra(why, listed([library for library, _ in missing], "and"), f"pip install {' '.join(wanted)}")
+    wanted += [library for library, extra in map(LIBRARIES.__getitem__, modules) if not extra]
+    return f"pip install {' '.join(wanted)}"
 
 
 def installed(module: str) -> bool:

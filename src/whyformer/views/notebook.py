@@ -7,11 +7,13 @@ widget is gone with its kernel, so it is there for those who ask for it.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from whyformer.extras import command_for
 from whyformer.types import Explanation
 from whyformer.views.html.live import question_of
 from whyformer.views.view import Explained
@@ -24,8 +26,11 @@ def widget_of(drawn: Any, ask: Ask | None = None) -> Any:
 
     ask: what answers ``ask(target=(None, class))``, such as ``functools.partial(wf.explain, model, text)``.
     """
-    kind = widget_kind() if _has_kernel() else None
+    kernel = _has_kernel()
+    kind = widget_kind() if kernel else None
     if kind is None:
+        if kernel and ask is not None:
+            warnings.warn(f"without anywidget, clicks are not answered: {command_for('anywidget')}", stacklevel=4)
         return drawn
     widget = kind(page=drawn.to_html(asks=ask is not None))
     if ask is not None:
