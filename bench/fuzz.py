@@ -229,7 +229,7 @@ def verbs(stage: Stage) -> Iterator[Call]:
         skip,
     )
     for verb in (wf.explain, wf.compare, wf.check, wf.recommend, wf.head_importance):
-        for model in (None, 3, "bert", Thing(), Thing, [], {}, thing, True, texts):
+        for model in (None, 3, "no such model", Thing(), Thing, [], {}, thing, True, texts):
             yield Call(
                 "models", f"{verb.__name__}(model={shown(model)})", partial(verb, model, texts, processor=tokenizer)
             )

@@ -143,7 +143,8 @@ def _cited(stage: Any) -> Iterator[Call]:
          [["a ."]], b"a", {"a": None}),
     )  # fmt: skip
     yield from _calls("cite", cited, "answer", ("", " ", "\n", 3, NAN, True, [], {}, b"x", Thing()))
-    yield from _calls("cite", cited, "model", (None, 3, "gpt2", Thing(), [], stage.bert, stage.vit, thing), answer=None)
+    others = (None, 3, "no such model", Thing(), [], stage.bert, stage.vit, thing)
+    yield from _calls("cite", cited, "model", others, answer=None)
     yield from _calls("cite", cited, "processor", (None, 3, "gpt2", Thing(), stage.processor))
     yield from _calls("cite", cited, "generate", (10**5,), answer=None)
     for how in ({"steps": 0}, {"method": "integrated_gradients", "steps": 0}, {"span": True}, {"units": "word"}):

@@ -21,7 +21,7 @@ import whyformer as wf
 from bench.timing import machine
 from tests.jobs.sentences import sentences
 from tests.support import folders
-from whyformer.jobs.store import COMMITS
+from whyformer.jobs.folder import COMMITS
 from whyformer.memory import resident
 
 KILLS = ("tests/jobs/test_resuming.py", "tests/jobs/test_processes.py", "tests/jobs/test_cluster.py")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from bench.timing import machine
 from whyformer.borrow import borrowed
-from whyformer.capture.blocks.replay import Finish
+from whyformer.capture.blocks.remainder import Finish
 from whyformer.explainer import Explainer
 from whyformer.methods.value_zeroing import cosine
 from whyformer.run import Run

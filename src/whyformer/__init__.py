@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from whyformer import views as views
     from whyformer.capture.intercept import mark_attention as mark_attention
     from whyformer.checks.check import check as check
-    from whyformer.checks.result import CheckUp as CheckUp
+    from whyformer.checks.checkup import CheckUp as CheckUp
     from whyformer.checks.retrained import retrained_attention as retrained_attention
     from whyformer.checks.surrogate import masked_surrogate as masked_surrogate
     from whyformer.concepts.activation_maximization import activation_maximization as activation_maximization
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 # What needs torch is imported when it is first asked for, so that `whyformer --help` answers at once.
 _HOMES = {
     "ByMethod": "whyformer.types",
-    "CheckUp": "whyformer.checks.result",
+    "CheckUp": "whyformer.checks.checkup",
     "Citations": "whyformer.language.citations",
     "Comparison": "whyformer.evaluate.comparison",
     "CompletionServer": "whyformer.inputs.completions",

@@ -37,7 +37,7 @@ from whyformer.targets import Aims, Scalar, logits_of
 from whyformer.types import ByMethod, Cost, Explanation, Explanations, Generation, Record
 
 if TYPE_CHECKING:
-    from whyformer.checks.result import CheckUp
+    from whyformer.checks.checkup import CheckUp
     from whyformer.evaluate.comparison import Comparison
     from whyformer.evaluate.recommendation import Recommendation
     from whyformer.reports.report import Report

@@ -78,7 +78,7 @@ from whyformer.engines.attention.windows import over_one_layer, over_windows
 from whyformer.evaluate.trial import Trial
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
-from whyformer.inputs.choose import register_modality
+from whyformer.inputs.modalities import register_modality
 from whyformer.inputs.prompt import Says
 from whyformer.inputs.units import assemble
 from whyformer.registry import constant, method, metric

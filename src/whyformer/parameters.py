@@ -324,7 +324,8 @@ def parameters_of(function: Callable[..., Any], owner: str = "") -> Parameters:
     function = inspect.unwrap(function)
     signature = inspect.signature(function).parameters
     names = [n for n, p in signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    scope = getattr(function, "__globals__", {})
+    # Where its annotations were written: a signature may have been taken over from another module.
+    scope = getattr(function, "annotated_in", None) or getattr(function, "__globals__", {})
     domains = {name: domain_of(_evaluated(signature[name].annotation, scope)) for name in names}
     return Parameters(
         owner or function.__qualname__.removesuffix(".__init__"),

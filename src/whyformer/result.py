@@ -36,7 +36,7 @@ HOMES = (  # imported when a file holds what is not known yet
     "whyformer.concepts",
     "whyformer.evaluate.compare",
     "whyformer.evaluate.recommend",
-    "whyformer.checks.result",
+    "whyformer.checks.checkup",
     "whyformer.checks.retrained",
     "whyformer.language.citations",
     "whyformer.jobs.summary",

@@ -25,8 +25,8 @@ from whyformer.capture.roles import Observe
 from whyformer.errors import AmbiguousLayout, BadInput, MixedInputs, NotOffered, not_allowed
 from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import PLAIN, Batch, Decoding
-from whyformer.inputs.choose import choose_modality, listed, unpacked
 from whyformer.inputs.language import at_positions, shortened
+from whyformer.inputs.modalities import choose_modality, listed, unpacked
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.spread import heads_elsewhere, is_sharded
 from whyformer.output import Output
@@ -58,7 +58,10 @@ class LoadedModel:
 
     @checked
     def __init__(self, model: Any, processor: Any = None, *, attention_at: Mapping[str, str] | None = None) -> None:
-        if not isinstance(model, nn.Module):
+        if isinstance(model, LoadedModel):  # with what it holds, unless something else is given
+            processor = model.processor if processor is None else processor
+            model, attention_at = model.model, model.attention_at if attention_at is None else attention_at
+        elif not isinstance(model, nn.Module):
             model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
         self.processor = processor
@@ -95,6 +98,18 @@ class LoadedModel:
             yield Session(self, inputs, **how)
 
 
+Loaded = TypeVar("Loaded", bound=LoadedModel)
+
+
+def loaded_as(
+    kind: type[Loaded], model: Any, processor: Any = None, attention_at: Mapping[str, str] | None = None
+) -> Loaded:
+    """The model as it is held already; where something else is given beside it, or it is not held, anew."""
+    if isinstance(model, kind) and processor is None and attention_at is None:
+        return model
+    return kind(model, processor, attention_at=attention_at)
+
+
 def _marked(layout: str, module: nn.Module, args: Any, out: Tensor) -> Tensor:
     """A hook: what comes out of the module is an attention map."""
     return mark_attention(out, layout)
@@ -105,7 +120,7 @@ def passing_through(
     model: Any, inputs: Any, *, processor: Any = None, attention_at: Mapping[str, str] | None = None, **how: Any
 ) -> Iterator[Session]:
     """A session of any number of inputs, each part encoded when it is run."""
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
     if (elsewhere := heads_elsewhere(loaded.model)) is not None:  # whoever comes this way reads heads
         raise elsewhere
     with loaded.session(inputs, at_once=False, **how) as session:

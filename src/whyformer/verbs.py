@@ -133,3 +133,4 @@ def _with_parameters_of(verb: Callable[..., Any], function: Callable[..., Any]) 
 
 # Written once, in Explainer.explain; the door, help() and editors at run time see all of them.
 inspect.unwrap(explain).__signature__ = _with_parameters_of(Explainer.explain, explain)  # type: ignore[attr-defined]
+inspect.unwrap(explain).annotated_in = EXPLAIN.__globals__  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn, seeded
 from tests.models.handwritten import EinsumAttention
-from whyformer.capture.blocks.replay import Finish
+from whyformer.capture.blocks.remainder import Finish
 from whyformer.errors import NotOffered
 
 WIDTH = 32

@@ -16,7 +16,7 @@ from tests.methods.properties import model_of
 from tests.models import CASES, LEAKY, WITHOUT_ATTENTION
 from tests.support import folders
 from whyformer.checks.check import CHECKS, RESULTS
-from whyformer.checks.result import Finding
+from whyformer.checks.checkup import Finding
 from whyformer.codec import from_plain, to_plain
 from whyformer.errors import BadInput, UnknownName
 

@@ -15,7 +15,7 @@ import torch
 import whyformer as wf
 from tests.support import folders
 from whyformer.errors import BadInput, MissingProcessor
-from whyformer.inputs.choose import unpacked
+from whyformer.inputs.modalities import unpacked
 
 TEXT = "i like it"
 

@@ -234,3 +234,22 @@ def test_a_list_of_two_targets_is_no_contrast(explainer: wf.Explainer) -> None:
     assert (pair.target.index, pair.target.versus) == (0, 1)
     with pytest.raises(BadInput, match="2 targets for 1"):
         explainer.explain("i like it", target=[0, 1])
+
+
+VERBS = [*(f for name in wf.__all__ if inspect.isfunction(f := getattr(wf, name))), wf.Explainer.explain]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__qualname__)
+def test_every_annotation_of_a_verb_can_be_read(verb: Callable[..., Any]) -> None:
+    """One that names what is not there would be taken for Any, and its parameter be held to nothing."""
+    function = inspect.unwrap(verb)
+    scope = getattr(function, "annotated_in", function.__globals__)
+    for parameter in inspect.signature(function).parameters.values():
+        if isinstance(parameter.annotation, str):
+            eval(parameter.annotation, scope)
+
+
+def test_explain_holds_its_parameters_to_what_an_explainer_does() -> None:
+    once, held = (parameters_of(verb).domains for verb in (wf.explain, wf.Explainer.explain))
+    assert held.keys() <= once.keys()
+    assert {name: domain.words for name, domain in held.items()} == {name: once[name].words for name in held}

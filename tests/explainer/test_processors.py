@@ -14,6 +14,7 @@ import whyformer as wf
 from tests.support import folders
 from whyformer.errors import BadInput, UnknownName
 from whyformer.parameters import checked
+from whyformer.session import loaded_as
 
 TEXT = "i like it"
 
@@ -44,6 +45,20 @@ def test_two_processors_are_one_too_many(tokenizer: Any, tmp_path: Path) -> None
         wf.explain(folders.bert(), TEXT, processor=other, tokenizer=tokenizer)
     with pytest.raises(BadInput, match="Explainer was given"):
         wf.Explainer(folders.bert(), other, tokenizer=tokenizer)
+
+
+def test_an_explainer_in_the_place_of_a_model_brings_all_that_it_holds(tokenizer: Any, tmp_path: Path) -> None:
+    marks = {"bert.encoder.layer.*.attention.self.dropout": "b h q k"}
+    first = wf.Explainer(folders.bert(), tokenizer, attention_at=marks)
+    again = wf.Explainer(first)
+    assert (again.model, again.processor, again.attention_at) == (first.model, tokenizer, marks)
+    assert again.marks and len(again.marks) == len(first.marks)
+    np.testing.assert_array_equal(wf.explain(first, TEXT).scores, first.explain(TEXT).scores)
+    other = folders.tokenizer(tmp_path)  # what is given beside it counts, and was left aside once
+    for held in (wf.Explainer(first, other), loaded_as(wf.Explainer, first, other)):
+        assert (held.processor, held.attention_at) == (other, marks)
+    assert wf.Explainer(first, attention_at={}).attention_at == {}
+    assert loaded_as(wf.Explainer, first) is first
 
 
 @checked

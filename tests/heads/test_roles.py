@@ -11,8 +11,8 @@ from tests.methods.properties import FAMILY, close, model_of, padded
 from tests.models import CASES
 from whyformer.errors import NotOffered
 from whyformer.heads import induction, roles
+from whyformer.heads.head_roles import is_punctuation
 from whyformer.heads.induction import duplicate_token, induction_score, previous_token
-from whyformer.heads.roles import is_punctuation
 
 
 def sentences() -> dict[str, torch.Tensor]:

@@ -20,7 +20,7 @@ from training import translation
 from whyformer.cli.main import app
 from whyformer.errors import BadInput
 from whyformer.heads import head_importance, layer_profile, roles
-from whyformer.heads.parts import stream_relevance
+from whyformer.heads.placement import stream_relevance
 from whyformer.session import passing_through
 
 NAMES = ("t5", "bart", "marian")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from whyformer.errors import BadInput, UnknownName
 from whyformer.extend import Batch, Modality, Units, assemble, register_modality
-from whyformer.inputs import choose
+from whyformer.inputs import modalities
 
 WIDTH = 8
 METHODS = ["raw_attention", "generic_attention", "input_x_gradient", "integrated_gradients", "occlusion"]
@@ -88,7 +88,7 @@ class GraphTransformer(nn.Module):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(choose, "KINDS", list(choose.KINDS))  # forgotten again after the test
+    monkeypatch.setattr(modalities, "KINDS", list(modalities.KINDS))  # forgotten again after the test
     register_modality(lambda model, processor, inputs: isinstance(first(inputs), Graph), GraphInput)
     yield
 

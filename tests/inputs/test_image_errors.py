@@ -34,6 +34,7 @@ def picture(*shape: int, seed: int = 0) -> np.ndarray:
         (np.zeros(32), "is 32: a picture is"),
         (picture(32, 32, 3).astype(np.int64), r"int64 numbers from 0 to 255: .*array\.astype\('uint8'\)"),
         (picture(32, 32) > 9, "bool numbers from 0 to 1"),
+        ((picture(32, 32, 3) / 255).round().astype(np.uint8), r"no number but 0 and 1, .* pass floats from 0 to 1"),
         (picture(32, 32).astype(np.uint16), "uint16 numbers"),
         (picture(32, 32).astype(object), "object numbers: pixels are"),
         (picture(32, 32, 3).astype(np.float32), r"floats from 0 to 255, .*array / 255"),

@@ -20,7 +20,7 @@ import whyformer as wf
 from tests.jobs.sentences import census, census_explainer, numbers
 from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra
-from whyformer.jobs.store import COMMITS
+from whyformer.jobs.folder import COMMITS
 
 ROWS = census()
 HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}

@@ -20,7 +20,7 @@ import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, MissingExtra, NotAllowed, UnknownName
-from whyformer.jobs.plan import batches_of
+from whyformer.jobs.partition import batches_of
 from whyformer.jobs.schema import _part, _struct, arrow_type
 from whyformer.jobs.tally import Tallies
 

@@ -20,7 +20,7 @@ import whyformer as wf
 from tests.jobs.sentences import numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, JobStopped
-from whyformer.jobs.store import COMMITS, EXPLANATIONS, MANIFEST
+from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST
 
 TEXTS = sentences(24)
 HOW: dict[str, Any] = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}

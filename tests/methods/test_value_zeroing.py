@@ -25,8 +25,8 @@ from tests.methods.runs import running
 from tests.models import CASES
 from tests.models.case import randn
 from tests.references.value_zeroing import value_zeroing
-from whyformer.capture.blocks import replay
-from whyformer.capture.blocks.replay import Finish
+from whyformer.capture.blocks import remainder
+from whyformer.capture.blocks.remainder import Finish
 from whyformer.capture.site import OpenSite
 from whyformer.errors import NotOffered, UnknownName
 from whyformer.methods.value_zeroing import distances
@@ -121,7 +121,7 @@ def test_folding_the_first_matrix_of_the_mlp_changes_nothing(name: str, monkeypa
             folded, plain = Finish(site, block, fold=True), Finish(site, block, fold=False)
             assert bool(folded.folds) == (2 * site.heads <= site.attention_BHQK.shape[2])
             assert not plain.folds
-            monkeypatch.setattr(replay, "ROWS", 1)
+            monkeypatch.setattr(remainder, "ROWS", 1)
             one_by_one = Finish(site, block, fold=True)
             monkeypatch.undo()
             assert one_by_one.step == 1 < folded.step
@@ -255,9 +255,9 @@ def test_tokens_finished_at_once_are_those_finished_one_by_one(scaled: bool, shi
     parts = randn(tokens, batch, heads, width, seed=1)
     scale = randn(tokens, batch, queries, 1, seed=2) if scaled else None
     constant = randn(width, seed=3) if shifted else None
-    expected = replay._sums(base, weights, parts, scale, constant)
+    expected = remainder._sums(base, weights, parts, scale, constant)
     lifted = weights if scale is None else weights * scale
-    torch.testing.assert_close(replay._all_at_once(base, lifted, parts, scale, constant), expected)
+    torch.testing.assert_close(remainder._all_at_once(base, lifted, parts, scale, constant), expected)
     by_hand = base + torch.einsum("tbqh,tbho->tbqo", weights, parts)
     by_hand = by_hand if scale is None else by_hand * scale
     torch.testing.assert_close(expected, by_hand if constant is None else by_hand + constant)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tests.views import samples
+from whyformer.checks.checkup import CheckUp, Finding
 from whyformer.checks.jain_wallace import AttentionTest, JainWallace
 from whyformer.checks.randomisation import Randomisation, Stage
-from whyformer.checks.result import CheckUp, Finding
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore

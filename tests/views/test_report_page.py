@@ -11,7 +11,7 @@ from tests.support.browser import Browser
 from tests.views import samples
 from tests.views.conftest import opened
 from tests.views.results import check_up, report
-from whyformer.checks.result import Finding
+from whyformer.checks.checkup import Finding
 
 NASTY = "<img src=x onerror=document.title='hit'>"
 

@@ -1,0 +1,1 @@
+"""Interception: attention seen, recorded or changed inside an unmodified model. README.md has the details."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whyformer.checks.checkup import Finding
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from whyformer.checks.capture_audit import CaptureAudit, capture_audit
+from whyformer.checks.checkup import LEVELS, CheckUp, Finding
 from whyformer.checks.class_dependence import ClassDependence, class_dependence
 from whyformer.checks.exam import Exam
 from whyformer.checks.invariance import Invariance, invariance
 from whyformer.checks.jain_wallace import JainWallace, jain_wallace
 from whyformer.checks.randomisation import Randomisation, randomisation
-from whyformer.checks.result import LEVELS, CheckUp, Finding
 from whyformer.checks.serrano_smith import SerranoSmith, serrano_smith
 from whyformer.checks.sinks import Sinks, sinks
 from whyformer.checks.stability import Stability, stability

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyformer.checks.checkup import Finding, same_order
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding, same_order
 from whyformer.errors import NotOffered
 from whyformer.evaluate.detectors import asks_each
 from whyformer.types import Target

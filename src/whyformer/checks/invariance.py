@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.checks.checkup import Finding
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding
 from whyformer.inputs.base import Source
 from whyformer.types import Explanation
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import Choice, LayerRows, Rows, logits_with, outputs_with, rows_of
+from whyformer.checks.checkup import Finding, how_far_apart
 from whyformer.checks.distances import Array, decisions, jsd, kendall, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
 from whyformer.checks.importances import gradient_x_input, leave_one_out, mixing
-from whyformer.checks.result import Finding, how_far_apart
 from whyformer.checks.watched import column_of
 from whyformer.errors import BadInput
 from whyformer.parameters import Count, Limits

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import known_about
+from whyformer.checks.checkup import Finding, same_order
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding, same_order
 from whyformer.checks.twin import calls_of, require_whole, twin_of
 from whyformer.engines.perturbation.game import game_of_scores
 from whyformer.engines.perturbation.variants import Replaced

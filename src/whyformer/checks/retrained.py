@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.checks.checkup import Finding, how_far_apart
 from whyformer.checks.distances import jsd, tvd
-from whyformer.checks.result import Finding, how_far_apart
 from whyformer.checks.training import Examples, Reader, Said, adversarial, copy_of, guided, ready, supervised, train
 from whyformer.errors import BadInput, NotOffered
 from whyformer.heads.importance_kinds import checked_labels, label_indices
@@ -22,7 +22,7 @@ from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, Count, Filled, Limits, OneOf, Rate, Seed, Weight, checked
 from whyformer.result import Result
-from whyformer.session import LoadedModel, tracker
+from whyformer.session import LoadedModel, loaded_as, tracker
 from whyformer.types import Cost
 from whyformer.views.checks import retrained_page
 from whyformer.views.view import view_of
@@ -205,7 +205,7 @@ def retrained_attention(
     ... ).show()
     """
     started = time.perf_counter()
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
     with loaded.borrowed():
         examples = _examples(loaded, inputs, labels, validation, batch_size, seed)
         refuse_without_gradients(loaded.model, "retrained_attention")

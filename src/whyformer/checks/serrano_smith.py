@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from whyformer.checks.attention_rows import Choice, LayerRows, Rows, outputs_with, rows_of
+from whyformer.checks.checkup import Finding
 from whyformer.checks.distances import decisions, jsd, mean_known
 from whyformer.checks.exam import Exam, title_of
-from whyformer.checks.result import Finding
 from whyformer.checks.watched import require_decision
 from whyformer.errors import BadInput, NotOffered
 from whyformer.parameters import Count

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whyformer.checks.checkup import Finding
 from whyformer.checks.distances import mean_known
 from whyformer.checks.exam import Exam
-from whyformer.checks.result import Finding
 from whyformer.errors import CaptureError, NotOffered
 
 MUCH = 0.5

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from whyformer.capture.embeddings import ShiftEmbedding
+from whyformer.checks.checkup import Finding, same_order
 from whyformer.checks.distances import mean_known, rank_agreement
 from whyformer.checks.exam import Exam, ordinary
-from whyformer.checks.result import Finding, same_order
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Source
 from whyformer.parameters import Count, Rate

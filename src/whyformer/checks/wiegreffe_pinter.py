@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from whyformer.checks.attention_rows import Choice, LayerRows, outputs_with, rows_of
+from whyformer.checks.checkup import Finding, how_far_apart
 from whyformer.checks.distances import decisions, jsd, mean_known, tvd
 from whyformer.checks.exam import Exam, title_of
-from whyformer.checks.result import Finding, how_far_apart
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.run import Run

@@ -14,7 +14,7 @@ import numpy as np
 from whyformer.codec import Float32, is_whole, read_piece, write_piece
 from whyformer.errors import BadInput, WhyformerError
 from whyformer.evaluate.games import Games
-from whyformer.inputs.choose import are_tensors
+from whyformer.inputs.modalities import are_tensors
 from whyformer.loan.fingerprint import digest
 from whyformer.memory import peak_bytes
 from whyformer.registry import get_method, list_methods

@@ -88,6 +88,11 @@ def _shades(array: Array) -> Array:
         )
     array = array[..., 0] if array.ndim == 3 and array.shape[2] == 1 else array
     if array.dtype == np.uint8:
+        if array.max() == 1:  # what .astype('uint8') makes of floats from 0 to 1: a picture that is black throughout
+            raise BadInput(
+                "the array holds no number but 0 and 1, and in uint8 white is 255: pass floats from 0 to 1 as they "
+                "are, or multiply a mask by 255."
+            )
         return array
     low, high = (float(end) for end in (array.min(), array.max())) if array.dtype.kind in "biuf" else (np.nan, np.nan)
     if array.dtype.kind != "f":

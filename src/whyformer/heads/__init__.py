@@ -11,6 +11,8 @@ from whyformer.heads.direct import direct_logit as direct_logit
 from whyformer.heads.gates import LearnedGates as LearnedGates
 from whyformer.heads.gates import gate_curve as gate_curve
 from whyformer.heads.gates import learn_gates as learn_gates
+from whyformer.heads.head_roles import HeadRoles as HeadRoles
+from whyformer.heads.head_roles import roles as roles
 from whyformer.heads.importance import HeadImportance as HeadImportance
 from whyformer.heads.importance import head_importance as head_importance
 from whyformer.heads.induction import InductionScores as InductionScores
@@ -19,8 +21,6 @@ from whyformer.heads.profile import LayerProfile as LayerProfile
 from whyformer.heads.profile import layer_profile as layer_profile
 from whyformer.heads.pruning import PruningCurve as PruningCurve
 from whyformer.heads.pruning import pruning_curve as pruning_curve
-from whyformer.heads.roles import HeadRoles as HeadRoles
-from whyformer.heads.roles import roles as roles
 from whyformer.heads.syntactic import SyntacticHeads as SyntacticHeads
 from whyformer.heads.syntactic import syntactic as syntactic
 

@@ -26,7 +26,7 @@ from whyformer.heads.importance_kinds import (
     token_counts,
     token_sums,
 )
-from whyformer.heads.parts import of_part, parts_of, place_of, refuse_labels, through
+from whyformer.heads.placement import of_part, parts_of, place_of, refuse_labels, through
 from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.parameters import BatchSize, OneOf, Seed, checked

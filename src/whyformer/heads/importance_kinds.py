@@ -16,7 +16,7 @@ from whyformer.capture.record import record, require_sites
 from whyformer.capture.roles import Gate, HeldAttention, Recorder
 from whyformer.engines.attention.maps import real
 from whyformer.errors import AmbiguousLayout, BadInput, NotOffered
-from whyformer.heads.parts import calls, stream_relevance
+from whyformer.heads.placement import calls, stream_relevance
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import resolve_targets, scalar_of
@@ -240,7 +240,7 @@ def relevance_rows(run: Run) -> list[Tensor]:
 
     Generic attention's row r = e·(I + Ā_L) ··· (I + Ā_1) is evaluated from the left: r_l = r_{l+1} + r_{l+1}·Ā_l, and
     since Ā is a mean over heads, what layer l adds, Σ_j (r_{l+1}·Ā_l)_j, is a sum over heads. Over several streams:
-    heads/parts.py.
+    heads/placement.py.
     """
     if run.multi_stream:
         return stream_relevance(run)

@@ -13,9 +13,9 @@ from torch import Tensor
 from whyformer.borrow import refuse_without_gradients
 from whyformer.codec import Float32
 from whyformer.errors import NotOffered
+from whyformer.heads.head_roles import distances, places
 from whyformer.heads.importance_kinds import relevance_rows
-from whyformer.heads.parts import Call, calls, parts_of, place_of, through
-from whyformer.heads.roles import distances, places
+from whyformer.heads.placement import Call, calls, parts_of, place_of, through
 from whyformer.interop import dataframe
 from whyformer.intervals import interval
 from whyformer.methods.value_norms import mixing_ratio

@@ -124,12 +124,7 @@ class TensorInput(Modality):
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         if replacement not in self.replacements:
             raise UnknownName("replacement", replacement, self.replacements)
-        columns = self._columns_of(batch, row, units)
-        if not columns:
-            raise NotOffered(
-                f"the model attends over {len(units)} positions of its own making; which input belongs to which is "
-                "not known, so none can be taken away."
-            )
+        columns = self._removable_columns(batch, row, units)
         copies = batch.select([row] * len(units))
         changed = {k: v.clone() for k, v in copies.tensors.items()}
         places = [i for i, special in enumerate(units.special) if not special]  # the model's own token stays
@@ -137,13 +132,17 @@ class TensorInput(Modality):
             changed[name][i, column] = self._mean_vector(batch, row) if replacement == "mean" else 0
         return copies.with_tensors(**changed)
 
-    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
-        columns = self._columns_of(one, 0, units)
+    def _removable_columns(self, batch: Batch, row: int, units: Units) -> list[tuple[str, int]]:
+        columns = self._columns_of(batch, row, units)
         if not columns:
             raise NotOffered(
                 f"the model attends over {len(units)} positions of its own making; which input belongs to which is not "
                 "known, so none can be taken away."
             )
+        return columns
+
+    def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
+        columns = self._removable_columns(one, 0, units)
         places = [i for i, special in enumerate(units.special) if not special]
         return owners_of_columns(one, zip(places, columns, strict=True))
 

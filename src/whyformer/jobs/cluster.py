@@ -15,9 +15,9 @@ import torch
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
 from whyformer.extras import require
-from whyformer.jobs.plan import Part
+from whyformer.jobs.folder import Written
+from whyformer.jobs.partition import Part
 from whyformer.jobs.pool import Gone, Pool, Staff, require_whole
-from whyformer.jobs.store import Written
 from whyformer.jobs.worker import Work, Worker
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from whyformer.errors import BadInput
 from whyformer.files.paths import is_file, readable_folder
+from whyformer.jobs.folder import ERRORS, EXPLANATIONS, Commit, read_commits, read_manifest
 from whyformer.jobs.schema import SEVERAL, explanations_in, failure_schema, schema
 from whyformer.jobs.source import arrow
-from whyformer.jobs.store import ERRORS, EXPLANATIONS, Commit, read_commits, read_manifest
 from whyformer.jobs.summary import DatasetSummary, summary_of
 from whyformer.parameters import checked
 from whyformer.types import Explanation

@@ -17,13 +17,13 @@ from whyformer.extras import require
 from whyformer.files.paths import path_of
 from whyformer.jobs.cluster import run_on_ray
 from whyformer.jobs.dataset import ExplainedDataset
+from whyformer.jobs.folder import MANIFEST, Store, Written, read_manifest
 from whyformer.jobs.local import run_here
-from whyformer.jobs.plan import Part, parts_of
+from whyformer.jobs.partition import Part, parts_of
 from whyformer.jobs.processes import run_in_processes
 from whyformer.jobs.progress import Progress
 from whyformer.jobs.schema import WHY
 from whyformer.jobs.source import Columns, Unreadable, arrow, rows_of
-from whyformer.jobs.store import MANIFEST, Store, Written, read_manifest
 from whyformer.jobs.worker import Work, Worker, sizes_for
 from whyformer.loan.fingerprint import processor_digest, weights_digest
 from whyformer.loan.spread import is_sharded
@@ -39,6 +39,7 @@ from whyformer.parameters import (
     refuse_misspelled,
 )
 from whyformer.registry import default_method, get_method, list_methods
+from whyformer.session import loaded_as
 from whyformer.targets import Aims, Scalar
 from whyformer.version import __version__
 
@@ -95,7 +96,7 @@ def explain_dataset(
     arrow(WHY)
     if engine == "ray":
         require("ray", why="engine='ray'")
-    explainer = model if isinstance(model, Explainer) else Explainer(model, processor, attention_at=attention_at)
+    explainer = loaded_as(Explainer, model, processor, attention_at)
     if isinstance(target, list):
         raise BadInput(
             "target: one class for all rows of a dataset, or None for the prediction of each. Where rows have targets "

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from whyformer.jobs.plan import Part
-from whyformer.jobs.store import Written
+from whyformer.jobs.folder import Written
+from whyformer.jobs.partition import Part
 from whyformer.jobs.worker import Prepared, Worker
 
 AHEAD = 2  # parts that are ready before the model is

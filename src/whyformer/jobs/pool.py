@@ -14,8 +14,8 @@ from typing import Any
 from torch import nn
 
 from whyformer.errors import BadInput, JobStopped
-from whyformer.jobs.plan import Part
-from whyformer.jobs.store import Written
+from whyformer.jobs.folder import Written
+from whyformer.jobs.partition import Part
 
 IN_FLIGHT = 2  # parts per worker: one that it explains, and one that waits for it
 ATTEMPTS = 3  # of a part whose worker dies

@@ -19,10 +19,10 @@ import torch
 
 from whyformer.errors import BadInput, JobStopped
 from whyformer.explainer import Explainer
+from whyformer.jobs.folder import Written
 from whyformer.jobs.local import run_here
-from whyformer.jobs.plan import Part
+from whyformer.jobs.partition import Part
 from whyformer.jobs.pool import Gone, Pool, Staff, require_whole
-from whyformer.jobs.store import Written
 from whyformer.jobs.worker import Work, Worker
 
 CLOSED = (EOFError, ConnectionError, BrokenPipeError)  # the other end of a pipe is gone

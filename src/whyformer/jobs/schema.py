@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from whyformer.codec import from_plain, to_plain
-from whyformer.jobs.plan import Row
+from whyformer.jobs.partition import Row
 from whyformer.jobs.source import arrow
 from whyformer.types import Cost, Explanation, Target, Units
 

@@ -22,10 +22,10 @@ from whyformer.errors import (
 from whyformer.explainer import Explainer
 from whyformer.inputs.base import Source
 from whyformer.inputs.text import TextInput
-from whyformer.jobs.plan import Part, Row, batches_of
+from whyformer.jobs.folder import Written
+from whyformer.jobs.partition import Part, Row, batches_of
 from whyformer.jobs.schema import Entry, Failure, failures_table, parquet_bytes, table_of
 from whyformer.jobs.source import Unreadable
-from whyformer.jobs.store import Written
 
 TELLING = 8  # rows that fail together, before any was explained: then it is not the rows
 # What is wrong with the call, not with a row; as long as no row was explained.

@@ -20,7 +20,7 @@ from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Count, Filled, Seed, checked
 from whyformer.registry import get_method
 from whyformer.result import Result
-from whyformer.session import tracker
+from whyformer.session import loaded_as, tracker
 from whyformer.types import Cost
 from whyformer.views.citations import citations_page
 from whyformer.views.view import view_of
@@ -194,7 +194,7 @@ def cite(
     names, texts = _documents(documents)
     method = METHOD if method is None else method
     get_method(method).checked(options)
-    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    explainer = loaded_as(Explainer, model, processor)
     prompt, places = _prompt(explainer, question, names, texts)
     if answer is None:
         answer = _written(explainer, prompt, generate)

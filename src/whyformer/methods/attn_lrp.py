@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.engines.gradient.choose import gradient_space
 from whyformer.engines.gradient.input_space import SLOPES
+from whyformer.engines.gradient.places import gradient_space
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.gradient import InputSpace, MultiStream, SingleInput, gradient_space
-from whyformer.engines.gradient.choose import Where
+from whyformer.engines.gradient.places import Where
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.tensors import require_steps
 from whyformer.parameters import Count, Megabytes, Weight

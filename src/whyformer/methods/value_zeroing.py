@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from whyformer.capture.blocks.replay import Finish
+from whyformer.capture.blocks.remainder import Finish
 from whyformer.engines.attention.maps import chosen_layers, product, read_row, real, row_normalized
 from whyformer.engines.attention.value_vectors import lifted
 from whyformer.errors import NotOffered, UnknownName

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check_with
-from whyformer.checks.result import CheckUp
+from whyformer.checks.checkup import CheckUp
 from whyformer.errors import WhyformerError
 from whyformer.evaluate.compare import compare
 from whyformer.evaluate.comparison import ComparedMethod, Comparison
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import Explainer, Segments
-from whyformer.inputs.choose import are_tensors
+from whyformer.inputs.modalities import are_tensors
 from whyformer.parameters import BatchSize, Count, Replacement, Seed, checked
 from whyformer.registry import default_method, get_method
 from whyformer.reports.contrasts import contrasts

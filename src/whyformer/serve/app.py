@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from whyformer.errors import WhyformerError
 from whyformer.registry import get_method
-from whyformer.serve.comparison import compared, methods_compared, side_by_side_of
+from whyformer.serve.comparing import compared, methods_compared, side_by_side_of
 from whyformer.serve.drawn import FORMATS, drawn, exported
 from whyformer.serve.explaining import explained, predicted
 from whyformer.serve.heads import heads

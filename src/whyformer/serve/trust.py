@@ -12,7 +12,7 @@ from whyformer.evaluate.agreement import spearman
 from whyformer.evaluate.games import games_of
 from whyformer.evaluate.judge import random_scores
 from whyformer.registry import get_method
-from whyformer.serve.comparison import cheap_methods
+from whyformer.serve.comparing import cheap_methods
 from whyformer.serve.explaining import Working
 from whyformer.serve.models import ServedModel
 from whyformer.serve.store import Store

@@ -15,7 +15,7 @@ from whyformer.explainer import Explainer
 from whyformer.interop import dataframe
 from whyformer.result import Result
 from whyformer.session import tracker
-from whyformer.tables.result import ABOUT_95, Remarks
+from whyformer.tables.column_result import ABOUT_95, Remarks
 from whyformer.types import Explanation
 from whyformer.views.table import corpus_view
 from whyformer.views.view import view_of

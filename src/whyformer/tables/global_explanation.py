@@ -12,13 +12,13 @@ from torch import Tensor
 
 from whyformer.errors import BadInput
 from whyformer.explainer import Explainer
-from whyformer.inputs.choose import are_tensors, listed
+from whyformer.inputs.modalities import are_tensors, listed
 from whyformer.inputs.table_schema import Table
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
-from whyformer.session import tracker
+from whyformer.session import loaded_as, tracker
+from whyformer.tables.column_result import ABOUT_95, GlobalExplanation, Remarks
 from whyformer.tables.corpus import CorpusExplanation, explain_corpus
 from whyformer.tables.csv_rows import CsvRows
-from whyformer.tables.result import ABOUT_95, GlobalExplanation, Remarks
 from whyformer.targets import Aims, Scalar
 from whyformer.types import Explanation
 
@@ -54,7 +54,7 @@ def explain_global(
     >>> wf.explain_global(model, wf.demo.census.adult_rows()[:8], table).show()
     """
     started = time.perf_counter()
-    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    explainer = loaded_as(Explainer, model, processor)
     step = batch_size or BATCH_SIZE
     texts = listed(inputs) if hasattr(inputs, "dtype") else inputs
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):

@@ -19,7 +19,7 @@ from whyformer.inputs.table_schema import Table
 from whyformer.output import Output
 from whyformer.parameters import BatchSize, Count, Seed, checked
 from whyformer.session import tracker
-from whyformer.tables.result import FeaturePermutation
+from whyformer.tables.column_result import FeaturePermutation
 
 # Anything that predicts, and a table whose columns can be shuffled: what permutation importance asks of a model.
 

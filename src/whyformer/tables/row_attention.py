@@ -17,6 +17,7 @@ from whyformer.interop import dataframe
 from whyformer.output import Output
 from whyformer.parameters import checked
 from whyformer.result import Result
+from whyformer.session import loaded_as
 from whyformer.views.table import row_attention_view
 from whyformer.views.view import view_of
 
@@ -55,7 +56,7 @@ def row_attention(model: Any, inputs: Any, processor: Any = None) -> RowAttentio
 
     Kept apart from explanations: it says which rows were looked at, not which columns mattered.
     """
-    explainer = model if isinstance(model, Explainer) else Explainer(model, processor)
+    explainer = loaded_as(Explainer, model, processor)
     readings = []
     with explainer.session(inputs) as session, torch.no_grad():
         modality = session.modality

@@ -1,6 +1,7 @@
 """Relevance by alpha-beta rules (alpha = 1, beta = 0): what autograd calls a gradient here is a relevance.
 
-One rule per torch function, on top of the shares (shares.py, positive_linear.py); and the mode that applies the rules.
+One rule per torch function, on top of the shares (redistribution.py, positive_linear.py); and the mode that applies
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from whyformer.capture.intercept import Intercept
 from whyformer.capture.lrp.changed_gradients import CONSTANT
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.lrp.positive_linear import Desk, positive_linear
-from whyformer.capture.lrp.shares import Totals, positive_part, product_of_two, proportional, split, whole
+from whyformer.capture.lrp.redistribution import Totals, positive_part, product_of_two, proportional, split, whole
 from whyformer.capture.site import OpenSite
 from whyformer.errors import AmbiguousLayout
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whyformer.capture.lrp.shares import TINY
+from whyformer.capture.lrp.redistribution import TINY
 
 CALM = 10  # Σ|R| / |ΣR| of the rows together that are taken in single precision
 CANCELLED = {torch.float32: 0.02, torch.float64: 1e-6}  # 2z / |Wx| up to which it is not taken for a difference
@@ -111,5 +111,5 @@ def _as_written(x_MI: Tensor, relevance_MO: Tensor, weight: Tensor) -> Tensor:
 
 
 def positive_linear(desk: Desk, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """:func:`~whyformer.capture.lrp.shares.positive_part` of linear(x, W, b)."""
+    """:func:`~whyformer.capture.lrp.redistribution.positive_part` of linear(x, W, b)."""
     return _PositiveLinear.apply(desk, x, weight, bias)  # type: ignore[no-untyped-call, no-any-return]

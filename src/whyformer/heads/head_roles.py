@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whyformer.codec import Float32
 from whyformer.errors import BadInput
-from whyformer.heads.parts import Call, calls, parts_of, place_of, through
+from whyformer.heads.placement import Call, calls, parts_of, place_of, through
 from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Place, checked
 from whyformer.result import Result

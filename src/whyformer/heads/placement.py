@@ -19,7 +19,7 @@ from whyformer.engines.attention.streams import normalized, placed, relevance_st
 from whyformer.errors import BadInput, one_of
 from whyformer.loan.spread import heads_elsewhere
 from whyformer.run import Run
-from whyformer.session import LoadedModel, Session, passing_through
+from whyformer.session import LoadedModel, Session, loaded_as, passing_through
 from whyformer.study import Study
 from whyformer.study.schedule import START, Step
 from whyformer.study.streams import slices
@@ -109,7 +109,7 @@ def through(
 
     each_token: one row per token of the translation, which is what is scored there; else one row per translation.
     """
-    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, processor, attention_at=attention_at)
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
     source = loaded.source(inputs)
     if not source.modality.generates or source.whole is not None:
         with passing_through(loaded, inputs, **how) as session:

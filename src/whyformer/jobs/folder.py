@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from whyformer.errors import BadInput, JobStopped
 from whyformer.files.paths import is_file, made_folder
-from whyformer.jobs.plan import Part
+from whyformer.jobs.partition import Part
 
 MANIFEST, COMMITS, LOCK = "manifest.json", "commits.jsonl", "lock"
 EXPLANATIONS, ERRORS = "explanations", "errors"
