@@ -5,20 +5,22 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEVELOPING := $(VENV)/.developing
 
-.PHONY: setup setup-browser page demo test check bench soak docs release clean
+.PHONY: setup setup-demo setup-browser page demo test check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
-# What the demo needs: both packages of this repository, and no tools of developers.
+# What the demo needs: both packages of this repository with three extras, and no tools of developers.
+setup-demo: setup-demo
+
 $(READY): pyproject.toml models/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[all]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[hf,eval,tabular]"
 	touch $(READY)
 
 $(DEVELOPING): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ./models -e ".[all]" --group dev
 	touch $(DEVELOPING)
 
 # Tests drive saved pages in a browser; without one they are skipped, and say so.
@@ -30,7 +32,7 @@ setup-browser:
 page: setup
 	$(BIN)/python frontend/build.py
 
-demo: $(READY)
+demo: setup-demo
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 test: setup

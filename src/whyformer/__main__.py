@@ -1,6 +1,18 @@
-"""``python -m whyformer`` is the command line."""
+"""The command line, ``whyformer`` and ``python -m whyformer``: Ctrl-C is understood before anything is imported."""
 
-from whyformer.cli.main import main
+import sys
+
+
+def main() -> None:
+    """Entry point: a Ctrl-C while libraries are loading ends it without a traceback, too."""
+    try:
+        from whyformer.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

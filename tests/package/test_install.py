@@ -53,7 +53,7 @@ def test_both_say_what_they_are(wheels: dict[str, Path]) -> None:
 
 def test_the_command_is_installed(ours: dict[str, Distribution]) -> None:
     (command,) = ours["whyformer"].entry_points.select(group="console_scripts")
-    assert (command.name, command.value) == ("whyformer", "whyformer.cli.main:main")
+    assert (command.name, command.value) == ("whyformer", "whyformer.__main__:main")
 
 
 def test_the_versions_of_both_go_together(wheels: dict[str, Path]) -> None:

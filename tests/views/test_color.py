@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
+from typing import Any
+
 import numpy as np
 import pytest
+from rich.color import Color, ColorSystem
+from rich.console import Console
 
 from tests.views import samples
 from whyformer.errors import BadInput, UnknownName
@@ -12,6 +18,7 @@ from whyformer.views.color import DIVERGING, HEADS, HEAT, SEQUENTIAL, colour, co
 from whyformer.views.facts import decimals
 from whyformer.views.marks import Heat, Ranking, Scale, TokenRun
 from whyformer.views.scales import scale_of, share
+from whyformer.views.terminal.page import PageOnTerminal
 
 # Machado, Oliveira & Fernandes 2009, severity 1: what a deuteranope and a protanope see of linear RGB.
 DEUTAN = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
@@ -126,6 +133,25 @@ def test_side_by_side_refuses_what_does_not_belong_together() -> None:
         side_by_side([])
     with pytest.raises(UnknownName, match="by"):
         view_of(samples.text(), by="letter")
+
+
+@pytest.mark.parametrize("anchors", [SEQUENTIAL, DIVERGING[4::-1], HEAT])
+def test_with_256_colours_a_scale_keeps_its_order(anchors: tuple[str, ...]) -> None:
+    """By brightness, as it is seen on a light ground and on a dark one."""
+    drawn = [Color.from_rgb(*(float(c) for c in each)) for each in ramp(anchors, np.linspace(0, 1, 33))]
+    seen = np.array([each.downgrade(ColorSystem.EIGHT_BIT).get_truecolor() for each in drawn])
+    steps = np.diff(lightness(seen / 255))
+    assert (steps <= 1).all() or (steps >= -1).all()  # a hundredth of the way from black to white is not seen
+    assert len({tuple(each) for each in seen.tolist()}) >= 8
+
+
+@pytest.mark.parametrize(("system", "coloured"), [("standard", False), ("256", True), ("truecolor", True)])
+def test_with_sixteen_colours_blocks_say_it(system: Any, coloured: bool) -> None:
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=80, force_terminal=True, color_system=system)
+    console.print(PageOnTerminal(view_of(samples.text())._page()))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", buffer.getvalue())
+    assert ("▃" in shown) is not coloured and ("\x1b[38" in buffer.getvalue()) is coloured
 
 
 def test_columns_of_scores_line_up() -> None:

@@ -17,6 +17,7 @@ from whyformer.files.paths import trouble_writing
 PICTURES = (".html", ".png", ".svg", ".pdf")
 DRAWN = (".png", ".svg", ".pdf")  # by matplotlib
 DATA = (".json", ".npz")
+RECODE = "Convert it first, e.g.: iconv -f latin1 -t utf-8"
 REPORT = (*PICTURES, ".json")  # a result that is drawn, or kept as data
 
 
@@ -24,17 +25,25 @@ def texts_from(arguments: list[str], file: Path | None) -> list[str]:
     """Arguments, lines of stdin for ``-``, lines of a file; blank lines are skipped."""
     texts: list[str] = []
     for argument in arguments:
-        texts += _lines(sys.stdin.read()) if argument == "-" else [argument]
+        texts += _lines(text_of_stdin()) if argument == "-" else [argument]
     if file is not None:
         try:
-            texts += _lines(file.read_text(encoding="utf-8"))
+            texts += _lines(file.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{str(file)!r} is no UTF-8 text file.") from error
+            raise BadInput(f"{str(file)!r} is no UTF-8 text file. {RECODE}") from error
     if not texts:
         if arguments or file is not None:
             raise BadInput("there is no text to explain: the input holds no line with a word in it.")
         raise typer.BadParameter("give a text, '-' to read lines from stdin, or --file FILE", param_hint="TEXT")
     return texts
+
+
+def text_of_stdin() -> str:
+    """All of it; other encodings are refused, where guessing would explain words that nobody wrote."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"what came from stdin is no UTF-8 text (byte {error.start}). {RECODE}") from None
 
 
 def _lines(text: str) -> list[str]:

@@ -13,6 +13,7 @@ import typer
 from whyformer.errors import BadInput
 
 MOST = 10  # rows that are explained one by one without being asked for by number
+FIRST = 3  # of more rows
 
 
 def load_table(name: str | None) -> tuple[Any, Any]:
@@ -68,11 +69,11 @@ def chosen_rows(path: Path | None, model: str | None, numbers: list[int]) -> tup
     loaded, table = load_table(model)
     rows = rows_of(path, table, 1024)
     if not numbers and rows.rows > MOST:
-        raise typer.BadParameter(
-            f"there are {rows.rows} rows: choose some with --row N, or average them all with --overall",
-            param_hint="--row",
+        words = (
+            f"The first {FIRST} of {rows.rows} rows: choose others with --row N, or average them all with --overall."
         )
-    wanted = numbers or list(range(rows.rows))
+        typer.echo(words, err=True)
+    wanted = numbers or list(range(rows.rows if rows.rows <= MOST else FIRST))
     beyond = [n for n in wanted if n >= rows.rows]
     if beyond:
         raise BadInput(f"--row {beyond[0]}: the file has {rows.rows} rows, numbered 0 to {rows.rows - 1}.")

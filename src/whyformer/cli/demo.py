@@ -1,7 +1,8 @@
-"""whyformer demo: five sentences, three pictures and a table, one page; and a report on the sentences."""
+"""whyformer demo: a text, a picture and a table in the terminal, more of them on a page, and a report on the texts."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,21 +11,12 @@ import typer
 
 from whyformer.demo import SENTENCES
 from whyformer.extras import SHIPPED, require
-from whyformer.symbols import as_symbols
 
 # The part of the demo with pictures: drawn faces for the model of pets, and stripes for the model of textures.
 
 
 FACE_METHODS = ("attention_rollout", "generic_attention", "grad_cam", "saliency")
 HORSE_METHODS = ("generic_attention", "saliency", "integrated_gradients", "occlusion")
-ABOUT_PICTURES = {
-    "attention_rollout": "where all layers look, whatever the class",
-    "generic_attention": "the attention that raised the score",
-    "grad_cam": "features that raise the score",
-    "saliency": "where a nudge would change it most",
-    "integrated_gradients": "slopes added up on the way from a grey picture",
-    "occlusion": "what the score loses without a patch",
-}
 DRAWN = (
     "This is a drawing made by the demo: photos are not shipped. The model learned from photos, so take this for "
     "what an explanation looks like, not for how well the model sees."
@@ -74,7 +66,7 @@ def _beside(title: str, image: Any, explanations: list[Any], note: str) -> Any:
     from whyformer.views.marks import Picture
     from whyformer.views.view import Panel
 
-    view = side_by_side(explanations, image=image, shared=False, notes=ABOUT_PICTURES, title=title)
+    view = side_by_side(explanations, image=image, shared=False, title=title)
     panels = (Panel((Picture(image),), "input"), *view.panels)
     return replace(view, panels=panels, columns=len(panels), caption=f"{view.caption} {note}")
 
@@ -96,34 +88,26 @@ def _stripes() -> Any:
 
 
 TABLE_METHODS = ("raw_attention", "generic_attention", "integrated_gradients", "occlusion")
-ABOUT_TABLE = {
-    "raw_attention": "how much the last layer looks at each column",
-    "generic_attention": "the attention that raised the score",
-    "integrated_gradients": "slopes added up on the way from a typical row",
-    "occlusion": "what the score loses with a typical value in place of the column's own",
-}
 CENSUS = (
     "A small FT-Transformer guesses from census data of 1994 whether somebody earned more than 50,000 dollars. It is "
     "here to show what an explanation of a table looks like: it must not be used to judge people."
 )
+ROW = 1
 
 
-def table_views(row: int = 1) -> list[Any]:
+def table_views(row: int = ROW) -> list[Any]:
     """One row by several methods, and the columns over all rows that are shipped."""
-    try:
-        from whyformer.demo.census import adult_rows, load_adult
-        from whyformer.explainer import Explainer
-        from whyformer.tables.global_explanation import explain_global
-        from whyformer.views import side_by_side
-        from whyformer.views.table import global_view
+    from whyformer.demo.census import adult_rows
+    from whyformer.explainer import Explainer
+    from whyformer.tables.global_explanation import explain_global
+    from whyformer.views import side_by_side
+    from whyformer.views.table import global_view
 
-        model, table = load_adult()
-    except ImportError:  # the library of the model is an extra: the rest of the demo does without
-        return []
+    model, table = _loaded("adult")
     rows = adult_rows()
     explainer = Explainer(model, table)
     explained = explainer.explain(rows[row], method=list(TABLE_METHODS), progress=False)
-    one = side_by_side(explained, notes=ABOUT_TABLE, title="A row of a table")
+    one = side_by_side(explained, title="A row of a table")
     everything = explain_global(explainer, rows, method="integrated_gradients", target=">50K", progress=False)
     return [
         replace(one, caption=f"{CENSUS} {one.caption}"),
@@ -131,26 +115,67 @@ def table_views(row: int = 1) -> list[Any]:
     ]
 
 
-# whyformer demo: five sentences, three pictures and a table, one page.
+# In the terminal: one screen each, by the methods that explain unasked.
+
+
+FEW = 6  # entries of a list, so that all of it fits on a screen
+TOLD = ("method", "cost", "doubt")  # of the details; the page has all of them
+SENTENCE = SENTENCES[3]
+
+
+def screens() -> Iterator[tuple[str, Any]]:
+    """What is shown, and its picture: a text, an image, a row of a table."""
+    from whyformer.demo.census import adult_rows
+    from whyformer.demo.faces import face
+    from whyformer.views import view_of
+
+    yield "A text, and a model of moods", _screen(view_of(_one(*_loaded("sentiment"), SENTENCE), most=FEW))
+    cat = face("cat")
+    explained = _one(*_loaded("pets"), cat)
+    yield "A picture, and a model of cats and dogs", _screen(view_of(explained, cat, most=FEW, title="a drawn cat"))
+    row = adult_rows()[ROW]
+    title = f"a person of {row['age']} in a census"
+    yield "A table, and a model of incomes", _screen(view_of(_one(*_loaded("adult"), row), most=FEW, title=title))
+
+
+def _one(model: Any, processor: Any, raw: Any) -> Any:
+    from whyformer.explainer import Explainer
+
+    return Explainer(model, processor).explain(raw, progress=False)
+
+
+def _loaded(name: str) -> tuple[Any, Any]:
+    from whyformer import demo as shipped
+    from whyformer.files.loading import quiet
+
+    load = {"sentiment": shipped.load_sentiment, "pets": shipped.load_pets, "adult": shipped.load_adult}[name]
+    with quiet():
+        return load()
+
+
+def _screen(view: Any) -> Any:
+    return replace(view, details=tuple(fact for fact in view.details if fact.name in TOLD))
+
+
+# On the page: five sentences, three pictures and a table, by several methods.
 
 
 METHODS = ("raw_attention", "attention_rollout", "generic_attention", "grad_sam")
 LEAD = (
     "A small sentiment model reads five sentences and calls each one positive or negative. Four methods say which "
-    "tokens that came from; the higher a token's score, the more it counted. Then two small vision transformers look "
+    "words that came from; the higher a word's score, the more it counted. Then two small vision transformers look "
     "at a drawn cat, a drawn dog and a striped horse, and are asked about the idea of stripes; and a table transformer "
     "says of people in a census who earns more."
 )
-ABOUT = {
-    "raw_attention": "how much the last layer looks at each token",
-    "attention_rollout": "the same, followed down through all layers",
-    "generic_attention": "as rollout, keeping the attention that raised the score",
-    "grad_sam": "attention weighed by how much more of it would help",
-}
 SPECIAL = (
-    "[CLS] and [SEP] are tokens that the model adds itself. It collects at [CLS] what it decides by, so [CLS] often "
-    "comes first; that is no word's doing. Its bar may go on beyond the scale of the words (» or stripes). Where "
-    "methods disagree, they cannot all be right: read them as hints, not as proof."
+    "[CLS] and [SEP] are tokens that the tokenizer adds. The model collects at [CLS] what it decides by, so much of "
+    "the score often stands there. That is no word's doing: these tokens have no bar, and a line below the bars says "
+    "what they hold. Where methods disagree, they cannot all be right: read them as hints, not as proof."
+)
+TRY = (  # a command, and what it is for
+    ('whyformer explain "your own sentence"', "your words"),
+    ("whyformer explain photo.jpg --out why.html", "a picture of yours, on a page"),
+    ("whyformer doctor", "what works on this machine"),
 )
 
 
@@ -159,10 +184,10 @@ def demo(
         Path, typer.Option("--out", dir_okay=False, metavar="FILE", help="Where the page is written.")
     ] = Path("whyformer-demo.html"),
 ) -> None:
-    """Explain sentences, pictures and a table, and write one page.
+    """Explain a text, a picture and a table, and write a page.
 
-    Then a report on the sentences: which of the methods can be trusted.
-    Four small models are part of the package; nothing is downloaded.
+    The page has more sentences, pictures and methods, and a report beside it says which methods can be trusted.
+    Four small models are shipped; nothing is downloaded.
 
     \b
     Examples:
@@ -177,25 +202,45 @@ def demo(
     check_out(out)
     report_out = out.with_name(f"{out.stem}-report.html")
     check_out(report_out)
-    page = demo_page(out)
-    page.show()
-    page.save(out)
+    for number, (heading, view) in enumerate(screens(), start=1):
+        typer.secho(f"{number}. {heading}", bold=True)
+        view.show()
+    typer.echo("Now several methods side by side, and which of them can be trusted (half a minute) …", err=True)
+    demo_page(out).save(out)
     report = demo_report()
-    typer.echo(f"\n{' '.join(report.view().lead)}")
     report.save(report_out)
-    typer.echo(as_symbols(f"The report, with how far each map can be trusted, is in {report_out}."))
+    _closing(out, report_out, " ".join(report.view().lead))
+
+
+def _closing(out: Path, report_out: Path, verdict: str) -> None:
+    """Where the pages are, and three things to try."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from whyformer.views.terminal.page import put
+
+    lines = [
+        Text(f"The page    {out}: five sentences, three pictures and a table, by several methods"),
+        Text(f"The report  {report_out}: can these explanations be trusted?"),
+        Text(),
+        Text(verdict),
+        Text(),
+        Text("Three things to try", style="bold"),
+    ]
+    longest = max(len(command) for command, _ in TRY)
+    lines += [Text(f"  {command:<{longest}}").append(f"   {words}", style="dim") for command, words in TRY]
+    put(Group(*lines))
 
 
 def demo_page(out: Path) -> Any:
-    from whyformer.cli._model import load_text
     from whyformer.explainer import Explainer
     from whyformer.views import page, side_by_side
+    from whyformer.views.plain_words import MEANINGS
     from whyformer.views.view import Fact, Terms
 
-    model, tokenizer = load_text(None)
-    explained = Explainer(model, tokenizer).explain(list(SENTENCES), method=list(METHODS), progress=False)
+    explained = Explainer(*_loaded("sentiment")).explain(list(SENTENCES), method=list(METHODS), progress=False)
     views = [side_by_side([explained[name][i] for name in METHODS]) for i in range(len(SENTENCES))]
-    lead = (LEAD, Terms(tuple(Fact(name, ABOUT[name]) for name in METHODS)), SPECIAL)
+    lead = (LEAD, Terms(tuple(Fact(name, MEANINGS[name]) for name in METHODS)), SPECIAL)
     views += picture_views()
     views += table_views()
     return page(views, "Why did your transformer say that?", lead=lead, outro=_next(out))
@@ -207,10 +252,9 @@ QUICK_CHECKS = ("capture_audit", "class_dependence", "invariance", "sinks")
 
 def demo_report() -> Any:
     """The methods of the page, and taking words away, compared on the same sentences."""
-    from whyformer.cli._model import load_text
     from whyformer.reports.report import report
 
-    model, tokenizer = load_text(None)
+    model, tokenizer = _loaded("sentiment")
     return report(
         model,
         list(SENTENCES),
@@ -225,13 +269,13 @@ def demo_report() -> Any:
 def _next(out: Path) -> tuple[Any, ...]:
     from whyformer.views.view import Fact, Terms
 
-    commands = (
-        Fact('whyformer explain text "your own sentence"', "your words"),
-        Fact('whyformer explain text "Not bad" -m occlusion', "another method"),
-        Fact('whyformer explain text "Not bad" -t negative', "another class"),
-        Fact("whyformer tcav --relative", "does the model need stripes?"),
-        Fact("whyformer explain table --row 0", "a row of a table"),
-        Fact("whyformer methods", "all methods and their cost"),
-        Fact("whyformer capture", "what was seen in the model"),
+    more = (
+        ('whyformer explain "Not bad" -m occlusion', "another method"),
+        ('whyformer explain "Not bad" -t negative', "another class"),
+        ("whyformer tcav --relative", "does the model need stripes?"),
+        ("whyformer explain table --row 0", "a row of a table"),
+        ("whyformer methods", "all methods and their cost"),
+        ("whyformer capture", "what was seen in the model"),
     )
+    commands = tuple(Fact(command, words) for command, words in (*TRY, *more))
     return (f"This page is in {out}: open it in a browser.", Terms(commands, "What to try next", code=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +29,8 @@ from whyformer.cli._explaining import (
     seen_by,
     written,
 )
-from whyformer.cli._input import object_from, target_from, texts_from, units_from
+from whyformer.cli._input import object_from, target_from, text_of_stdin, texts_from, units_from
+from whyformer.cli._kind import Explaining, refuse_address
 from whyformer.cli._options import LanguageModel, TextUnits, Trusted
 from whyformer.cli._output import deliver_results
 
@@ -221,7 +221,7 @@ def prompt(
         raise typer.BadParameter("--span is for an answer: give --answer or --generate", param_hint="--span")
     how |= {"generate": generate, "span": span}
     how |= {"choices": [choice.strip() for choice in choices.split(",")]} if choices is not None else {}
-    text = sys.stdin.read().rstrip("\n") if text == "-" else text
+    text = text_of_stdin().rstrip("\n") if text == "-" else text
     from whyformer.cli._model import load_language
     from whyformer.verbs import explain
 
@@ -339,6 +339,8 @@ def image(
 
     if model is not None and not images:
         raise typer.BadParameter("give image files; only the shipped model has pictures of its own", param_hint="IMAGE")
+    for path in images or []:
+        refuse_address(str(path))
     faces = drawn_faces() if not images else {}
     opened = [*faces.values()] if faces else [open_image(path) for path in images or []]
     explainer = Explainer(*load_image(model, trust_remote_code))
@@ -431,9 +433,23 @@ def _titled(name: str, row: list[Explanation]) -> str:
 
 
 app = typer.Typer(
+    cls=Explaining,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Explain a prediction: which words, patches or columns.",
+    subcommand_metavar="TEXT or FILE... | COMMAND ...",
+    help="""Explain a prediction: which words, patches or columns.
+
+    A text in quotation marks, '-' for lines from stdin, or a file: the kind is told from its name, and the
+    shipped models answer unless --model names another.
+
+    \b
+    Examples:
+      whyformer explain "A dull plot, but the acting is wonderful"
+      whyformer explain photo.jpg --out why.html
+      whyformer explain rows.csv --row 0
+      cat reviews.txt | whyformer explain -
+    """,
+    short_help="Explain a prediction: which words, patches or columns.",
 )
 for command in (text, prompt, image, table, pair, similar, sound):
     app.command(command.__name__)(command)

@@ -3,7 +3,7 @@
 A command is a file here: its function of the same name, or ``app`` (a Typer) where it has sub-commands. Files that
 start with an underscore are no commands. Heavy libraries are imported inside functions, so that ``--help`` is quick.
 
-Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage.
+Exit codes: 0 done, 1 whyformer could not do it (the reason is on stderr), 2 wrong usage, 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from whyformer.errors import WhyformerError
 from whyformer.symbols import as_symbols
 from whyformer.version import __version__
 
+INTERRUPTED = 130  # as shells say of Ctrl-C
 FIRST = ("demo", "explain")  # of the list of commands; the others follow by name
 WrongUsage: Any = typer.BadParameter.__mro__[2]  # click's root; typer imports click or brings its own, by version
 
@@ -58,6 +59,9 @@ class Commands(TyperGroup):
         except WhyformerError as error:
             typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo("Interrupted.", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
@@ -113,6 +117,8 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         app(prog_name="whyformer")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except Exception as error:  # a bug: its traceback is shown, but cannot steer the terminal either
         sys.stderr.write(as_symbols("".join(traceback.format_exception(error))))
         sys.exit(1)

@@ -19,7 +19,7 @@ MEANINGS: Mapping[str, str] = {
     "grad_sam": "where more attention would raise the answer",
     "gradient_rollout": "where all layers look, counting what raises the answer",
     "input_x_gradient": "how strongly the answer leans on each part as it stands",
-    "integrated_gradients": "what each part adds on the way from an empty input to this one",
+    "integrated_gradients": "what each part adds on the way from a neutral input to this one",
     "occlusion": "how far the answer falls without the part",
     "random": "nothing: numbers drawn by chance, to compare others with",
     "raw_attention": "where the model looked, whatever the answer",

@@ -33,8 +33,9 @@ def picture_block(mark: Picture, width: int, coloured: bool) -> RenderableType:
 def heat_block(mark: Heat, width: int, coloured: bool) -> RenderableType:
     if mark.fine:  # pixels that are picked from many would make a pattern of their own
         mark = replace(mark, values_RC=shrunk(mark.values_RC, min(TALLEST, max(2, width // 2))))
-    if coloured:
-        return _half_blocks(framed(painted(mark, _fitting(canvas_size(mark), width)), mark.frames))
+    if coloured:  # the picture stands beside it: mixed with it in so few pixels, a scale would not keep its order
+        size = _fitting(canvas_size(mark), width)
+        return _half_blocks(framed(painted(replace(mark, image=None), size), mark.frames))
     values = mark.values_RC
     if values.shape[1] * 2 > width:
         size = (max(1, round(values.shape[0] * width / 2 / values.shape[1])), width // 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,7 @@ NARROWEST_PAIRS = 56  # the same where columns stand with their values
 PAIR = " = "
 LONGEST_LABEL = 20
 ARROWED = ("The bar (» or «)", "The bars (» or «)")
+ORDERED = ("256", "truecolor")  # with sixteen colours, a scale would not keep its order: blocks do
 ALONE = ("method", "doubt")  # details on lines of their own
 RAMP = 16  # cells of a legend
 BLOCK_WORDS = {
@@ -96,6 +98,8 @@ def text(page: Page, width: int = 80) -> str:
 def put(renderable: RenderableType) -> None:
     """Print; without colour codes and trailing spaces where the output is no terminal."""
     console = Console(highlight=False, emoji=False)
+    if console.is_dumb_terminal:  # rich takes all of those for 80 columns wide
+        console = Console(highlight=False, emoji=False, width=shutil.get_terminal_size().columns, height=25)
     if console.is_terminal:
         console.print(_Harmless(renderable))
     else:
@@ -129,7 +133,7 @@ class PageOnTerminal:
         self.page: Page = in_symbols(page)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        draw = _Draw(options.max_width, console.color_system is not None and not console.no_color)
+        draw = _Draw(options.max_width, console.color_system in ORDERED and not console.no_color)
         page = self.page
         if page.title:
             yield Text(page.title, style="bold")

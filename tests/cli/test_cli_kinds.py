@@ -1,0 +1,132 @@
+"""``whyformer explain`` finds the kind of what it is given, and says in clear words what it cannot take."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rich.cells import cell_len
+from typer.testing import CliRunner, Result
+
+from whyformer import __main__ as start
+from whyformer.cli._kind import kind_of
+from whyformer.cli.main import app
+from whyformer.demo.census import rows_file
+from whyformer.errors import BadInput
+
+
+def run(*arguments: object, stdin: bytes | None = None, code: int = 0, columns: int = 80) -> Result:
+    result = CliRunner().invoke(app, [str(a) for a in arguments], input=stdin, env={"COLUMNS": str(columns)})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("given")
+    Image.new("RGB", (40, 30), "orange").save(folder / "photo.jpg")
+    (folder / "rows.csv").write_text("".join(rows_file().read_text(encoding="utf-8").splitlines(True)[:3]))
+    (folder / "lines.txt").write_text("I like it\n\nSo boring\n", encoding="utf-8")
+    (folder / "notes.pdf").write_bytes(b"%PDF")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "titles", "model"),
+    [
+        (["I like it"], ["I like it"], "BertForSequenceClassification"),
+        (["-m", "grad_sam", "I like it", "So boring"], ["I like it", "So boring"], "BertForSequenceClassification"),
+        (["lines.txt"], ["I like it", "So boring"], "BertForSequenceClassification"),
+        (["photo.jpg"], ["photo.jpg"], "ViTForImageClassification"),
+        (["--target", "dog", "photo.jpg"], ["photo.jpg"], "ViTForImageClassification"),
+        (["rows.csv"], ["row 0", "row 1"], "FTTransformer"),
+    ],
+)
+def test_the_kind_is_found_and_a_shipped_model_answers(
+    arguments: list[str], titles: list[str], model: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    shown = run("explain", *arguments).stdout
+    assert re.findall(r"^(.+?) ─+$", shown, re.MULTILINE) == titles
+    assert shown.count(model) == len(titles) and len(re.findall(r"^prediction +\S", shown, re.MULTILINE)) == len(titles)
+
+
+def test_lines_come_from_stdin_and_other_encodings_are_refused() -> None:
+    shown = run("explain", "-", stdin="\ufeffI like it\n".encode()).stdout
+    assert shown.startswith("I like it ──")
+    for arguments in (("explain", "-"), ("explain", "text", "-"), ("explain", "prompt", "-", "--model", "m")):
+        refused = run(*arguments, stdin=b"caf\xe9\n", code=1).stderr
+        assert "no UTF-8 text (byte 3)" in refused and "iconv" in refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.jpg"], "there is no file 'nowhere.jpg'"),
+        (["https://example.com/cat.jpg"], "no network is used here: download it first"),
+        (["image", "https://example.com/cat.jpg"], "no network is used here"),
+        (["."], "is a folder: give files"),
+        (["notes.pdf"], "cannot be told from its name"),
+        (["photo.jpg", "I like it"], "give one kind at a time"),
+        (["lines.txt", "lines.txt"], "one text file at a time"),
+    ],
+)
+def test_what_cannot_be_taken_is_said(
+    arguments: list[str], words: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    refused = run("explain", *arguments, code=1).stderr
+    assert words in refused and refused.startswith("Error: ") and refused.count("\n") == 1
+
+
+def test_a_sentence_is_a_text_whatever_it_ends_with() -> None:
+    assert (
+        kind_of(["Look at cat.jpg", "see https://a.b/c"]) == kind_of([]) == kind_of(["-"]) == kind_of(["3.5"]) == "text"
+    )
+    with pytest.raises(BadInput, match="address"):
+        kind_of(["HTTP://a.b"])
+
+
+@pytest.mark.parametrize("given", ["I like the movie, but not its end", "photo.jpg", "rows.csv"])
+def test_sixty_columns_are_enough(given: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    lines = run("explain", given, columns=60).stdout.splitlines()
+    assert max(map(cell_len, lines)) <= 60 and any("█" in line or "▓" in line for line in lines)
+
+
+# Ctrl-C
+
+
+def test_a_stopped_command_leaves_no_traceback() -> None:
+    command = [sys.executable, "-u", "-m", "whyformer", "explain", "-"]
+    running = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with pytest.raises(subprocess.TimeoutExpired):  # it waits for lines
+        running.wait(2)
+    running.send_signal(signal.SIGINT)
+    out, error = running.communicate(timeout=60)
+    assert (running.returncode, out, error) == (130, "", "Interrupted.\n")
+
+
+def test_ctrl_c_while_libraries_are_loading(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    loading: Any = types.ModuleType("whyformer.cli.main")
+    loading.main = stopped
+    monkeypatch.setitem(sys.modules, "whyformer.cli.main", loading)
+    with pytest.raises(SystemExit) as ended:
+        start.main()
+    assert ended.value.code == 130 and capsys.readouterr().err == "Interrupted.\n"
