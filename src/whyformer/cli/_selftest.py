@@ -56,7 +56,7 @@ def self_test(device: str) -> Outcome:
 
 
 def _trouble(device: str) -> str:
-    from whyformer.explainer import explain
+    from whyformer.verbs import explain
 
     model = Tiny().to(device).eval()
     inputs: dict[str, Any] = {"input_ids": torch.tensor([TOKENS], device=device)}
