@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import whyformer as wf
+from docs import reference
 from whyformer.registry import Method
 from whyformer.result import FORMAT
 from whyformer.schema import result_schema
@@ -24,6 +25,10 @@ HOME = (  # addresses of this folder
     "https://raw.githubusercontent.com/whyformer/whyformer/main/",
 )
 START, END = "<!-- generated from the registry: make docs -->", "<!-- end of the generated part -->"
+
+
+PICTURES_ONLY = ("grad_cam", "vit_cx")  # take no text
+PARTS = ("## Idea", "## Formula", "## When it misleads", "## Example")  # every page of a method has them
 
 
 def yes(value: bool) -> str:
@@ -42,7 +47,29 @@ def head(entry: Method) -> str:
         ("options", options),
     ]
     table = "\n".join(f"| {a} | {b} |" for a, b in rows)
-    return f"# {entry.name}\n\n{entry.idea}\n\n| | |\n|---|---|\n{table}\n"
+    return f"# {entry.name}\n\n{entry.idea}\n\n{picture(entry)}\n\n| | |\n|---|---|\n{table}\n"
+
+
+def picture(entry: Method) -> str:
+    """The method on the shipped models: one sentence and one drawing, the same for all (docs/method_pictures.py)."""
+    bars = "red speaks for the answer, blue against it" if entry.signed else "the higher a bar, the more it counts"
+    shown = f"A bar for each word ({bars}; grey: the model's own marks), a colour for each patch"
+    if entry.name in PICTURES_ONLY:
+        shown = "A colour for each patch: the darker, the more it counts"
+    return (
+        f"![{entry.name} on a sentence and a drawing](../images/methods/{entry.name}.png)\n\n"
+        f"*{entry.name} on models that are shipped. {shown}. The same inputs for every method: "
+        "[all of them](README.md#gallery).*"
+    )
+
+
+def gallery() -> str:
+    """All pictures, one below the other: the same sentence, the same drawing."""
+    lines = ["## Gallery", "", "The same sentence and the same drawing, by every method. They disagree: that is the point of", ""]
+    lines[-2] += " [measuring](../guide/trust.md)."
+    for name in wf.list_methods():
+        lines += [f"**[{name}]({name}.md)**", "", f"![{name}](../images/methods/{name}.png)", ""]
+    return "\n".join(lines)
 
 
 def table() -> str:
@@ -60,6 +87,12 @@ VERBS = {  # what speaks of the whole model, by what it looks at
     "gradient": ("tcav", "activation_maximization"),
     "attention": ("head_importance", "heads.roles", "heads.layer_profile", "heads.pruning_curve", "heads.circuits"),
 }
+
+
+WHICH = (
+    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every part of an input\n"
+    "(word, patch, column) a score. They differ in what they look at."
+)
 
 
 def grid() -> str:
@@ -140,10 +173,13 @@ def pages() -> dict[Path, str]:
         path = ROOT / "docs" / "methods" / f"{name}.md"
         made[path] = with_part(path.read_text(encoding="utf-8") if path.exists() else "", head(entry))
     listing = table().replace("docs/methods/", "")
-    made[ROOT / "docs" / "methods" / "README.md"] = with_part("", f"# Methods\n\n{grid()}\n\n{listing}") + "\n"
+    made[ROOT / "docs" / "methods" / "README.md"] = (
+        with_part("", f"# Methods\n\n{WHICH}\n\n{grid()}\n\n{listing}\n\n{gallery()}") + "\n"
+    )
     made[ROOT / "docs" / "supported.md"] = supported()
     schema = ROOT / "docs" / "schemas" / f"results-{FORMAT}.json"
     made[schema] = json.dumps(result_schema(), indent=1, ensure_ascii=False) + "\n"
+    made |= {ROOT / "docs" / "api" / name: text for name, text in reference.pages().items()}
     trust = ROOT / "docs" / "guide" / "trust.md"
     made[trust] = with_part(trust.read_text(encoding="utf-8"), metrics_table())
     return made
@@ -159,6 +195,16 @@ def broken_links() -> list[str]:
             if not (home or page.parent / target).exists():
                 found.append(f"{page.relative_to(ROOT)}: {target}")
     return found
+
+
+def incomplete() -> list[str]:
+    """Pages of methods without a part that every one has, and public names without a word."""
+    missing = []
+    for name in wf.list_methods():
+        path = ROOT / "docs" / "methods" / f"{name}.md"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        missing += [f"docs/methods/{name}.md has no part {part!r}" for part in PARTS if f"\n{part}" not in text]
+    return missing + [f"{name} has no docstring" for name in reference.undocumented()]
 
 
 def main() -> int:
@@ -178,7 +224,10 @@ def main() -> int:
     broken = broken_links()
     for link in broken:
         print(f"broken link in {link}")
-    return 1 if stale or broken else 0
+    missing = incomplete()
+    for words in missing:
+        print(words)
+    return 1 if stale or broken or missing else 0
 
 
 if __name__ == "__main__":

@@ -275,6 +275,7 @@ class Explanation(Result):
         return resized(self.scores[patches].reshape(self.units.grid), size, interpolation)
 
     def replace(self, **changes: Any) -> Explanation:
+        """The same explanation with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def to_shap(self) -> Any:
@@ -324,6 +325,7 @@ class Generation(list[Explanation], Result):
 
     @property
     def method(self) -> str:
+        """The method that explained all tokens."""
         return self.tokens[0].method
 
     def to_frame(self) -> pd.DataFrame:

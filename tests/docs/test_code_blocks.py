@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from docs.code_blocks import blocks_of, run
 from tests.support.demo_models import shared_models
 from whyformer.checks.jain_wallace import jain_wallace
 
@@ -39,39 +38,15 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/guide/streams.md": {"similar.html", "steps.html"},
     "docs/guide/tables.md": {"row.html", "columns.png", "map.png"},
     "docs/guide/trust.md": {"compare.html", "compare.json", "choice.html"},
+    "docs/start/image.md": {"why.html", "why.png"},
+    "docs/start/language_model.md": {"why.html", "why.png"},
+    "docs/start/notebook.md": {"figure.pdf"},
+    "docs/start/table.md": {"why.html", "why.png"},
+    "docs/start/text.md": {"why.html", "why.png"},
     "docs/methods/grad_cam.md": {"grad_cam.png"},
     "docs/methods/vit_cx.md": {"vit_cx.png"},
 }
 FEWER = {"permutations": 10, "steps": 8}  # of a check-up's longest search, whose numbers no page shows
-
-
-@dataclass(frozen=True)
-class Block:
-    code: str
-    line: int  # of its first line in the page
-    excuse: str | None  # why it is not run
-
-
-def blocks_of(page: Path) -> list[Block]:
-    found: list[Block] = []
-    begun: tuple[int, str, str] | None = None
-    lines: list[str] = []
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        fence = re.match(r"\s*```+\s*(.*)", line)
-        if begun is None and fence:
-            language, _, rest = fence.group(1).partition(" ")
-            begun, lines = (number + 1, language, rest), []
-        elif begun is not None and fence:
-            first, language, rest = begun
-            if language.lower() in ("python", "py", "python3", "pycon"):
-                assert language == "python", f"{page}:{first}: write ```python"
-                assert not rest or re.match(r"notest: \w.{5,}", rest), f"{page}:{first}: ```python notest: why"
-                found.append(Block("\n".join(lines), first, rest.removeprefix("notest: ") or None))
-            begun = None
-        else:
-            lines.append(line)
-    assert begun is None, f"{page}: a block that is never closed"
-    return found
 
 
 def numbers_before_and_after_smoothing(printed: str, folder: Path) -> None:
@@ -101,11 +76,12 @@ SHOWS: dict[str, Callable[[str, Path], None]] = {
     "docs/guide/citations.md": says("She liked tea . (True|False)"),
     "docs/guide/checks.md": warnings_of_the_check_up,
     "docs/guide/concepts.md": says(r"striped \| dotted +1\.00"),
-    "docs/guide/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
+    "docs/reports/gradsam_vs_shap.md": says(r"'\[CLS\]'"),
     "docs/guide/language_models.md": says("Why 'paris' rather than 'rome'"),
     "docs/guide/servers.md": says(r"\('Bob has a blue bike\.', [0-9.]+\) 5 requests"),
     "docs/guide/patch_grid.md": numbers_before_and_after_smoothing,
     "docs/guide/tables.md": says("Feature permutation"),
+    "docs/start/language_model.md": says(r"rome \('italy', [\s\S]*is oslo"),
     "docs/methods/grad_cam.md": a_picture,
     "docs/methods/vit_cx.md": a_picture,
 }
@@ -120,10 +96,8 @@ def test_the_page_runs(
     for option, few in FEWER.items():
         monkeypatch.setitem(jain_wallace.__kwdefaults__, option, few)
     torch.manual_seed(0)
-    names: dict[str, Any] = {"__name__": "__main__"}
     with shared_models(monkeypatch):
-        for block in RUN[page]:
-            exec(compile("\n" * (block.line - 1) + block.code, page, "exec"), names)  # errors name the page's lines
+        run(Path(page), RUN[page])
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert {p.name for p in tmp_path.iterdir()} == WRITES.get(page, set())

@@ -8,7 +8,7 @@ import pytest
 
 from docs import gradsam_vs_shap as guide
 
-PAGE = Path(guide.__file__).parent / "guide" / "gradsam_vs_shap.md"
+PAGE = Path(guide.__file__).parent / "reports" / "gradsam_vs_shap.md"
 
 
 def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:

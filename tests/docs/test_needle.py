@@ -10,12 +10,12 @@ import docs
 from bench.needle import noted
 from bench.needle_report import report
 
-GUIDE = Path(docs.__file__).parent / "guide"
+REPORTS = Path(docs.__file__).parent / "reports"
 
 
 def test_the_page_shows_the_tables_of_its_cases(capsys: pytest.CaptureFixture[str]) -> None:
-    report(noted(GUIDE / "needle.jsonl"))
-    page = (GUIDE / "needle.md").read_text(encoding="utf-8")
+    report(noted(REPORTS / "needle.jsonl"))
+    page = (REPORTS / "needle.md").read_text(encoding="utf-8")
     printed = capsys.readouterr().out
     assert printed.count("\n\n") == 3
     for part in printed.strip().split("\n\n")[1:]:

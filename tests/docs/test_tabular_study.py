@@ -14,19 +14,19 @@ from bench import tabular_data, tabular_models, tabular_study
 from bench.ranks import STUDENT, interval, spearman
 from bench.tabular_study import tables
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide"
+REPORTS = Path(__file__).parents[2] / "docs" / "reports"
 
 
 def test_the_page_of_the_study_is_what_its_command_prints() -> None:
-    page = (GUIDE / "tabular_study.md").read_text(encoding="utf-8")
-    printed = tables(json.loads((GUIDE / "tabular_study.json").read_text(encoding="utf-8")))
+    page = (REPORTS / "tabular_study.md").read_text(encoding="utf-8")
+    printed = tables(json.loads((REPORTS / "tabular_study.json").read_text(encoding="utf-8")))
     lines = [line for line in printed.splitlines() if line.startswith("|") or "seeds, test" in line]
     assert len(lines) > 150
     assert all(line in page for line in lines)
 
 
 def test_every_table_has_shap() -> None:
-    results = json.loads((GUIDE / "tabular_study.json").read_text(encoding="utf-8"))
+    results = json.loads((REPORTS / "tabular_study.json").read_text(encoding="utf-8"))
     judged = [r["readings"] for r in results if "readings" in r]
     assert len(judged) >= 39 and all(set(r["SHAP"]) == set(tabular_study.AGAINST) for r in judged)
 

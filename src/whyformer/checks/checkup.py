@@ -86,10 +86,12 @@ class CheckUp(Result):
 
     @property
     def warnings(self) -> tuple[str, ...]:
+        """What should be known before the explanations are believed, in sentences."""
         return tuple(str(f) for f in self.of("warning"))
 
     @property
     def title(self) -> str:
+        """Method, model and number of inputs, on one line."""
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
         return f"Check-up of {self.method} on {self.model}, {inputs}"
 

@@ -114,6 +114,7 @@ class ConceptScore:
 
     @property
     def name(self) -> str:
+        """The concept, and what it was told from where that was not random."""
         return self.concept if self.versus == "random" else f"{self.concept} | {self.versus}"
 
 
@@ -141,6 +142,7 @@ class TCAVResult(Result):
 
     @property
     def title(self) -> str:
+        """Model, class, layer and number of inputs, on one line."""
         return f"{self.model}: concepts for {self.target!r} at {self.layer}, {self.inputs} inputs"
 
     def to_frame(self) -> pd.DataFrame:

@@ -144,6 +144,7 @@ class Comparison(Result):
 
     @property
     def title(self) -> str:
+        """Model, number of inputs and what stands for absent parts, on one line."""
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
         absent = f", absent parts: {self.replacement}" if self.replacement is not None else ""
         return f"{self.model}: methods compared on {inputs}{absent}"

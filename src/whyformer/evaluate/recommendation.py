@@ -138,6 +138,7 @@ class Recommendation(Result):
 
     @property
     def title(self) -> str:
+        """Model and scope, on one line."""
         per = {"dataset": "one for all inputs", "label": "one per label", "instance": "one per input"}[self.scope]
         return f"{self.model}: how to explain it, {per}"
 

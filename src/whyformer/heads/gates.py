@@ -74,6 +74,7 @@ class LearnedGates(Result):
 
     @property
     def kept(self) -> int:
+        """How many heads the gates leave open."""
         return int((np.nan_to_num(self.gates) > 0).sum())
 
     def to_frame(self) -> pd.DataFrame:

@@ -125,6 +125,7 @@ class HeadRoles(Result):
         return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
+        """One dict per head: its role and the numbers behind it."""
         layers, heads = self.positional.shape
         return [
             {

@@ -114,6 +114,7 @@ class HeadImportance(Result):
 
     @property
     def title(self) -> str:
+        """Model, kind of importance and number of inputs, on one line."""
         what = {"confidence": "attention", "relevance": "relevance"}.get(self.kind, self.options.get("scalar", ""))
         inputs = f"{self.inputs} input{'s' if self.inputs != 1 else ''}"
         return f"{self.model}: head importance, {self.kind} ({what}), {inputs}"

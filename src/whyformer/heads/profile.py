@@ -90,6 +90,7 @@ class LayerProfile(Result):
 
     @property
     def title(self) -> str:
+        """Model and number of inputs, on one line."""
         return f"{self.model}: what its layers do, {self.inputs} inputs"
 
     def to_frame(self) -> pd.DataFrame:
@@ -97,6 +98,7 @@ class LayerProfile(Result):
         return dataframe(self.rows())
 
     def rows(self) -> list[dict[str, Any]]:
+        """One dict per layer."""
         curves = {name: self.curve(name) for name in CURVES}
         return [
             {

@@ -67,6 +67,7 @@ class PruningCurve(Result):
 
     @property
     def title(self) -> str:
+        """Model, metric and order of the heads, on one line."""
         return f"{self.model}: {self.metric} against heads kept ({self.name})"
 
     def to_frame(self) -> pd.DataFrame:

@@ -109,6 +109,7 @@ class Batch:
 
     @property
     def size(self) -> int:
+        """How many inputs there are."""
         return len(next(iter(self.tensors.values())))
 
     def beginning(self, length: int) -> Batch:
@@ -131,6 +132,7 @@ class Batch:
         )
 
     def select(self, rows: Sequence[int] | slice) -> Batch:
+        """Some of the inputs, in the order asked for."""
         index = list(range(self.size))[rows] if isinstance(rows, slice) else list(rows)
 
         def pick(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -155,6 +157,7 @@ class Batch:
         )
 
     def with_tensors(self, **tensors: Tensor) -> Batch:
+        """The same inputs with some tensors exchanged."""
         return replace(self, tensors=self.tensors | tensors, trunks=(), shared=None)
 
 

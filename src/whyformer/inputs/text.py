@@ -224,7 +224,7 @@ class TextInput(TokenInput):
 
     @property
     def default_baseline(self) -> str:
-        # A sentence of [MASK] says less than one of [PAD] (docs/guide/frontier.md).
+        # A sentence of [MASK] says less than one of [PAD] (docs/reports/frontier.md).
         return next((name for name in ("mask", "pad") if name in self.replacements), "zero")
 
     def baseline(self, name: str | int, placed: Placed, keep_special: bool | Sequence[int]) -> Batch | None:

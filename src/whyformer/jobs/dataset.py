@@ -54,6 +54,7 @@ class ExplainedDataset:
 
     @property
     def methods(self) -> tuple[str, ...]:
+        """Names of the methods that every row was explained by."""
         return tuple(self.asked["method"])
 
     def __iter__(self) -> Iterator[Explanation]:
@@ -146,6 +147,7 @@ class ExplainedDataset:
         return summary
 
     def view(self) -> Any:
+        """The picture of the summary."""
         return self.summary.view()
 
     def show(self) -> None:

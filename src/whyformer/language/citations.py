@@ -28,7 +28,7 @@ from whyformer.views.view import view_of
 if TYPE_CHECKING:
     import pandas as pd
 
-METHOD = "attn_lrp"  # one forward and backward; docs/guide/needle.md says how often it finds the right sentence
+METHOD = "attn_lrp"  # one forward and backward; docs/reports/needle.md says how often it finds the right sentence
 LEAD = "Answer the question with the help of these documents."
 SUPPORT = math.log(1.5)  # a sentence rests on a document without which it is less likely by this factor, in logarithms
 

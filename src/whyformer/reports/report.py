@@ -67,6 +67,7 @@ class Report(Result):
 
     @property
     def title(self) -> str:
+        """The question that the report answers."""
         return f"Why did {self.comparison.model} say that, and can the explanation be trusted?"
 
     @property

@@ -151,6 +151,7 @@ class View(_Drawn):
 
     @property
     def legends(self) -> tuple[Scale, ...]:
+        """The colour scales that are shown beside it."""
         return tuple(scale for scale in (self.legend, self.second_legend) if scale is not None)
 
     def _page(self) -> Page:

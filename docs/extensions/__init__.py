@@ -1,0 +1,1 @@
+"""What the site needs beside Sphinx: formulas as MathML, links into the repository, docstrings, the notebook."""

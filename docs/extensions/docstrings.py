@@ -1,0 +1,100 @@
+"""Docstrings on the site: fenced code is code, drawn trees stay as drawn, and results list their fields.
+
+Docstrings are written to be read in an editor or by ``help()``: plain sentences, ``names`` between double backticks.
+Fields of a dataclass are told by the comment behind them, once, in the source.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from typing import Any
+
+from sphinx.application import Sphinx
+
+DRAWN = re.compile(r"^\s*[├└│]")
+
+
+def fields_of(kind: type) -> list[tuple[str, str, str]]:
+    """Name, annotation and comment of every public field that a dataclass declares itself."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):
+        return []
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
+    lines = source.splitlines()
+    own = {f.name for f in dataclasses.fields(kind)} & set(vars(kind).get("__annotations__", {}))
+    told = []
+    for number, line in enumerate(lines, 1):
+        match = re.match(r" {4}([a-z]\w*): (.+?)(?: = .*)?(?:  #.*)?$", line)
+        if match and match.group(1) in own:
+            told.append((match.group(1), match.group(2), comments.get(number, "")))
+            own.discard(match.group(1))
+    return told
+
+
+def plain(text: str) -> str:
+    """Sentences without marks that reStructuredText would read: stars of options, pipes, trailing underscores."""
+    parts = re.split(r"(``.+?``)", text)
+    return "".join(p if p.startswith("``") else re.sub(r"([*|`])|(?<=\w)(_)(?=\W|$)", r"\\\1\2", p) for p in parts)
+
+
+def shaped(lines: list[str]) -> list[str]:
+    made: list[str] = []
+    fenced = tree = listed = False
+    for line in lines:
+        if line.strip().startswith("```"):
+            fenced = not fenced
+            language = line.strip().strip("`") or "text"
+            made += ["", f".. code-block:: {language}", ""] if fenced else [""]
+        elif fenced:
+            made.append(f"    {line}")
+        elif DRAWN.match(line):
+            if not tree:
+                first = made.pop() if made and made[-1].strip() else ""
+                made += ["", ".. code-block:: text", "", f"    {first}"] if first else ["", ".. code-block:: text", ""]
+            tree = True
+            made.append(f"    {line}")
+        elif line.startswith("  ") and not listed:  # set out in columns
+            if not tree:
+                made += ["", ".. code-block:: text", ""]
+            tree = True
+            made.append(f"    {line}")
+        else:
+            if tree:
+                made.append("")
+            tree = False
+            listed = line.startswith(("- ", "* ")) or (listed and line.startswith("  "))
+            made.append((line[:2] + plain(line[2:])) if listed else plain(line))
+    return made
+
+
+def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    if not any(line.lstrip().startswith((".. ", ":param", ":type")) for line in lines):
+        lines[:] = shaped(lines)
+    if what == "class" and dataclasses.is_dataclass(obj) and (told := fields_of(obj)):
+        lines += ["", ".. rubric:: Fields", ""]
+        for field, annotation, comment in told:
+            lines += [f"- ``{field}``: ``{annotation}``" + (f" – {plain(comment)}" if comment else "")]
+        lines.append("")
+
+
+def constructor(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, back: str) -> Any:
+    """Results are made by verbs: what their constructor takes is the list of fields, not worth a second list."""
+    if what == "class" and dataclasses.is_dataclass(obj):
+        return "", back
+    return None
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("autodoc-process-docstring", process)
+    app.connect("autodoc-process-signature", constructor)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,160 @@
+"""The pages of the API reference: every public name, by what it is for. ``docs.build`` writes them.
+
+A name that no group claims is on the page "Others": nothing public is missing, and a reader of that page sees what
+still wants a place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+import whyformer as wf
+
+
+@dataclass(frozen=True)
+class Group:
+    file: str
+    title: str
+    words: str
+    names: tuple[str, ...] = ()  # of whyformer
+    rooms: tuple[str, ...] = ()  # modules whose public names belong here, too
+
+
+GROUPS = (
+    Group(
+        "explain",
+        "Explain",
+        "The one call, the object that holds on to a model, and what they give back.",
+        (
+            *("explain", "Explainer", "Explanation", "Generation", "Target", "Units", "Record", "mark_attention"),
+            *("list_methods", "load", "to_shap"),
+        ),
+    ),
+    Group(
+        "trust",
+        "Measure and check",
+        "Which method to believe, and what would make any map worthless.",
+        (
+            *("compare", "Comparison", "recommend", "Recommendation", "check", "CheckUp", "report", "Report"),
+            *("retrained_attention", "masked_surrogate", "list_metrics"),
+        ),
+    ),
+    Group(
+        "language",
+        "Language models",
+        "What only models that write are asked.",
+        ("cite", "Citations", "CompletionServer"),
+    ),
+    Group(
+        "tables",
+        "Tables",
+        "Columns by name, many rows at once, models that learn in context.",
+        ("Table", "Standardize", "explain_global", "feature_permutation"),
+        ("tables",),
+    ),
+    Group("jobs", "Datasets", "Explained part by part, written as it goes.", ("explain_dataset",), ("jobs",)),
+    Group("heads", "Heads", "Which heads matter, what they do, how many are needed.", ("head_importance",), ("heads",)),
+    Group(
+        "concepts",
+        "Concepts",
+        "Does a layer know a concept, does the output use it, what does a unit like best?",
+        ("tcav", "activation_maximization"),
+        ("concepts",),
+    ),
+    Group("views", "Pictures", "Every picture is a View: shown, plotted, saved.", (), ("views",)),
+    Group("extend", "Methods of your own", "What a method, metric or kind of input is written with.", (), ("extend",)),
+    Group("demo", "Shipped models", "Small, trained, and there without a download.", (), ("demo",)),
+    Group("errors", "Errors", "Each says what was wrong and what to do next.", (), ("errors",)),
+)
+
+
+def room_names(room: str) -> list[str]:
+    """Public names of a module: what it lists, or what it defines itself."""
+    module = import_module(f"whyformer.{room}")
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or inspect.isclass(value))
+        and value.__module__ == module.__name__
+    ]
+
+
+def public_names() -> list[str]:
+    """Whole names of everything public, modules aside."""
+    names = [f"whyformer.{n}" for n in wf.__all__ if n != "__version__" and not isinstance(getattr(wf, n), ModuleType)]
+    rooms = [n for n in wf.__all__ if isinstance(getattr(wf, n), ModuleType)]
+    top = {n.rpartition(".")[2] for n in names}
+    return names + [f"whyformer.{room}.{n}" for room in rooms for n in room_names(room) if n not in top]
+
+
+def groups() -> list[Group]:
+    """All groups, with those names that no other has in a last one."""
+    claimed = {f"whyformer.{n}" for g in GROUPS for n in g.names}
+    rooms = {room for g in GROUPS for room in g.rooms}
+    left = [n for n in public_names() if n not in claimed and not any(n.startswith(f"whyformer.{r}.") for r in rooms)]
+    jobs = {"whyformer.ExplainedDataset"}
+    others = tuple(n.removeprefix("whyformer.") for n in left if n not in jobs)
+    return [*GROUPS, Group("others", "Others", "What has no group of its own.", others)] if others else list(GROUPS)
+
+
+def page(group: Group) -> str:
+    names = list(group.names)
+    top = set(wf.__all__)
+    for room in group.rooms:
+        names += [n if n in top else f"{room}.{n}" for n in room_names(room) if n not in names]
+    listed = "\n".join(f"   {name}" for name in names)
+    words = "\n\n".join(
+        f"```{{eval-rst}}\n.. automodule:: whyformer.{room}\n   :no-members:\n   :no-index:\n```" for room in group.rooms
+    )
+    summary = "\n".join(
+        [
+            "```{eval-rst}",
+            ".. currentmodule:: whyformer",
+            "",
+            ".. autosummary::",
+            "   :toctree: generated",
+            "   :nosignatures:",
+            "",
+            listed,
+            "```",
+        ]
+    )
+    return f"# {group.title}\n\n{group.words}\n\n" + (f"{words}\n\n" if words else "") + summary + "\n"
+
+
+def pages() -> dict[str, str]:
+    """File names in docs/api, with the text that they should have."""
+    made = {f"{group.file}.md": page(group) for group in groups()}
+    rows = "\n".join(f"| [{g.title}]({g.file}.md) | {g.words} |" for g in groups())
+    files = "\n".join(g.file for g in groups())
+    made["index.md"] = (
+        "# API\n\nWhat `import whyformer as wf` offers. These names are public; everything else is internal and may change.\n"
+        f"Parameters are shown with their defaults; a method's own options are on [its page](../methods/README.md).\n\n"
+        f"| | |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
+    )
+    return made
+
+
+def undocumented() -> list[str]:
+    """Public names, and public members of public classes, that have no docstring."""
+    missing = []
+    for whole in public_names():
+        room, _, name = whole.rpartition(".")
+        value = getattr(import_module(room), name)
+        if not inspect.isclass(value):
+            missing += [whole] if callable(value) and not value.__doc__ else []
+            continue
+        written = vars(value).get("__doc__")
+        if not written or written.startswith(f"{value.__name__}("):  # what dataclass writes by itself
+            missing.append(whole)
+        for member, thing in vars(value).items():
+            inner = thing.fget if isinstance(thing, property) else getattr(thing, "__func__", thing)
+            if not member.startswith("_") and inspect.isfunction(inner) and not inner.__doc__:
+                missing.append(f"{whole}.{member}")
+    return missing
