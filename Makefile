@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEVELOPING := $(VENV)/.developing
 
+SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
+
 .PHONY: setup setup-demo setup-browser page demo test check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
 # What the demo needs: both packages of this repository with three extras, and no tools of developers.
-setup-demo: setup-demo
+setup-demo: $(READY)
 
 $(READY): pyproject.toml models/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +47,10 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/python frontend/build.py --check
 	$(BIN)/python -m docs.build --check
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.method_pictures --check
+	$(BIN)/python -m docs.start_pictures --check
+	$(BIN)/python -m docs.notebook --check
+	$(SITE) -W --keep-going
 
 bench: setup
 	$(BIN)/python -m bench
@@ -52,8 +58,12 @@ bench: setup
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m bench.job_soak
 
+# Generated parts, pictures, and the site: build/site/index.html. `python -m docs.notebook` runs the example notebook anew.
 docs: setup
 	$(BIN)/python -m docs.build
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.method_pictures
+	$(BIN)/python -m docs.start_pictures > /dev/null
+	$(SITE)
 
 # Both packages into dist, checked, and the notes beside them; CONTRIBUTING.md says what comes before and after.
 release: setup

@@ -46,8 +46,9 @@ def head(entry: Method) -> str:
         ("depends on the class", yes(entry.class_specific)),
         ("options", options),
     ]
-    table = "\n".join(f"| {a} | {b} |" for a, b in rows)
-    return f"# {entry.name}\n\n{entry.idea}\n\n{picture(entry)}\n\n| | |\n|---|---|\n{table}\n"
+    first, *others = (f"| {a} | {b} |" for a, b in rows)
+    table = "\n".join([first, "|---|---|", *others])
+    return f"# {entry.name}\n\n{entry.idea}\n\n{picture(entry)}\n\n{table}\n"
 
 
 def picture(entry: Method) -> str:

@@ -41,7 +41,6 @@ myst_links_external_new_tab = False
 
 autodoc_typehints = "none"  # names and defaults: annotations are for checkers
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "inherited-members": False}
 autosummary_generate = True
 add_module_names = False
 python_maximum_signature_line_length = 88
@@ -68,5 +67,6 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+html_context = {"default_mode": "auto"}
 html_sidebars = {"index": []}
 copybutton_exclude = ".linenos, .gp, .go"

@@ -100,7 +100,8 @@ def _bars(axes: Any, explanation: wf.Explanation) -> None:
     axes.set_ylim(min(*words, 0) - room * (min(words) < 0), max(*words, 0) + room)
     for place, (s, value) in enumerate(zip(special, scores, strict=True)):
         if s and value > max(words) + room:  # it would leave no room for words
-            axes.text(place, max(words) + room, f"{value:.2g} ↑", ha="center", va="bottom", fontsize=7, color=GREY)
+            how = {"ha": "center", "va": "top", "rotation": 90, "fontsize": 8, "color": "white"}
+            axes.text(place, max(words) + 0.8 * room, f"{value:.2g} →", **how)
     axes.set_xticks(range(len(labels)), labels, rotation=40, ha="right", rotation_mode="anchor", fontsize=9)
     axes.tick_params(axis="y", labelsize=7)
     axes.spines[["top", "right", "bottom"]].set_visible(False)

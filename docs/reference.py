@@ -136,7 +136,7 @@ def pages() -> dict[str, str]:
     made["index.md"] = (
         "# API\n\nWhat `import whyformer as wf` offers. These names are public; everything else is internal and may change.\n"
         f"Parameters are shown with their defaults; a method's own options are on [its page](../methods/README.md).\n\n"
-        f"| | |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
+        f"| page | what is there |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
     )
     return made
 

@@ -36,7 +36,11 @@ def fields_of(kind: type) -> list[tuple[str, str, str]]:
     for number, line in enumerate(lines, 1):
         match = re.match(r" {4}([a-z]\w*): (.+?)(?: = .*)?(?:  #.*)?$", line)
         if match and match.group(1) in own:
-            told.append((match.group(1), match.group(2), comments.get(number, "")))
+            above = number - 1
+            while lines[above - 1].lstrip().startswith("#"):
+                above -= 1
+            before = " ".join(comments[n] for n in range(above + 1, number))
+            told.append((match.group(1), match.group(2), comments.get(number, before)))
             own.discard(match.group(1))
     return told
 
@@ -83,7 +87,7 @@ def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     if what == "class" and dataclasses.is_dataclass(obj) and (told := fields_of(obj)):
         lines += ["", ".. rubric:: Fields", ""]
         for field, annotation, comment in told:
-            lines += [f"- ``{field}``: ``{annotation}``" + (f" – {plain(comment)}" if comment else "")]
+            lines += [f"- ``{field}`` (``{annotation}``)" + (f": {plain(comment)}" if comment else "")]
         lines.append("")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -17,38 +18,37 @@ class FirstLook(SphinxDirective):
         self.env.note_dependency(str(notebook.STORED))
         kept = notebook.stored()
         made: list[nodes.Node] = []
+        here: list[nodes.Node] | nodes.section = made  # where what follows belongs: the page, or a section of it
         title = "A first look"
         for cell in notebook.cells():
-            text = cell["text"]
             if cell["kind"] == "markdown":
-                if text.startswith("# "):  # the page has a title of its own
-                    text = text.partition("\n")[2]
-                title = next((line.strip("# ") for line in text.splitlines() if line.startswith("## ")), title)
-                made += self.parse_text_to_nodes(text, allow_section_headings=True)
-                continue
-            made.append(nodes.literal_block(text, text, language="python"))
-            shown = kept["shown"].get(notebook.digest(text), {})
-            if "page" in shown:
-                made.append(nodes.raw("", notebook.frame(shown["page"], kept["shared"], title), format="html"))
-            elif "picture" in shown:
-                image = f'<img alt="{title}: the figure" src="data:image/png;base64,{shown["picture"]}">'
-                made.append(nodes.raw("", image, format="html"))
-        return nested(made)
+                heading, text = headed(cell["text"])
+                if heading:
+                    title = heading
+                    here = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(title)], names=[title])
+                    made.append(here)
+                here += self.parse_text_to_nodes(text)
+            else:
+                here += self.shown(cell["text"], kept, title)
+        return made
+
+    def shown(self, code: str, kept: dict[str, Any], title: str) -> list[nodes.Node]:
+        block = nodes.literal_block(code, code, language="python")
+        output = kept["shown"].get(notebook.digest(code), {})
+        if "page" in output:
+            return [block, nodes.raw("", notebook.frame(output["page"], kept["shared"], title), format="html")]
+        if "picture" in output:
+            image = f'<img alt="{title}: the figure" src="data:image/png;base64,{output["picture"]}">'
+            return [block, nodes.raw("", image, format="html")]
+        return [block]
 
 
-def nested(made: list[nodes.Node]) -> list[nodes.Node]:
-    """What follows a heading belongs into its section."""
-    out: list[nodes.Node] = []
-    section: nodes.section | None = None
-    for node in made:
-        if isinstance(node, nodes.section):
-            section = node
-            out.append(node)
-        elif section is not None:
-            section += node
-        else:
-            out.append(node)
-    return out
+def headed(text: str) -> tuple[str, str]:
+    """A cell's heading, if it begins with one, and the rest; the page has a title of its own."""
+    match = re.match(r"(#+) (.+)\n?", text)
+    if match is None:
+        return "", text
+    return (match.group(2) if match.group(1) == "##" else ""), text[match.end() :]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

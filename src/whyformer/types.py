@@ -38,13 +38,13 @@ class Units:
 
     later: ClassVar[tuple[str, ...]] = ("role", "seconds", "wave")
 
-    labels: tuple[str, ...]
-    special: tuple[bool, ...]
-    stream: tuple[str, ...]
+    labels: tuple[str, ...]  # tokens, "patch 3,4", names of columns
+    special: tuple[bool, ...]  # marks of the model ([CLS], [SEP]), which are no part of the input
+    stream: tuple[str, ...]  # which input each belongs to: "text", "image", "table", "source", …
     grid: tuple[int, int] | None = None  # rows, columns of the patches, for images
     word: tuple[int, ...] | None = None  # index of the word each unit belongs to, -1 for special tokens
     spans: tuple[tuple[int, int], ...] | None = None  # character range of each unit in ``text``
-    text: str | None = None
+    text: str | None = None  # the original string, where it is known
     image_size: tuple[int, int] | None = None  # height, width the grid covers
     boxes: tuple[tuple[float, ...], ...] | None = None  # left, top, right, bottom as shares of the image
     values: tuple[str, ...] | None = None  # what stood in each column, for tables
@@ -104,10 +104,10 @@ class Target:
 
     later: ClassVar[tuple[str, ...]] = ("end", "probability", "next")
 
-    index: int
-    label: str = ""
-    versus: int | None = None
-    versus_label: str = ""
+    index: int  # of the class or token
+    label: str = ""  # its name, where it has one
+    versus: int | None = None  # explained rather than this one
+    versus_label: str = ""  # and its name
     position: int | None = None  # output position, for models with one output per token
     independent: bool = False  # answers do not exclude each other (multi-label), so its probability is its own
     # The last token of an answer whose first is ``position`` (question answering).
@@ -205,27 +205,28 @@ class Explanation(Result):
     last: ClassVar[tuple[str, ...]] = ("scores", "matrix", "layers", "detail")
     later: ClassVar[tuple[str, ...]] = ("picture", "errors", "interactions", "default_for")
 
-    scores: Float32
-    units: Units
-    target: Target
-    scalar: str
-    value: float
-    prediction: Target
-    method: str
-    options: dict[str, Any] = field(default_factory=dict)
+    scores: Float32  # one per unit, in the order of the input, special tokens included
+    units: Units  # what is scored: their names, places and kinds
+    target: Target  # what was explained
+    scalar: str  # which number of it: "logit", "probability", "log_odds", …
+    value: float  # that number, for this input
+    prediction: Target  # what the model says, with its probability and the next answers
+    method: str  # name in ``list_methods()``
+    options: dict[str, Any] = field(default_factory=dict)  # all of the method's options, as they were used
     changed: tuple[str, ...] | None = None  # names of the options that differ from the method's defaults, where known
-    seed: int = 0
-    versions: dict[str, str] = field(default_factory=dict)
-    base: float | None = None
+    seed: int = 0  # of everything that was drawn
+    versions: dict[str, str] = field(default_factory=dict)  # of whyformer, torch and others
+    base: float | None = None  # the value where nothing is there, where a method has one: scores start from it
+    # The whole map, output position by input position, where a method has one; by pairs of streams where there are any.
     matrix: Float32 | dict[tuple[str, str], Float32] | None = None
-    layers: Float32 | None = None
-    detail: Float32 | None = None
-    cost: Cost = field(default_factory=Cost)
+    layers: Float32 | None = None  # a map for each layer, with ``keep_layers=True``
+    detail: Float32 | None = None  # finer than units (pixels, embedding dimensions): ``scores`` are its sums
+    cost: Cost = field(default_factory=Cost)  # passes, seconds, bytes
     checks: dict[str, float] = field(default_factory=dict)  # what the method knows of its own error
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # what to know before believing it
     readout: str = ""  # which output row the scores were read from
-    signed: bool = False
-    model: str = ""
+    signed: bool = False  # whether a score below zero speaks against the target
+    model: str = ""  # its class
     picture: str | None = None  # what the model saw, where raw images were given: a small JPEG as a data URI
     errors: Float32 | None = None  # standard error of each score, where the method has them
     interactions: tuple[tuple[str, str, float], ...] | None = None  # two parts, and what they do more together
