@@ -1,0 +1,44 @@
+"""A small part of the site, built once: `make check` builds all of it with warnings as errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import ABSENT, Browser, browser_path
+
+ROOT = Path(__file__).parents[2]
+LEFT_OUT = (  # so that it is built in seconds
+    *("guide", "reports", "coming_from", "start", "templates", "images", "__pycache__"),
+    *("kinds.md", "supported.md", "architecture.md", "changes.md"),
+    *("methods/[b-z]*", "api/[a-d]*", "api/er*", "api/ext*", "api/h*", "api/[j-z]*"),
+)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    settings = f"exclude_patterns={','.join(LEFT_OUT)}"
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-d", str(folder / "doctrees"), "-D", settings]
+    done = subprocess.run(
+        [*command, str(ROOT / "docs"), str(folder / "site")],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if browser_path() is None:
+        pytest.skip(ABSENT)
+    with Browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser

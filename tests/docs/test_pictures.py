@@ -1,0 +1,114 @@
+"""Stored pictures and outputs that are missing, stale or too large are named; those in the repository are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image, PngImagePlugin
+
+import whyformer as wf
+from docs import build, method_pictures, notebook, start_pictures
+from docs.extensions.docstrings import fields_of, shaped
+from docs.extensions.notebook import headed
+
+NAME = "raw_attention"  # one forward
+
+
+def altered(path: Path, **told: str) -> None:
+    with Image.open(path) as picture:
+        info, data = dict(picture.info), picture.copy()
+    new = PngImagePlugin.PngInfo()
+    for key, text in (info | {k.replace("_", " "): v for k, v in told.items()}).items():
+        new.add_text(key, str(text))
+    data.save(path, pnginfo=new)
+
+
+@pytest.fixture
+def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / f"{NAME}.png"
+    path.write_bytes((method_pictures.FOLDER / path.name).read_bytes())
+    monkeypatch.setattr(method_pictures, "FOLDER", tmp_path)
+    return path
+
+
+def test_every_method_has_a_picture() -> None:
+    assert {p.stem for p in method_pictures.FOLDER.glob("*.png")} == set(wf.list_methods())
+
+
+def test_a_picture_that_holds_is_left_alone(stored: Path) -> None:
+    assert method_pictures.complaint(NAME) is None
+
+
+def test_a_picture_of_other_scores_is_stale(stored: Path) -> None:
+    with Image.open(stored) as picture:
+        numbers = json.loads(picture.info["numbers"])
+    numbers["text"]["scores"][3] *= 1.1
+    altered(stored, numbers=json.dumps(numbers))
+    assert method_pictures.complaint(NAME) == "other scores for the text"
+
+
+def test_a_picture_that_another_file_drew_is_stale(stored: Path) -> None:
+    altered(stored, drawn_by="somebody")
+    assert "another" in (method_pictures.complaint(NAME) or "")
+
+
+def test_a_picture_that_is_missing_or_too_large_is_named(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(method_pictures, "LARGEST", 1000)
+    assert "bytes" in (method_pictures.complaint(NAME) or "")
+    stored.unlink()
+    assert method_pictures.complaint(NAME) == "no picture"
+
+
+def test_machines_may_differ_a_little() -> None:
+    one = {"text": {"labels": ["a", "b"], "scores": [1.0, 0.5]}}
+    near = {"text": {"labels": ["a", "b"], "scores": [1.005, 0.5]}}
+    assert method_pictures.difference(one, near) is None
+    assert method_pictures.difference(one, {"text": {"labels": ["a", "c"], "scores": [1.0, 0.5]}})
+    assert method_pictures.difference(one, {**one, "image": one["text"]})
+
+
+def test_a_page_without_a_part_that_all_have_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.incomplete() == []
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    folder = tmp_path / "docs" / "methods"
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.md").write_text("\n## Idea\n\n## Formula\n\n## Example\n", encoding="utf-8")
+    named = [words for words in build.incomplete() if f"/{NAME}.md" in words]
+    assert named == [f"docs/methods/{NAME}.md has no part '## When it misleads'"]
+
+
+def test_start_pages_show_what_their_code_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start_pictures.stale() == []
+    monkeypatch.setattr(start_pictures, "digest", lambda blocks: "other")
+    assert start_pictures.stale() == list(start_pictures.PAGES)
+
+
+def test_outputs_of_the_notebook_belong_to_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not notebook.is_stale()
+    cells = notebook.cells()
+    monkeypatch.setattr(notebook, "cells", lambda: [*cells, {"kind": "code", "text": "1 + 1"}])
+    assert notebook.is_stale()
+
+
+def test_what_pages_share_is_put_back() -> None:
+    script = f'<script type="module">{"x" * notebook.LEAST}</script>'
+    shared: dict[str, str] = {}
+    lean = notebook.without_shared(f'<iframe srcdoc="&lt;p&gt;{script.replace(chr(34), "&quot;")}"></iframe>', shared)
+    assert lean == "<p><!-- script -->" and shared == {"script": script}
+    assert script.replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;") in notebook.frame(lean, shared, "x")
+
+
+def test_cells_with_a_heading_begin_a_section() -> None:
+    assert headed("## A table\n\nOne row.") == ("A table", "\nOne row.")
+    assert headed("# Title\nwords") == ("", "words")
+    assert headed("words") == ("", "words")
+
+
+def test_docstrings_become_what_sphinx_reads() -> None:
+    assert shaped(["a *b", "```python", "x = 1", "```"]) == ["a \\*b", "", ".. code-block:: python", "", "    x = 1", ""]
+    assert ".. code-block:: text" in shaped(["Root", "├── Leaf"])
+    told = {name: words for name, _, words in fields_of(wf.Explanation)}
+    assert told["errors"].startswith("standard error")
+    assert told["matrix"].startswith("The whole map")
