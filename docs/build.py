@@ -35,10 +35,14 @@ def yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def linked(paper: str) -> str:
+    return re.sub(r"arXiv:([0-9.]+[0-9])", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
+
+
 def head(entry: Method) -> str:
     options = ", ".join(f"`{name}={default!r}`" for name, default in entry.defaults.items()) or "none"
     rows = [
-        ("paper", entry.paper),
+        ("paper", linked(entry.paper)),
         ("cost per input", entry.cost_text),
         ("looks at", entry.specificity),
         ("needs", ", ".join(sorted(entry.needs)).replace("_", " ") or "nothing of the model"),
@@ -78,7 +82,7 @@ def table() -> str:
     for entry in wf.list_methods().values():
         lines.append(
             f"| [{entry.name}](docs/methods/{entry.name}.md) | {entry.specificity} | {yes(entry.signed)} | "
-            f"{yes(entry.class_specific)} | {entry.cost_text} | {entry.paper} |"
+            f"{yes(entry.class_specific)} | {entry.cost_text} | {linked(entry.paper)} |"
         )
     return "\n".join(lines)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+LISTED = re.compile(r'<dl>\s*((?:<dd><em class="sig-param">.*?</dd>\s*)+)</dl>', re.DOTALL)
 DRAWN = re.compile(r"^\s*[├└│]")
 
 
@@ -98,7 +99,16 @@ def constructor(app: Sphinx, what: str, name: str, obj: Any, options: Any, signa
     return None
 
 
+def lines_of_parameters(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Parameters on lines of their own are no list of definitions, which screen readers would announce."""
+    if "sig-param" in context.get("body", ""):
+        context["body"] = LISTED.sub(
+            lambda m: m[1].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>"), context["body"]
+        )
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", process)
     app.connect("autodoc-process-signature", constructor)
+    app.connect("html-page-context", lines_of_parameters)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

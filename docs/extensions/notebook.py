@@ -19,7 +19,7 @@ class FirstLook(SphinxDirective):
         kept = notebook.stored()
         made: list[nodes.Node] = []
         here: list[nodes.Node] | nodes.section = made  # where what follows belongs: the page, or a section of it
-        title = "A first look"
+        title, count = "A first look", 0
         for cell in notebook.cells():
             if cell["kind"] == "markdown":
                 heading, text = headed(cell["text"])
@@ -29,7 +29,8 @@ class FirstLook(SphinxDirective):
                     made.append(here)
                 here += self.parse_text_to_nodes(text)
             else:
-                here += self.shown(cell["text"], kept, title)
+                count += 1
+                here += self.shown(cell["text"], kept, f"{title}, cell {count}")  # frames have names of their own
         return made
 
     def shown(self, code: str, kept: dict[str, Any], title: str) -> list[nodes.Node]:
