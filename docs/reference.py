@@ -30,7 +30,7 @@ GROUPS = (
         "The one call, the object that holds on to a model, and what they give back.",
         (
             *("explain", "Explainer", "Explanation", "Generation", "Target", "Units", "Record", "mark_attention"),
-            *("list_methods", "load", "to_shap"),
+            *("list_methods", "load", "to_shap", "to_captum", "to_quantus"),
         ),
     ),
     Group(
