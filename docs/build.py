@@ -57,7 +57,7 @@ def head(entry: Method) -> str:
 
 def picture(entry: Method) -> str:
     """The method on the shipped models: one sentence and one drawing, the same for all (docs/method_pictures.py)."""
-    bars = "red speaks for the answer, blue against it" if entry.signed else "the higher a bar, the more it counts"
+    bars = "blue speaks for the answer, orange against it" if entry.signed else "the higher a bar, the more it counts"
     shown = f"A bar for each word ({bars}; grey: the model's own marks), a colour for each patch"
     if entry.name in PICTURES_ONLY:
         shown = "A colour for each patch: the darker, the more it counts"
@@ -70,7 +70,12 @@ def picture(entry: Method) -> str:
 
 def gallery() -> str:
     """All pictures, one below the other: the same sentence, the same drawing."""
-    lines = ["## Gallery", "", "The same sentence and the same drawing, by every method. They disagree: that is the point of", ""]
+    lines = [
+        "## Gallery",
+        "",
+        "The same sentence and the same drawing, by every method. They disagree: that is the point of",
+        "",
+    ]
     lines[-2] += " [measuring](../guide/trust.md)."
     for name in wf.list_methods():
         lines += [f"**[{name}]({name}.md)**", "", f"![{name}](../images/methods/{name}.png)", ""]

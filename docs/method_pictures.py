@@ -29,7 +29,7 @@ SENTENCE = "The plot is thin but the cast is great"  # nine words: few enough fo
 OPTIONS: dict[tuple[str, str], dict[str, Any]] = {("shap", "image"): {"by": "superpixel", "superpixels": 9}}
 TOLERANCE = 0.01  # of the largest score
 LARGEST = 40_000  # bytes
-FOR, AGAINST, GREY = "#b2182b", "#2166ac", "#767676"
+FOR, AGAINST, GREY = "#2b7bb9", "#d9781a", "#767676"  # as everywhere: blue raises, orange lowers
 Numbers = dict[str, dict[str, list[Any]]]  # by kind of input: labels and scores
 
 
@@ -49,9 +49,9 @@ def explainers() -> dict[str, tuple[wf.Explainer, Any]]:
 def explained(name: str) -> dict[str, wf.Explanation]:
     """What the method says about the sentence and about the drawing, where it takes them."""
     made = {}
-    for kind, (explainer, given) in explainers().items():
+    for kind, (explainer, shown) in explainers().items():
         try:
-            made[kind] = explainer.explain(given, method=name, **OPTIONS.get((name, kind), {}))
+            made[kind] = explainer.explain(shown, method=name, **OPTIONS.get((name, kind), {}))
         except wf.errors.NotOffered:
             continue
     return made
@@ -109,11 +109,16 @@ def _bars(axes: Any, explanation: wf.Explanation) -> None:
 
 
 def _heat(axes: Any, explanation: wf.Explanation) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
     heat = explanation.heatmap()
     most = float(np.abs(heat).max()) or 1.0
     axes.imshow(np.asarray(drawing().convert("L")), cmap="gray", alpha=0.45, extent=(0, 1, 0, 1))
     signed = bool((heat < 0).any())
-    colours = {"cmap": "RdBu_r", "vmin": -most, "vmax": most} if signed else {"cmap": "Reds", "vmin": heat.min()}
+    if signed:
+        colours = {"cmap": LinearSegmentedColormap.from_list("", [AGAINST, "white", FOR]), "vmin": -most, "vmax": most}
+    else:
+        colours = {"cmap": "Blues", "vmin": heat.min()}
     axes.imshow(heat, alpha=0.75, extent=(0, 1, 0, 1), interpolation="nearest", **colours)
     axes.set_title(f"why {explanation.target.label}?", fontsize=9, loc="left")
 

@@ -110,7 +110,8 @@ def page(group: Group) -> str:
         names += [n if n in top else f"{room}.{n}" for n in room_names(room) if n not in names]
     listed = "\n".join(f"   {name}" for name in names)
     words = "\n\n".join(
-        f"```{{eval-rst}}\n.. automodule:: whyformer.{room}\n   :no-members:\n   :no-index:\n```" for room in group.rooms
+        f"```{{eval-rst}}\n.. automodule:: whyformer.{room}\n   :no-members:\n   :no-index:\n```"
+        for room in group.rooms
     )
     summary = "\n".join(
         [

@@ -32,17 +32,17 @@ def fields_of(kind: type) -> list[tuple[str, str, str]]:
         if token.type == tokenize.COMMENT
     }
     lines = source.splitlines()
-    own = {f.name for f in dataclasses.fields(kind)} & set(vars(kind).get("__annotations__", {}))
+    declared = {f.name for f in dataclasses.fields(kind)} & set(vars(kind).get("__annotations__", {}))
     told = []
     for number, line in enumerate(lines, 1):
         match = re.match(r" {4}([a-z]\w*): (.+?)(?: = .*)?(?:  #.*)?$", line)
-        if match and match.group(1) in own:
+        if match and match.group(1) in declared:
             above = number - 1
             while lines[above - 1].lstrip().startswith("#"):
                 above -= 1
             before = " ".join(comments[n] for n in range(above + 1, number))
             told.append((match.group(1), match.group(2), comments.get(number, before)))
-            own.discard(match.group(1))
+            declared.discard(match.group(1))
     return told
 
 

@@ -24,7 +24,9 @@ class RepositoryLinks(SphinxTransform):
         kinds = (addnodes.pending_xref, addnodes.download_reference)
         for node in [n for n in self.document.findall() if isinstance(n, kinds)]:
             target = node.get("reftarget", "").partition("#")[0]
-            path = next((p for p in ((folder / f"{target}{end}").resolve() for end in ("", ".md")) if p.is_file()), None)
+            path = next(
+                (p for p in ((folder / f"{target}{end}").resolve() for end in ("", ".md")) if p.is_file()), None
+            )
             if path is None or not target or not path.is_relative_to(ROOT):
                 continue
             if path.is_relative_to(ROOT / "docs") and path.suffix == ".md":

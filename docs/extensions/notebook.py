@@ -16,7 +16,7 @@ class FirstLook(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(str(notebook.NOTEBOOK))
         self.env.note_dependency(str(notebook.STORED))
-        kept = notebook.stored()
+        store = notebook.stored()
         made: list[nodes.Node] = []
         here: list[nodes.Node] | nodes.section = made  # where what follows belongs: the page, or a section of it
         title, count = "A first look", 0
@@ -30,14 +30,14 @@ class FirstLook(SphinxDirective):
                 here += self.parse_text_to_nodes(text)
             else:
                 count += 1
-                here += self.shown(cell["text"], kept, f"{title}, cell {count}")  # frames have names of their own
+                here += self.shown(cell["text"], store, f"{title}, cell {count}")  # frames have names of their own
         return made
 
-    def shown(self, code: str, kept: dict[str, Any], title: str) -> list[nodes.Node]:
+    def shown(self, code: str, store: dict[str, Any], title: str) -> list[nodes.Node]:
         block = nodes.literal_block(code, code, language="python")
-        output = kept["shown"].get(notebook.digest(code), {})
+        output = store["shown"].get(notebook.digest(code), {})
         if "page" in output:
-            return [block, nodes.raw("", notebook.frame(output["page"], kept["shared"], title), format="html")]
+            return [block, nodes.raw("", notebook.frame(output["page"], store["shared"], title), format="html")]
         if "picture" in output:
             image = f'<img alt="{title}: the figure" src="data:image/png;base64,{output["picture"]}">'
             return [block, nodes.raw("", image, format="html")]

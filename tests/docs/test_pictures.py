@@ -107,7 +107,14 @@ def test_cells_with_a_heading_begin_a_section() -> None:
 
 
 def test_docstrings_become_what_sphinx_reads() -> None:
-    assert shaped(["a *b", "```python", "x = 1", "```"]) == ["a \\*b", "", ".. code-block:: python", "", "    x = 1", ""]
+    assert shaped(["a *b", "```python", "x = 1", "```"]) == [
+        "a \\*b",
+        "",
+        ".. code-block:: python",
+        "",
+        "    x = 1",
+        "",
+    ]
     assert ".. code-block:: text" in shaped(["Root", "├── Leaf"])
     told = {name: words for name, _, words in fields_of(wf.Explanation)}
     assert told["errors"].startswith("standard error")

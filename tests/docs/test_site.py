@@ -18,7 +18,7 @@ SERIOUS = (  # frames are pages of ours, which tests/views looks at
     ".filter(v => ['serious', 'critical'].includes(v.impact))"
     ".map(v => `${v.impact} ${v.id}: ${v.nodes.length} ${v.nodes[0].html.slice(0, 160)}`))"
 )
-FOUND = (
+LINKS = (
     "new Promise(r => { const t = setInterval(() => { const l = [...document.querySelectorAll('#search-results li a')];"
     "if (l.length && !document.querySelector('.search-summary')?.textContent.includes('Searching')) "
     "{ clearInterval(t); r(l.map(a => a.getAttribute('href'))); } }, 50); setTimeout(() => { clearInterval(t); r([]); },"
@@ -40,7 +40,7 @@ def test_no_serious_rule_of_accessibility_is_broken(site: Path, browser: Browser
 @pytest.mark.parametrize(("words", "page"), [("rollout", METHOD), ("heatmap", NAME)])
 def test_it_is_searched_from_its_folder(site: Path, browser: Browser, words: str, page: str) -> None:
     browser.open(f"{(site / 'search.html').as_uri()}?q={words}")
-    assert any(page in (link or "") for link in browser.does(FOUND))
+    assert any(page in (link or "") for link in browser.does(LINKS))
 
 
 @pytest.mark.parametrize("page", ["index.html", METHOD, NAME, NOTEBOOK])
