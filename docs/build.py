@@ -70,13 +70,8 @@ def picture(entry: Method) -> str:
 
 def gallery() -> str:
     """All pictures, one below the other: the same sentence, the same drawing."""
-    lines = [
-        "## Gallery",
-        "",
-        "The same sentence and the same drawing, by every method. They disagree: that is the point of",
-        "",
-    ]
-    lines[-2] += " [measuring](../guide/trust.md)."
+    why = "They disagree: that is the point of [measuring](../guide/trust.md)."
+    lines = ["## Gallery", "", f"The same sentence and the same drawing, by every method. {why}", ""]
     for name in wf.list_methods():
         lines += [f"**[{name}]({name}.md)**", "", f"![{name}](../images/methods/{name}.png)", ""]
     return "\n".join(lines)
@@ -100,8 +95,8 @@ VERBS = {  # what speaks of the whole model, by what it looks at
 
 
 WHICH = (
-    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every part of an input\n"
-    "(word, patch, column) a score. They differ in what they look at."
+    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every part\n"
+    "of an input (word, patch, column) a score. They differ in what they look at."
 )
 
 

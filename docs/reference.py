@@ -135,7 +135,8 @@ def pages() -> dict[str, str]:
     rows = "\n".join(f"| [{g.title}]({g.file}.md) | {g.words} |" for g in groups())
     files = "\n".join(g.file for g in groups())
     made["index.md"] = (
-        "# API\n\nWhat `import whyformer as wf` offers. These names are public; everything else is internal and may change.\n"
+        "# API\n\n"
+        "What `import whyformer as wf` offers. These names are public; everything else is internal and may change.\n"
         f"Parameters are shown with their defaults; a method's own options are on [its page](../methods/README.md).\n\n"
         f"| page | what is there |\n|---|---|\n{rows}\n\n```{{toctree}}\n:hidden:\n\n{files}\n```\n"
     )

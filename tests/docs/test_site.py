@@ -21,8 +21,8 @@ SERIOUS = (  # frames are pages of ours, which tests/views looks at
 LINKS = (
     "new Promise(r => { const t = setInterval(() => { const l = [...document.querySelectorAll('#search-results li a')];"
     "if (l.length && !document.querySelector('.search-summary')?.textContent.includes('Searching')) "
-    "{ clearInterval(t); r(l.map(a => a.getAttribute('href'))); } }, 50); setTimeout(() => { clearInterval(t); r([]); },"
-    " 20000); })"
+    "{ clearInterval(t); r(l.map(a => a.getAttribute('href'))); } }, 50); setTimeout(() => { clearInterval(t); r([]); }"
+    ", 20000); })"
 )
 FETCHED = "performance.getEntriesByType('resource').map(e => e.name).filter(n => !/^(file|data|blob):/.test(n))"
 
