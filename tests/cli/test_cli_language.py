@@ -164,7 +164,7 @@ def test_an_answer_as_a_whole_by_several_methods(lm_folder: Path, tmp_path: Path
         "explain", "prompt", PROMPT, "--model", lm_folder, "--answer", " paris and the dog", "--span",
         "-m", "generic_attention", "-m", "input_x_gradient", "--out", tmp_path / "x.json",
     ).stdout  # fmt: skip
-    assert len(re.findall(r"^answer +paris and the dog$", shown, re.MULTILINE)) == 2
+    assert len(re.findall(r"^answer +paris and the dog \([<\d. ]+ % likely as a whole\)$", shown, re.MULTILINE)) == 2
     for name in ("generic_attention", "input_x_gradient"):
         explanation = wf.load(tmp_path / f"x-{name}.json")
         assert explanation.scalar == "log_probability" and explanation.method == name

@@ -121,6 +121,7 @@ def test_a_row_is_picked_and_edited(browser: Browser, at: str) -> None:
         browser.does(f"document.querySelector('.sv-methods input[value={name}]').click()")
     press(browser, "Explain")
     first = result(browser)
+    browser.does("document.querySelector('.sv-result button.wf-more').click()")
     assert any(label.startswith("age = 90") for label in texts(browser, ".sv-result .wf-label"))
     browser.does(
         "(i => { i.value = 30; i.dispatchEvent(new Event('input')); })(document.querySelector('.sv-cell input'))"

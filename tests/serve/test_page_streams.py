@@ -112,6 +112,11 @@ def test_written_tokens_are_looked_at_one_by_one(browser: Browser, at: str) -> N
         "The first 20 of" in texts(browser, ".sv-body > div > p")[0] and len(texts(browser, ".sv-items button")) == 20
     )
     browser.does("document.querySelectorAll('.sv-items button')[3].click()")
+    assert texts(browser, ".sv-result .wf-live-view .wf-line .wf-label") == [
+        "cat",
+        "the",
+    ]  # what it writes are no words
+    browser.does("document.querySelector('.sv-result .wf-tools input[type=checkbox]').click()")
     assert len(texts(browser, ".sv-result .wf-live-view .wf-line")) == 3 + 4  # the source, and what was written before
     assert texts(browser, ".sv-tabs button") == []
     assert browser.errors == []
