@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.support import folders
+from tests.support import folders, language
 from whyformer.errors import BadInput, MissingProcessor
 from whyformer.inputs.modalities import unpacked
 
@@ -109,6 +109,26 @@ def test_pipelines(tmp_path: Path, texts: Path) -> None:
     np.testing.assert_allclose(wf.explain(asked, TEXT).scores, wf.explain(texts, TEXT).scores, atol=1e-6)
     seeing = pipeline("image-classification", model=folders.vit(), image_processor=folders.image_processor())
     assert wf.explain(seeing, np.zeros((20, 30, 3), np.uint8)).units.grid == (4, 4)
+
+
+def test_verbs_that_look_at_the_model_before_they_run_it(texts: Path, tmp_path: Path) -> None:
+    """They looked at what they were given, which may be a folder or an Explainer."""
+    language.model("gpt2").save_pretrained(tmp_path)
+    language.tokenizer().save_pretrained(tmp_path)
+    expected = wf.heads.circuits(language.model("gpt2"), tokenizer=language.tokenizer())
+    scores = wf.heads.induction(language.model("gpt2"), tokenizer=language.tokenizer(), length=4, sequences=1)
+    for model in (tmp_path, wf.Explainer(tmp_path)):
+        np.testing.assert_allclose(wf.heads.circuits(model).copying, expected.copying, atol=1e-5)
+        found = wf.heads.induction(model, length=4, sequences=1)
+        np.testing.assert_allclose(found.induction, scores.induction, atol=1e-5)
+    rows = [("i", 2, "nsubj"), ("like", 0, "root"), ("it", 2, "obj")]
+    lines = [f"{i}\t{word}\t_\tX\t_\t_\t{head}\t{arc}\t_\t_" for i, (word, head, arc) in enumerate(rows, 1)]
+    conllu = "\n".join([*lines, "", ""])
+    arcs = wf.heads.syntactic(folders.bert(), conllu, folders.tokenizer(tmp_path / "vocabulary"))
+    for model in (texts, wf.Explainer(texts)):
+        assert wf.heads.syntactic(model, conllu).arcs == arcs.arcs
+    with pytest.raises(MissingProcessor, match="by the model's tokenizer"):
+        wf.heads.syntactic(folders.bert(), conllu)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from whyformer.interop import dataframe
 from whyformer.output import Output
 from whyformer.parameters import Seed, checked
 from whyformer.result import Result
-from whyformer.session import passing_through
+from whyformer.session import LoadedModel, loaded_as, passing_through
 from whyformer.views.heads import circuits_view
 from whyformer.views.view import view_of
 
@@ -99,9 +99,10 @@ def circuits(
     Misleads when: norms, MLPs and other layers stand in between, which the product of a few matrices does not see; an
     eigenvalue summary also hides that a head may copy some tokens and suppress others.
     """
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
     if inputs is None:
-        inputs = {"input_ids": repeated_tokens(model, processor, 6, 1, seed)}
-    with passing_through(model, inputs, processor=processor, attention_at=attention_at, progress=False) as session:
+        inputs = {"input_ids": repeated_tokens(loaded, 6, 1, seed)}
+    with passing_through(loaded, inputs, progress=False) as session:
         one = session.part([0])
         finder, output = ProjectionFinder(session.names), Output(session.modality, one)
         with torch.no_grad(), finder:

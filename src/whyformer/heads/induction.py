@@ -22,7 +22,7 @@ from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, Count, Limits, Seed, checked
 from whyformer.result import Result
 from whyformer.run import Run
-from whyformer.session import passing_through
+from whyformer.session import LoadedModel, loaded_as, passing_through
 from whyformer.views.heads import induction_view
 from whyformer.views.view import view_of
 
@@ -95,26 +95,19 @@ def induction(
     Misleads when: a head attends there for another reason (a head that always looks ``length`` - 1 back scores as an
     induction head: try two lengths).
     """
-    ids = repeated_tokens(model, processor, length, sequences, seed)
-    opened = passing_through(
-        model,
-        {"input_ids": ids},
-        processor=processor,
-        attention_at=attention_at,
-        batch_size=batch_size,
-        progress=progress,
-    )
-    with opened as session:
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
+    ids = repeated_tokens(loaded, length, sequences, seed)
+    with passing_through(loaded, {"input_ids": ids}, batch_size=batch_size, progress=progress) as session:
         scores = session.gather(lambda run, rows: _scores(run, length), label="induction").mean(0)
         previous, duplicate, induced = scores.astype(np.float32)
         return InductionScores(previous, duplicate, induced, session.paths, length, sequences)
 
 
-def repeated_tokens(model: Any, processor: Any, length: int, sequences: int, seed: int) -> Tensor:
+def repeated_tokens(loaded: LoadedModel, length: int, sequences: int, seed: int) -> Tensor:
     """(S, 2·length) ids, or one more with a start token where the model has one."""
-    modality = TextInput(model, processor)
+    modality = TextInput(loaded.model, loaded.processor)
     embedding = modality.embedding()
-    config = getattr(model, "config", None)
+    config = getattr(loaded.model, "config", None)
     others = [
         name for name in modality.parameters if name.startswith(("pixel_", "visual_", "image_", "input_features"))
     ]

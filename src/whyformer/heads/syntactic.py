@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from whyformer.codec import Float32
-from whyformer.errors import BadInput
+from whyformer.errors import BadInput, MissingProcessor
 from whyformer.files.paths import is_file, path_of
 from whyformer.inputs.text import TextInput
 from whyformer.interop import dataframe
 from whyformer.parameters import BatchSize, OneOf, checked
 from whyformer.result import Result
 from whyformer.run import Run
-from whyformer.session import passing_through
+from whyformer.session import LoadedModel, loaded_as, passing_through
 from whyformer.views.heads import syntactic_view
 from whyformer.views.view import view_of
 
@@ -140,8 +140,9 @@ view_of.register(SyntacticHeads, syntactic_view)
 def syntactic(
     model: Any,
     conllu: str | Path,
+    processor: Any = None,
     *,
-    processor: Any,
+    tokenizer: Any = None,
     pieces: Annotated[str, OneOf(*PIECES)] = "max",
     relations: Iterable[str] | None = None,
     subtypes: bool = False,
@@ -158,21 +159,22 @@ def syntactic(
     Misleads when: there are few arcs, or many heads: the best of them is chosen on the same sentences. A causal model
     cannot look ahead, so it misses every arc that points to the right.
     """
+    loaded = loaded_as(LoadedModel, model, processor, attention_at)
+    if loaded.processor is None:
+        raise MissingProcessor("words are found among tokens by the model's tokenizer: pass processor=….")
     sentences = read_conllu(conllu)
     wanted = None if relations is None else set(relations)
     arcs = [_arcs(s, wanted, subtypes) for s in sentences]
-    encoded = _encoded(model, processor, sentences)
+    encoded = _encoded(loaded, sentences)
     usable = [i for i, e in enumerate(encoded) if e is not None and arcs[i]]
     if not usable:
         raise BadInput("no sentence has an arc of these relations and fits the model.")
     warnings = []
     if dropped := sum(e is None for e in encoded):
         warnings.append(f"{dropped} sentences are longer than the model takes and were left out.")
-    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], processor)
+    tensors, words = _batch([encoded[i] for i in usable if encoded[i] is not None], loaded.processor)
     usable_arcs = [arcs[i] for i in usable]
-    opened = passing_through(
-        model, tensors, processor=processor, attention_at=attention_at, batch_size=batch_size, progress=progress
-    )
+    opened = passing_through(loaded, tensors, batch_size=batch_size, progress=progress)
     hits: dict[tuple[str, str], list[Tensor]] = {}
     with opened as session:
 
@@ -203,9 +205,9 @@ def _arcs(sentence: Sentence, wanted: set[str] | None, subtypes: bool) -> Arcs:
     return arcs
 
 
-def _encoded(model: Any, tokenizer: Any, sentences: list[Sentence]) -> list[Any]:
+def _encoded(loaded: LoadedModel, sentences: list[Sentence]) -> list[Any]:
     """Encodings that know which word each piece belongs to; None for sentences that are too long."""
-    limit = TextInput(model, tokenizer).max_length()
+    limit, tokenizer = TextInput(loaded.model, loaded.processor).max_length(), loaded.processor
     encodings: list[Any] = []
     for sentence in sentences:
         encoding = tokenizer(list(sentence.words), is_split_into_words=True, truncation=False, verbose=False)
