@@ -11,6 +11,8 @@ import pytest
 from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import install_import_hook
 
+from tests.support.turns import left_for_later
+
 FORMULAS = [  # where maps are computed with; what only carries them about is not checked
     "whyformer.engines.attention",
     "whyformer.methods",
@@ -40,16 +42,25 @@ LONG = (
     "tests/jobs/",
     "tests/views/test_page.py",
     "tests/cli/",
+    "tests/views/test_example_notebook.py",
+    "tests/serve/",
     "tests/methods/test_stream_gradients.py",
     "tests/checks/",
+    "tests/evaluate/",
+    "tests/concepts/",
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # of pytest-xdist: in the order below
+    config.addinivalue_line("markers", "in_turn(of): `make test` runs one in so many of its combinations, in turn")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if turn := os.environ.get("WHYFORMER_TURN"):
+        later = left_for_later(items, int(turn))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in later])
+        items[:] = [item for item in items if item.nodeid not in later]
     order = {name: place for place, name in enumerate(LONG)}
     sizes: dict[str, int] = {}
     for item in items:

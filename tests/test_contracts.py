@@ -59,6 +59,7 @@ def close(a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_allclose(a / scale, b / scale, rtol=0, atol=1e-5)
 
 
+@pytest.mark.in_turn(3)
 @EACH
 def test_contract(method: str, name: str) -> None:
     case = CASES[name]
@@ -105,6 +106,7 @@ def check_result(batch: list[wf.Explanation], entry: Method) -> None:
 LEFT = ["bert", "gpt2", "llama", "xlnet"]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", LEFT)
 @pytest.mark.parametrize("method", METHODS)
 def test_left_padding_changes_nothing(method: str, name: str) -> None:

@@ -33,6 +33,7 @@ def outputs(case: Case, model: nn.Module, intercept: Intercept | None = None) ->
         return case.logits(run(model, inputs))
 
 
+@pytest.mark.in_turn(2)
 @EACH
 def test_every_attention_is_seen_and_equals_the_models_own(name: str, implementation: str | None) -> None:
     case = CASES[name]
@@ -54,6 +55,7 @@ def test_every_attention_is_seen_and_equals_the_models_own(name: str, implementa
         assert sites[index].value_BHKD.shape[:3] == (B, H, K)
 
 
+@pytest.mark.in_turn(2)
 @EACH
 def test_recorded_attention_has_gradients_and_the_output_agrees(name: str, implementation: str | None) -> None:
     case = CASES[name]

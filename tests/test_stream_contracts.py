@@ -112,6 +112,7 @@ def test_left_padding_changes_nothing(name: str) -> None:
             close(one.scores, other.scores)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", ["lxmert", "clip", "detr", "t5", "blip_retrieval", "llava", "swin", "similarity"])
 def test_half_precision_is_finite_or_refused(name: str, dtype: torch.dtype) -> None:

@@ -51,6 +51,7 @@ class Twice(nn.Module):
 GRADIENT = ["input_x_gradient", "saliency", "smooth_grad", "integrated_gradients", "attn_lrp", "cp_lrp"]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("again", ["lookup", "index", "bag"])
 @pytest.mark.parametrize("method", GRADIENT)
 def test_all_lookups_are_one_input(method: str, again: str) -> None:

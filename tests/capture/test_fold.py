@@ -55,6 +55,7 @@ def close(folded: list[Any], full: list[Any], tolerance: float = 1e-5) -> None:
         assert (one.cost.forwards, one.cost.backwards) == (other.cost.forwards, other.cost.backwards)
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "way"), PAIRS, ids=[f"{n}-{w}" for n, w in PAIRS])
 def test_folded_is_full(name: str, way: str) -> None:
     case = CASES[name]

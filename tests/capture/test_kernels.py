@@ -20,6 +20,7 @@ CASES = [  # batch, heads, key heads, queries, keys, width, causal, dtype
 ]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("gradient", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -18,6 +18,7 @@ CALLS = calls()
 ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.filterwarnings("ignore")  # models warn, and so do objects that are looked at
 @pytest.mark.parametrize("name", ON_WORDS)
 def test_no_tensor_stays(name: str) -> None:

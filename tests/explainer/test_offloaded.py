@@ -60,6 +60,7 @@ def offloaded(model: nn.Module) -> nn.Module:
     return model
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("method", METHODS)
 def test_offloaded_weights_give_the_same_scores(name: str, method: str) -> None:

@@ -44,6 +44,7 @@ def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) ->
     assert whole > peaks[1] + 5 * one_map
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("layers", CHOICES, ids=str)
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "looped_heads", "folded_heads", "einsum", "swin"])
 def test_numbers_are_those_of_the_whole_record(name: str, layers: Any) -> None:

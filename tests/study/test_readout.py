@@ -160,6 +160,7 @@ HEADS = ["first", "last", "position 1", "last but one", "both ends", "mean", "in
 FIRST = {"two": [[5, 9]], "three": [[5, 6, 9]], "four": [[5, 6, 7, 9]], "seven": [[3, 4, 5, 6, 7, 8, 9]]}
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("first", FIRST)
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])

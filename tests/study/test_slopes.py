@@ -84,6 +84,7 @@ class Layers(nn.Module):
 PLACES = [(0,), (1,), (0, 1)]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("at", PLACES)
 @pytest.mark.parametrize("how", ["function", "checkpoint", "detach"])
 @pytest.mark.parametrize("method", ["generic_attention", "grad_sam", "transformer_attribution"])
@@ -116,6 +117,7 @@ def test_methods_that_need_no_such_gradient_say_what_they_say_without(how: str) 
 INPUT_METHODS = ["input_x_gradient", "integrated_gradients", "saliency", "smooth_grad", "attn_lrp", "cp_lrp"]
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("at", PLACES)
 @pytest.mark.parametrize("method", INPUT_METHODS)
 def test_an_input_gradient_that_misses_a_part_is_refused(method: str, at: tuple[int, ...]) -> None:

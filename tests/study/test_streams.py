@@ -249,6 +249,7 @@ def test_lxmert_meets_the_authors_numbers(key: str, method: str, options: dict[s
 # Contracts
 
 
+@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [*SEVERAL, *JOINT])
 def test_batch_is_singles_and_padding_changes_nothing(name: str, method: str) -> None:
