@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import install_import_hook
 
@@ -31,6 +32,9 @@ install_import_hook(FORMULAS, "tests.conftest.held")
 # The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times
 # here, on ten players. As Python they do the same at once.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
+# Tensors are tiny here, and to prepare oneDNN's product of two takes four times as long as the plain one.
+torch.backends.mkldnn.enabled = False
 
 # Files that wait (for a cluster, a browser, another Python) or run long with few tests. pytest-xdist begins with the
 # files of most tests, so that these would come last, and one process would end a minute after the other.
