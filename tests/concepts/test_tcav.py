@@ -22,13 +22,13 @@ PAIRS = [("striped", "dotted"), ("striped", "bubbly"), ("bubbly", "striped"), ("
 
 @pytest.fixture(scope="module")
 def concepts() -> dict[str, Tensor]:
-    return {name: textures.swatches(name, 300) for name in ("striped", "dotted", "bubbly")}  # 20 vectors of 15
+    return {name: textures.swatches(name, 180) for name in ("striped", "dotted", "bubbly")}  # 12 vectors of 15
 
 
 @pytest.fixture(scope="module")
 def relative(concepts: dict[str, Tensor]) -> TCAVResult:
     return wf.tcav(
-        textures.model(), layer=2, concepts=concepts, random_sets=textures.random_sets(20),
+        textures.model(), layer=2, concepts=concepts, random_sets=textures.random_sets(12),
         class_inputs=textures.zebras(25), target="zebra-like",
         relative=[*PAIRS, ("dotted", "striped")], pooling="mean", batch_size=64,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def relative(concepts: dict[str, Tensor]) -> TCAVResult:
 
 def test_zebras_need_stripes_for_every_seed(relative: TCAVResult) -> None:
     for name in ("striped|dotted", "striped|bubbly"):
-        assert len(relative[name].scores) == 20
+        assert len(relative[name].scores) == 12
         assert min(relative[name].scores) >= 0.9 and relative[name].significant
     assert max(relative["bubbly|striped"].scores) <= 0.2
 
@@ -75,8 +75,8 @@ def test_swapped_concepts_give_one_minus_the_score(relative: TCAVResult) -> None
 
 def test_a_random_concept_is_not_significant() -> None:
     found = wf.tcav(
-        textures.model(), layer=2, concepts={"anything": textures.mixed(300, seed=1)}, target=0,
-        random_sets=textures.random_sets(20), class_inputs=textures.zebras(25), pooling="mean", batch_size=64,
+        textures.model(), layer=2, concepts={"anything": textures.mixed(180, seed=1)}, target=0,
+        random_sets=textures.random_sets(12), class_inputs=textures.zebras(25), pooling="mean", batch_size=64,
     )  # fmt: skip
     assert not found["anything"].significant
 

@@ -43,7 +43,7 @@ def test_readings_equal_their_twins(name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_a_row_says_does_not_depend_on_its_batch(name: str) -> None:
-    some = rows(5)
+    some = rows(3)
     explainer = wf.Explainer(LAYOUTS[name].build(), table())
     together = explainer.explain(some, target=TARGET)
     for row, found in zip(some, together, strict=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,20 @@ def test_a_kernel_answers_the_widget() -> None:
         manager.shutdown_kernel(now=True)
 
 
-def exported(notebook: Any, folder: Path, theme: str = "light") -> Path:
+@pytest.fixture(scope="module")
+def exported(executed: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     from nbconvert import HTMLExporter
 
-    page, _ = HTMLExporter(require_js_url="", mathjax_url="", theme=theme).from_notebook_node(notebook)
-    path = folder / f"{theme}.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    folder = tmp_path_factory.mktemp("exported")
+
+    @cache
+    def page(theme: str) -> Path:
+        words, _ = HTMLExporter(require_js_url="", mathjax_url="", theme=theme).from_notebook_node(executed)
+        path = folder / f"{theme}.html"
+        path.write_text(words, encoding="utf-8")
+        return path
+
+    return page
 
 
 def test_every_result_is_a_picture_and_nothing_else_is_printed(executed: Any) -> None:
@@ -90,8 +98,10 @@ def test_every_result_is_a_picture_and_nothing_else_is_printed(executed: Any) ->
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1300, "light"), (420, "light"), (1300, "dark")])
-def test_its_page_opens_without_errors(executed: Any, browser: Browser, tmp_path: Path, width: int, theme: str) -> None:
-    browser.open(exported(executed, tmp_path, theme), width=width, dark=theme == "dark")
+def test_its_page_opens_without_errors(
+    exported: Callable[[str], Path], browser: Browser, width: int, theme: str
+) -> None:
+    browser.open(exported(theme), width=width, dark=theme == "dark")
     browser.does(READY)
     heights = browser.does(
         "[...document.querySelectorAll('iframe')].map(f => [f.clientHeight, f.contentDocument.body.scrollHeight])"
@@ -105,8 +115,8 @@ def test_its_page_opens_without_errors(executed: Any, browser: Browser, tmp_path
     assert browser.errors == []
 
 
-def test_its_frames_can_be_asked(executed: Any, browser: Browser, tmp_path: Path) -> None:
-    browser.open(exported(executed, tmp_path))
+def test_its_frames_can_be_asked(exported: Callable[[str], Path], browser: Browser) -> None:
+    browser.open(exported("light"))
     browser.does(READY)
     over = "dispatchEvent(new PointerEvent('pointerover', {bubbles: true}))"
     browser.does(f"{INNER}[0].querySelector('.wf-maps .wf-token').{over}")
