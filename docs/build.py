@@ -95,8 +95,8 @@ VERBS = {  # what speaks of the whole model, by what it looks at
 
 
 WHICH = (
-    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every part\n"
-    "of an input (word, patch, column) a score. They differ in what they look at."
+    "Which one to use: [which method for me](../guide/which_method.md). What they have in common: each gives every\n"
+    "part of an input (word, patch, column) a score. They differ in what they look at."
 )
 
 
@@ -190,6 +190,11 @@ def pages() -> dict[Path, str]:
     return made
 
 
+def left_over(made: dict[Path, str]) -> list[Path]:
+    """Pages of the reference that no group of names has any more."""
+    return [path for path in sorted((ROOT / "docs" / "api").glob("*.md")) if path not in made]
+
+
 def broken_links() -> list[str]:
     found = []
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
@@ -218,12 +223,14 @@ def main() -> int:
         for path, text in made.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        for path in left_over(made):
+            path.unlink()
         return 0
     stale = [
         str(path.relative_to(ROOT))
         for path, text in made.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
+    ] + [str(path.relative_to(ROOT)) for path in left_over(made)]
     if stale:
         print(f"stale: {', '.join(stale)}. Run `make docs`.")
     broken = broken_links()
