@@ -12,6 +12,7 @@ import io
 import re
 import textwrap
 import tokenize
+from collections.abc import Iterable
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -82,9 +83,35 @@ def shaped(lines: list[str]) -> list[str]:
     return made
 
 
+def listed_parameters(lines: list[str], names: Iterable[str]) -> list[str]:
+    """Paragraphs that tell several parameters one after the other ("target: …. seed: …") as a list of them."""
+    known = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    told = re.compile(rf"(?:^|(?<=[.;)] ))(?:``)?({known})(?:``)?: ") if known else None
+    made: list[str] = []
+    for paragraph in "\n".join(lines).split("\n\n"):
+        flat = " ".join(paragraph.split())
+        parts = (
+            told.split(flat) if told and not re.search(r"^\s{2,}|^[-*] |```|[├└]", paragraph, re.MULTILINE) else [flat]
+        )
+        if len(parts) < 5:  # fewer than two of them
+            made += [*paragraph.split("\n"), ""]
+            continue
+        made += [parts[0].strip(), ""] if parts[0].strip() else []
+        made += [f"- ``{name}``: {words.strip()}" for name, words in zip(parts[1::2], parts[2::2], strict=True)] + [""]
+    return made
+
+
+def parameters_of(thing: Any) -> list[str]:
+    try:
+        return [name for name in inspect.signature(thing).parameters if name not in {"self", "cls"}]
+    except (TypeError, ValueError):
+        return []
+
+
 def process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     if not any(line.lstrip().startswith((".. ", ":param", ":type")) for line in lines):
-        lines[:] = shaped(lines)
+        names = parameters_of(obj) if what in {"function", "method", "class"} else []
+        lines[:] = shaped(listed_parameters(lines, [*names, "options"]) if names else lines)
     if what == "class" and dataclasses.is_dataclass(obj) and (told := fields_of(obj)):
         lines += ["", ".. rubric:: Fields", ""]
         for field, annotation, comment in told:

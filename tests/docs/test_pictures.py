@@ -10,7 +10,7 @@ from PIL import Image, PngImagePlugin
 
 import whyformer as wf
 from docs import build, method_pictures, notebook, start_pictures
-from docs.extensions.docstrings import fields_of, shaped
+from docs.extensions.docstrings import fields_of, listed_parameters, shaped
 from docs.extensions.notebook import headed
 
 NAME = "raw_attention"  # one forward
@@ -119,3 +119,12 @@ def test_docstrings_become_what_sphinx_reads() -> None:
     told = {name: words for name, _, words in fields_of(wf.Explanation)}
     assert told["errors"].startswith("standard error")
     assert told["matrix"].startswith("The whole map")
+
+
+def test_parameters_in_a_paragraph_become_a_list() -> None:
+    told = ["Why?", "", "target: a class. seed: of what is drawn;", "a number. other: words."]
+    assert listed_parameters(told, ["target", "seed"])[2:4] == [
+        "- ``target``: a class.",
+        "- ``seed``: of what is drawn; a number. other: words.",
+    ]
+    assert listed_parameters(["One sentence: no list."], ["sentence"]) == ["One sentence: no list.", ""]
