@@ -335,7 +335,7 @@ def inputs(stage: Stage) -> Iterator[Call]:
     pixels = torch.rand(1, 3, 32, 32)
     pictures: list[Any] = [
         *anything, "nowhere.png", stage.folder, stage.folder / "tokenizer" / "vocab.txt", Image.new("RGB", (0, 5)),
-        Image.new("RGB", (5, 0)), Image.new("F", (4, 4)), [Image.new("RGB", (0, 0))], np.zeros((32, 32, 3)),
+        Image.new("RGB", (5, 0)), Image.new("F", (4, 4)), [Image.new("RGB", (0, 0))], np.full((32, 32, 3), 2.5),
         np.zeros((32, 32, 3), bool), np.zeros((0, 0, 3), np.uint8), pixels[0], pixels[:, :1], pixels[:, :, :0],
         pixels.to(torch.complex64), pixels > 0.5, pixels * NAN, pixels * INF, pixels[:0], pixels[:, :, :5, :5],
         {"pixel_values": pixels.long()}, {"pixels": pixels}, {"pixel_values": 3}, [pixels, "a"], pixels.flatten(),
