@@ -68,6 +68,24 @@ def test_detection_tokens_are_called_what_they_are() -> None:
     assert units.special == (True, *[False] * 16, *[True] * 5)
 
 
+def test_a_detection_says_how_likely_it_is_and_that_it_may_be_nothing() -> None:
+    """DETR and YOLOS have one class more, for no object; RT-DETR asks of each class by itself."""
+    model = yolos()
+    said = wf.explain(model, SMALL, method="attention_rollout", target=(3, 1))[0].prediction
+    with torch.no_grad():
+        likely = model(**SMALL).logits[0, 3].softmax(0)
+    known = {said.index: said.probability} | {c.index: c.probability for c in said.next or ()}
+    assert list(known.values()) == sorted(known.values(), reverse=True) and len(known) == CLASSES + 1
+    np.testing.assert_allclose([known[i] for i in range(CLASSES + 1)], likely.numpy(), atol=1e-5)
+    assert {said.index: said.label, **{c.index: c.label for c in said.next or ()}}[CLASSES] == "no object"
+    alone = rt_detr()
+    said = wf.explain(alone, LARGE, method="saliency", target=(2, 1))[0].prediction
+    with torch.no_grad():
+        likely = alone(**LARGE).logits[0, 2].sigmoid()
+    assert said.probability == pytest.approx(float(likely.max()), abs=1e-4) and len(said.next or ()) == CLASSES - 1
+    assert "no object" not in {c.label for c in said.next or ()}
+
+
 def test_the_box_of_a_detection_token_is_drawn() -> None:
     model = yolos()
     result = wf.explain(model, SMALL, method="attention_rollout", target=(3, 1))[0]

@@ -19,6 +19,7 @@ from tests.models.hf import ENCODER
 from tests.support.processors import PLACES, pair_tokenizer
 from whyformer.errors import BadInput, NotOffered, UnknownName, WhyformerError
 from whyformer.inputs.answers import LONGEST
+from whyformer.views.facts import answer_words, predicted
 
 ENTITIES = ("O", "B-PER", "I-PER", "B-LOC")
 QUESTION = ("where is anna", "anna lives in paris and bob works in rome .")
@@ -436,6 +437,41 @@ def test_choices_that_look_at_each_other_are_refused() -> None:
     model = seeded(lambda: Compared(transformers.BertConfig(**ENCODER)))
     with pytest.raises(NotOffered, match="look at each other"):
         wf.explain(model, CHOICES[0], processor=pair_tokenizer())
+
+
+def test_an_answer_says_how_likely_it_is_and_what_comes_next() -> None:
+    tensors = encoded(*QUESTION)
+    with torch.no_grad():
+        output = qa()(**tensors)
+    likely_NN = output.start_logits[0].softmax(0)[:, None] * output.end_logits[0].softmax(0)
+    start, end = best_span(output, tensors)
+    said = answer().prediction
+    assert said.label == words(tensors, start, end) and said.probability == pytest.approx(float(likely_NN[start, end]))
+    (other,) = said.next
+    assert other.label != said.label and 0 < other.probability < said.probability
+    assert predicted(said).startswith(f"{said.label} (") and f", next {other.label} (" in predicted(said)
+
+
+def test_a_choice_says_how_likely_it_is_and_what_comes_next() -> None:
+    (prompt, choices), model = CHOICES[0], model_for("MultipleChoice")
+    many = pair_tokenizer()([prompt] * len(choices), list(choices), return_tensors="pt", padding=True)
+    with torch.no_grad():
+        likely = model(**{name: tensor[None] for name, tensor in many.items()}).logits[0].softmax(0)
+    said = wf.explain(model, CHOICES[0], processor=pair_tokenizer()).prediction
+    ranked = sorted(zip(likely.tolist(), choices, strict=True), reverse=True)
+    known = [(said.probability, said.label), *((c.probability, c.label) for c in said.next)]
+    assert [name for _, name in known] == [name for _, name in ranked]
+    np.testing.assert_allclose([p for p, _ in known], [p for p, _ in ranked], atol=1e-5)
+
+
+def test_a_number_is_what_is_said_first() -> None:
+    model = model_for("SequenceClassification", num_labels=1, problem_type="regression")
+    explanation = wf.explain(model, TEXT, processor=pair_tokenizer())
+    with torch.no_grad():
+        value = float(model(**encoded(TEXT)).logits)
+    assert explanation.prediction.probability is None
+    name, _, told = answer_words(explanation).partition(" = ")
+    assert name == "score" and float(told) == pytest.approx(value, rel=1e-3)
 
 
 def test_a_number_has_no_probability() -> None:
