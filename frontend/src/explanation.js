@@ -69,7 +69,7 @@ export function explanationOf(data, ask = null) {
       if (isSound(units)) parts.push(stripOf(units, map, context));
       if (!beside) parts.push(legend);
       folds.push(fold(`bars`, listOf(map, context), true));
-      if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), !several));
+      if (map.base !== null) folds.push(fold(`from background ${number(map.base)} to ${number(map.value)}`, waterfallOf(map, context), false));
       if (map.matrix || map.layers) {
         const title = layer >= 0 && map.layers ? `map of layer ${layer}: who gets what from whom` : "map: who gets what from whom";
         folds.push(fold(title, matrixOf(data, map, context), !several && units.labels.length <= 64 && !patches));
@@ -111,7 +111,7 @@ export function explanationOf(data, ask = null) {
     if (unit === null) {
       return units.grid && !textStreams(units).length
         ? "Point at a patch for its score; a click holds it, arrow keys move on."
-        : "Point at a unit for its score under every method; a click holds it, arrow keys move on, Escape lets go.";
+        : `Point at a unit for its score${several ? " under every method" : ""}; a click holds it, arrow keys move on, Escape lets go.`;
     }
     const entry = entries.find((e) => e.members.includes(unit)) ?? entries[0];
     const told = maps.map((map) => {

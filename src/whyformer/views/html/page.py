@@ -123,7 +123,10 @@ def _view(view: View, caption: str) -> str:
         still = " wf-still" * isinstance(view.explained, Heads)  # it speaks of the small maps
         parts.append(f'<p class="wf-caption{still}">{escape(caption)}</p>')
     parts += [_facts(view.facts)] if view.words_first else []
-    parts += [_facts(view.details), _doubts(view.doubts)]
+    # Live pages have a fold of their own about what was not tested.
+    untested = [fact for fact in view.details if fact.name == "doubt" and view.explained is not None]
+    parts += [_facts([fact for fact in view.details if fact not in untested]), _facts(untested, still=True)]
+    parts.append(_doubts(view.doubts))
     return "\n".join(p for p in [*parts, "</section>"] if p)
 
 
@@ -143,11 +146,11 @@ def _is_drawn(view: View, row: Sequence[Panel]) -> bool:
     return bool(marks) and all(isinstance(m, kinds) and not (isinstance(m, Heat) and m.fine) for m in marks)
 
 
-def _facts(facts: Sequence[Fact]) -> str:
+def _facts(facts: Sequence[Fact], still: bool = False) -> str:
     if not facts:
         return ""
     items = "".join(f"<div><dt>{escape(f.name)}</dt><dd>{escape(f.value)}</dd></div>" for f in facts)
-    return f'<dl class="wf-facts">{items}</dl>'
+    return f'<dl class="wf-facts{" wf-still" * still}">{items}</dl>'
 
 
 def _answer(view: View) -> str:
