@@ -18,6 +18,13 @@ CALLS = calls()
 ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def apart() -> None:
+    """What other tests left alive is not looked through again: that took longer than the calls."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.mark.in_turn(2)
 @pytest.mark.filterwarnings("ignore")  # models warn, and so do objects that are looked at
 @pytest.mark.parametrize("name", ON_WORDS)
