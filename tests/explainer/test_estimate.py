@@ -34,7 +34,7 @@ def test_an_estimate_is_close_to_what_it_takes() -> None:
 def test_room_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     explainer = wf.Explainer(long_model("bert"))
     monkeypatch.setattr(estimate, "LONG", 100)
-    monkeypatch.setattr("whyformer.explainer.LONG", 100)
+    monkeypatch.setattr("whyformer.attributions.LONG", 100)
     assert explainer.estimate(LONG, method="generic_attention").route == "full"
     assert explainer.explain(LONG, method="generic_attention")[0].matrix is not None
     monkeypatch.setattr(estimate, "free_bytes", lambda device: 40 * 2**20)

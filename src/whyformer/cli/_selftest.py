@@ -20,7 +20,7 @@ class Tiny(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Embedding.from_pretrained(_waves(8, WIDTH, 1.0), freeze=False)
+        self.embedding = nn.Embedding(8, WIDTH, _weight=_waves(8, WIDTH, 1.0))
         self.query, self.key, self.value = (nn.Parameter(_waves(WIDTH, WIDTH, step)) for step in (0.7, 1.3, 2.1))
         self.head = nn.Parameter(_waves(WIDTH, 2, 0.9))
 
