@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.demo import model_folder
 from whyformer.demo import pictures as drawn
 
-FOLDER = Path(drawn.__file__).parent / "textures"
+FOLDER = model_folder("textures")
 
 
 @cache
