@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from inspect import getattr_static
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -426,7 +427,7 @@ def test_a_function_that_holds_a_module_is_no_twin() -> None:
 def test_a_fork_in_the_middle_leaves_the_child_a_whole_model() -> None:
     model = reader().train()
     inside, leave = threading.Event(), threading.Event()
-    cached = vars(Run)["readout_BN"]  # up to Python 3.11 a cached property has a lock
+    cached = getattr_static(Run, "readout_BN")  # up to Python 3.11 a cached property has a lock
 
     def hold() -> None:
         with borrowed(model), getattr(cached, "lock", nullcontext()):
