@@ -84,4 +84,4 @@ release: setup
 	$(BIN)/python -m docs.release_notes --final > dist/release-notes.md
 
 clean:
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) build dist docs/api/generated

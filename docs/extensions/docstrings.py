@@ -13,9 +13,12 @@ import re
 import textwrap
 import tokenize
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+
+from docs import reference
 
 LISTED = re.compile(r'<dl>\s*((?:<dd><em class="sig-param">.*?</dd>\s*)+)</dl>', re.DOTALL)
 DRAWN = re.compile(r"^\s*[├└│]")
@@ -134,8 +137,17 @@ def lines_of_parameters(app: Sphinx, page: str, template: str, context: dict[str
         )
 
 
+def without_old_names(app: Sphinx) -> None:
+    """Pages that were generated for names that are gone would stand in no list."""
+    names = set(reference.public_names())
+    for page in (Path(app.srcdir) / "api" / "generated").glob("*.rst"):
+        if page.stem not in names:
+            page.unlink(missing_ok=True)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", process)
     app.connect("autodoc-process-signature", constructor)
     app.connect("html-page-context", lines_of_parameters)
+    app.connect("builder-inited", without_old_names)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
