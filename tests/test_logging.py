@@ -7,6 +7,8 @@ import logging
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,30 @@ from tests.support import folders
 
 SOURCE = Path(wf.__file__).parent
 SPEAKING = ("cli", "__main__.py")  # what is there to talk
+
+
+class Heard(logging.Handler):
+    """Who listens: pytest does not, its handlers would be on every logger of every test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextmanager
+def listening(level: int) -> Iterator[list[logging.LogRecord]]:
+    logger, heard = logging.getLogger("whyformer"), Heard()
+    before = logger.level
+    logger.addHandler(heard)
+    logger.setLevel(level)
+    try:
+        yield heard.records
+    finally:
+        logger.removeHandler(heard)
+        logger.setLevel(before)
 
 
 def calls(path: Path) -> set[str]:
@@ -38,14 +64,15 @@ def test_loggers_are_named_for_the_package() -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("whyformer").handlers)
 
 
-def test_an_explanation_is_told_to_those_who_listen(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_explanation_is_told_to_those_who_listen() -> None:
     case = CASES["bert"]
     model, inputs = case.build("eager"), case.inputs()
-    wf.explain(model, inputs, method="generic_attention")
-    assert not caplog.records
-    with caplog.at_level(logging.DEBUG, "whyformer"):
+    with listening(logging.INFO) as records:
         wf.explain(model, inputs, method="generic_attention")
-    (record,) = caplog.records
+    assert not records
+    with listening(logging.DEBUG) as records:
+        wf.explain(model, inputs, method="generic_attention")
+    (record,) = records
     count = len(inputs["input_ids"])
     assert record.name == "whyformer.explainer" and record.levelno == logging.DEBUG
     assert record.getMessage().startswith(
@@ -53,7 +80,7 @@ def test_an_explanation_is_told_to_those_who_listen(caplog: pytest.LogCaptureFix
     )
 
 
-def test_a_change_of_plan_is_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_plan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from whyformer.session import Session
 
     ran = Session.run
@@ -66,10 +93,10 @@ def test_a_change_of_plan_is_told(caplog: pytest.LogCaptureFixture, monkeypatch:
         return ran(self, rows, **how)
 
     monkeypatch.setattr(Session, "run", short_of_memory)
-    with caplog.at_level(logging.INFO, "whyformer"):
+    with listening(logging.INFO) as records:
         wf.explain(folders.vit(), {"pixel_values": torch.zeros(2, 3, 32, 32)}, method="raw_attention")
     assert sizes[0] == 2 and sizes[-2:] == [1, 1]
-    assert "going on with 1 inputs at a time" in caplog.messages[-1]
+    assert "going on with 1 inputs at a time" in records[-1].getMessage()
 
 
 def test_without_a_handler_nothing_reaches_the_terminal() -> None:
