@@ -7,8 +7,6 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from whyformer.registry import list_methods as list_methods
-from whyformer.registry import list_metrics as list_metrics
 from whyformer.version import __version__ as __version__
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # who wants to hear says so: docs/guide/interop.md
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from whyformer.jobs.job import explain_dataset as explain_dataset
     from whyformer.language.citations import Citations as Citations
     from whyformer.language.citations import cite as cite
+    from whyformer.registry import list_methods as list_methods
+    from whyformer.registry import list_metrics as list_metrics
     from whyformer.reports.report import Report as Report
     from whyformer.reports.report import report as report
     from whyformer.result import load as load
@@ -92,6 +92,8 @@ _HOMES = {
     "explain_global": "whyformer.tables.global_explanation",
     "feature_permutation": "whyformer.tables.permutation",
     "head_importance": "whyformer.heads.importance",
+    "list_methods": "whyformer.registry",
+    "list_metrics": "whyformer.registry",
     "load": "whyformer.result",
     "mark_attention": "whyformer.capture.intercept",
     "masked_surrogate": "whyformer.checks.surrogate",

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 LONGEST = 40  # characters of one part
 WIDEST = 100  # of a line
 MOST = 8  # parts
@@ -57,10 +55,9 @@ def _says_nothing(field: dataclasses.Field[Any], part: Any) -> bool:
 
 def _words(part: Any) -> str:
     shape, kind = getattr(part, "shape", None), getattr(part, "dtype", None)
-    if shape is not None and kind is not None:  # of numpy or torch
+    if shape is not None and kind is not None and len(shape):  # of numpy or torch
         return f"{str(kind).removeprefix('torch.')}{list(shape)}"
-    if isinstance(part, np.generic):
-        part = part.item()
+    part = part.item() if kind is not None and callable(getattr(part, "item", None)) else part
     if isinstance(part, PLAIN):
         words = f"{part:.4g}" if isinstance(part, float) else repr(part)
         return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"

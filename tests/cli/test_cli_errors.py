@@ -20,7 +20,6 @@ WRONG_USAGE = [
     (("explain", "text", "a", "--batch-size", "0"), "batch-size"),
     (("explain", "text", "--file", "nowhere.txt"), "does not exist"),
     (("explain", "image", "--model", "./nowhere/"), "give image files"),
-    (("explain", "smell", "a.wav"), "No such command"),
     (("explain", "text", "a", "--report", "x.gif"), "--report"),
     (("explain", "table", "--overall", "--report", "x.html"), "leave out --overall"),
     (("demo", "--out", "x.png"), "something.html"),

@@ -31,11 +31,12 @@ ERRORS = [
     ("recommend", "--scope", ESCAPE),
     ("compare", "--metric", ESCAPE),
     ("check", "a", "-c", ESCAPE),
+    ("explain", f"{ESCAPE}.jpg"),
 ]
 WRONG_USAGE = [
     (ESCAPE,),
     (f"--{ESCAPE}",),
-    ("explain", ESCAPE),
+    ("explain", f"--{ESCAPE}"),
     ("explain", "text", f"--{ESCAPE}"),
     ("explain", "text", "a", "--out", f"x.{ESCAPE}"),
     ("explain", "text", "a", "--out", f"{ESCAPE}/x.html"),

@@ -41,6 +41,16 @@ def harmless_words() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def said_of_ctrl_c() -> Iterator[None]:
+    """One word instead of a traceback; typer itself would say nothing."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("Interrupted.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
 class Commands(TyperGroup):
     """Prints what whyformer raises on purpose as one line; anything else is a bug and keeps its traceback."""
 
@@ -49,19 +59,16 @@ class Commands(TyperGroup):
         return [n for n in FIRST if n in names] + [n for n in names if n not in FIRST]
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        with harmless_words():
+        with said_of_ctrl_c(), harmless_words():
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with harmless_words():
+            with said_of_ctrl_c(), harmless_words():
                 return super().invoke(ctx)
         except WhyformerError as error:
             typer.secho(as_symbols(f"Error: {error}"), fg=typer.colors.RED, err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            typer.echo("Interrupted.", err=True)
-            raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # the reader (head, less) has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
@@ -117,8 +124,6 @@ def main() -> None:
     warnings.showwarning = _show_warning
     try:
         app(prog_name="whyformer")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except Exception as error:  # a bug: its traceback is shown, but cannot steer the terminal either
         sys.stderr.write(as_symbols("".join(traceback.format_exception(error))))
         sys.exit(1)
