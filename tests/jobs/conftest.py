@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import whyformer as wf
 from tests.support import folders
@@ -21,3 +23,11 @@ def bert_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders.bert().save_pretrained(folder)
     folders.tokenizer(folder).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(autouse=True, scope="package")
+def as_in_other_processes() -> Iterator[None]:
+    """Bits are compared with those of processes that this one starts, and these have torch as it comes."""
+    torch.backends.mkldnn.enabled = True
+    yield
+    torch.backends.mkldnn.enabled = False
