@@ -161,8 +161,8 @@ class Result(Pictured, Coded):
         data = mapping(plain, at or "it")
         written = data.get("format")
         if isinstance(written, int) and written > FORMAT:
-            raise BadInput(
-                f"the file was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
+            raise Damaged(
+                f"it was written by a newer whyformer, in format {written}, and this one reads format {FORMAT}: "
                 "pip install --upgrade whyformer"
             )
         if written != FORMAT:

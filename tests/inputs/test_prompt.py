@@ -138,7 +138,7 @@ def test_pictures_show_the_words_in_the_prompt(
     explanation = wf.explain(model, PAIR)
     explanation.show()
     shown = capsys.readouterr().out
-    assert PAIR[0] in shown and "log-probability of this answer" in shown
+    assert PAIR[0] in shown and "log-probability of this answer" in " ".join(shown.split())
     assert "prediction" not in shown, "what the model would say itself was not asked"
     assert "elsewhere" in explanation.to_html()
     explanation.save(tmp_path / "why.json")

@@ -104,7 +104,8 @@ def test_fields_of_another_type(kind: type[Result], tmp_path: Path) -> None:
         ({"target": {"label": "x"}}, r"'target\.index' is missing"),
         ({"target": {"index": 1, "mood": 2}}, r"'target\.mood' is not known here"),
         ({"matrix": {"text": [[1.0]]}}, "matrix should be by names such as"),
-        ({"format": 2}, "another version"),
+        ({"format": 2}, "newer whyformer, in format 2.*pip install --upgrade"),
+        ({"format": 0}, "another version"),
         ({"what": ["x"]}, "it holds a"),
     ],
 )

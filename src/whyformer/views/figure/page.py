@@ -212,6 +212,8 @@ def _rows(
     numbered: bool = False,
     reference: float | None = None,
 ) -> float:
+    if not lines:  # all units are folded away
+        return y
     size = 8.5
     step = letter(size, mono=True)
     told = column([line[1].score for line in lines if not isinstance(line, str)], scale)
