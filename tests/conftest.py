@@ -57,7 +57,7 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # of pytest-xdist: in the order below
-    config.addinivalue_line("markers", "in_turn(of): `make test` runs one in so many of its combinations, in turn")
+    config.addinivalue_line("markers", "in_turn(of): `make test-part` runs one in so many of its combinations, in turn")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """Products of many methods and many models: each run takes some of the combinations, the next run others.
 
 ``@pytest.mark.in_turn(3)`` leaves a third of them. Every method still meets a third of the models, and every model a
-third of the methods; as ``WHYFORMER_TURN`` goes up by one every day (`make test` sets and prints it), three days in a
-row run all. Without that variable (`make test-all`, or pytest by itself) nothing is left out.
+third of the methods; as ``WHYFORMER_TURN`` goes up by one every day (`make test-part` sets and prints it), three days
+in a row run all. Without that variable (`make test`, or pytest by itself) nothing is left out.
 """
 
 from __future__ import annotations
