@@ -60,8 +60,10 @@ def of_run(
         # What was explained belongs to the cost, also of methods that never ask for it. Names of units take no answer
         # of a device, which is still at work.
         _ = run.units, run.value_B
-        if run.readings != readings:
+        while run.readings != readings:
+            readings = run.readings
             attribution = m.run(run, **settings[m.name])
+            _ = run.value_B
         seconds = time.perf_counter() - started
         if m.needs & {"attention", "attention_gradients"}:
             seconds += shared

@@ -27,13 +27,14 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.parts import Guard, Members, Parts
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage
-from whyformer.loan.turns import Turn, free_in_child, others_run, take, uninterrupted
+from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
 Changes = list[tuple[Any, str, Any]]  # owner, attribute, value
 Marks = tuple[tuple[nn.Module, str, Any], ...]  # whose output is an attention map, its layout, a hook that says so
 IS_META, COMPILED = attrgetter("is_meta"), attrgetter("_compiled_call_impl")
 VISIBLE = {None, "sdpa", "eager"}
 NO_TOKEN = -1  # stands for the padding token of a model that names none
+LATER_ON = {"cuda"}  # devices that are at work while Python looks whether a model is what it was
 REMEMBERED = 64  # facts about one model: its forms of input
 
 
@@ -61,6 +62,7 @@ class Loan:
     parts: Parts | None = None  # as they were found last
     guard: Guard | None = None  # the traits, to be compared at a look
     lent: Members | None = None  # while it is borrowed
+    unlooked: bool = False  # whether it is what it was is still to be asked
     changes: int = 0  # how often it was found to be another than before
     stands_alone: bool = False  # its passes talk with no other process, collectives aside
 
@@ -99,6 +101,17 @@ class Loan:
             return False
         self.guard = Guard(modules, traits, self.states)
         return True
+
+    def looked(self) -> bool:
+        """Whether it was what it is taken for, where that was left for later."""
+        if not self.unlooked or self.lent is None or self.guard is None:
+            return not self.unlooked
+        self.unlooked = False
+        return self.guard.holds(self.lent.modules, self.states) or self.holds(self.lent.modules)
+
+
+class Changed(Exception):
+    """The model is another than the one that is known: what was computed of it since is not to be used."""
 
 
 _LOANS: dict[int, tuple[weakref.ref[nn.Module], Loan]] = {}  # by identity, as turns are
@@ -174,6 +187,12 @@ def is_as_borrowed(model: nn.Module, borrowed: Borrowed) -> bool:
         return loan.changes == borrowed.changes
     modules = loan.present(model)[1].modules
     return (loan.guard is not None and loan.guard.holds(modules, loan.states)) or loan.holds(modules)
+
+
+def require_known(model: nn.Module) -> None:
+    """Changed, if a borrowed model is not what it was taken for; asked while a GPU is at work."""
+    if not _loan(model).looked():
+        raise Changed
 
 
 def share_known(model: nn.Module, copy: nn.Module) -> None:
@@ -254,8 +273,14 @@ _OUT: list[Handed] = []  # loans of all threads that are out
 
 
 @contextlib.contextmanager
-def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PLR0915 (all that is put back)
-    """Hold the model's lock, with the model ready to be explained."""
+def borrowed(  # noqa: PLR0915 (all that is put back)
+    model: nn.Module, marks: Marks = (), later: bool = False
+) -> Iterator[None]:
+    """Hold the model's lock, with the model ready to be explained.
+
+    later: on a GPU, whether it is what it was may be asked when that is at work (``require_known``); whatever comes out
+    of the ``with`` is ``Changed`` if it was not.
+    """
     if RUNNING.passes:
         raise NotOffered(
             "a model that is being explained calls whyformer in its own forward: the two would see each other's "
@@ -272,13 +297,25 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             on_devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
             handed.drawn = [(generator, generator.get_state()) for generator in (torch.default_generator, *on_devices)]
             lent: Traits | None = None
-            same = loan.lent is not None or (loan.guard is not None and loan.guard.holds(modules, loan.states))
+            # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
+            hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
+            # Such a model takes one input at a time; with an id that no token has, several of one length.
+            config = model.__dict__.get("config")
+            nameless = config is not None and getattr(config, "pad_token_id", 0) in {None, NO_TOKEN}
+            unnamed = [config] if nameless and names_no_padding(model) else []
+            # Nothing that is compared may be changed before it is.
+            unlooked = later and loan.lent is None and loan.guard is not None and not (marks or hidden or unnamed)
+            unlooked = unlooked and bool(parameters) and parameters[0].device.type in LATER_ON
+            same = loan.lent is not None or unlooked
+            same = same or (loan.guard is not None and loan.guard.holds(modules, loan.states))
             if not same and not loan.holds(modules):
                 loan.forget(lent := traits_of(modules), modules)
             if any(map(IS_META, parameters)):
                 require_loaded(model)
                 handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
             changes: Changes = [(loan, "lent", members)]
+            if unlooked:
+                changes.append((loan, "unlooked", True))
             if marks:
                 key = tuple((id(module), layout) for module, layout, _ in marks)
                 changes.append((loan, "known", loan.marked.setdefault(key, Known())))
@@ -286,11 +323,7 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
                     handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
             changes += [(m, "training", False) for m in modules if m.training]
             trained = [p for p in parameters if p.requires_grad and not p.is_inference()]
-            # flash and flex kernels never pass a torch function: the model runs on sdpa meanwhile.
-            hidden = [c for c in configs if getattr(c, "_attn_implementation", None) not in VISIBLE]
             changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
-            # Such a model takes one input at a time; with an id that no token has, several of one length.
-            unnamed = [model.__dict__["config"]] if names_no_padding(model) else []
             changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
             handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
             # The first is put back also if it is frozen already: a pass may give the model a graph by it (lineage.py).
@@ -308,6 +341,8 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
                     stack.enter_context(torch.compiler.set_stance("force_eager"))
                 if BESIDE_OTHERS() and not loan.stands_alone:
                     stack.enter_context(_watched(loan))
+                if unlooked:
+                    stack.push(functools.partial(_refuse_changed, loan))
                 yield
             if lent is not None:
                 loan.learn(lent, traits_of(modules))
@@ -315,6 +350,12 @@ def borrowed(model: nn.Module, marks: Marks = ()) -> Iterator[None]:  # noqa: PL
             _hand_back(handed)
     finally:  # two nets: whatever line of the first an interrupt hits, the second still holds
         _hand_back(handed)
+
+
+def _refuse_changed(loan: Loan, kind: Any, error: BaseException | None, trace: Any) -> None:
+    """Whatever was to come out of a loan, of a model that was not what it was taken for: Changed instead."""
+    if (error is None or isinstance(error, Exception)) and not loan.looked():
+        raise Changed from error
 
 
 @contextlib.contextmanager
@@ -340,7 +381,7 @@ def _hand_back(handed: Handed) -> None:
         handed.before, handed.trained, handed.frozen = [], [], []
         # A pass draws from numbers of its own (turns.Draws). What was drawn besides is taken back, unless it may have
         # been another thread that drew.
-        for generator, state in handed.drawn if threading.active_count() == 1 or not others_run() else ():
+        for generator, state in handed.drawn if threading.active_count() == 1 else ():
             generator.set_state(state)
         handed.drawn = []
         while handed.hooks:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from whyformer.advice import advise
-from whyformer.attributions import of_run, take_all_tokens
-from whyformer.borrow import borrowed, refuse_without_gradients
+from whyformer.attributions import Settings, of_run, take_all_tokens
+from whyformer.borrow import Changed, borrowed, refuse_without_gradients
 from whyformer.capture.record import observe, record, require_sites
 from whyformer.capture.roles import Observe, Recorder
 from whyformer.compiled import Compiled, Graphs, Question
@@ -144,7 +144,7 @@ class Explainer(LoadedModel):
         self, inputs: Column, *, method: str | None = None, **how: Any
     ) -> Explanation | Explanations[Explanation]: ...
     @checked
-    def explain(  # noqa: PLR0915 (each step is a line: every call goes this way)
+    def explain(
         self,
         inputs: Any,
         *,
@@ -209,33 +209,11 @@ class Explainer(LoadedModel):
                 made = Explanations(e for answer in answers for e in _made(question, *answer))
                 one = made[0] if source.single else made
                 return one if method is None or isinstance(method, str) else ByMethod({chosen[0].name: one})
-        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
-        with borrowed(self.model, self.marks):
-            session: Session | None = None
-            try:
-                session = Session(self, source, target=target, scalar=scalar, **how)
-                if not first_token:
-                    require_next_token(session.modality, session.batch, "first_token=False is")
-                if session.batch.trunks and batch_size is None:
-                    take_all_tokens(session, chosen, settings)
-                for m in chosen:
-                    if m.needs & {"attention_gradients", "input_gradients"}:
-                        refuse_without_gradients(self.model, m.name)
-                # Rows that look at others are explained beside them, unless the method only asks for scores: then the
-                # modality brings the others in itself.
-                looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
-                for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
-                    if not together:
-                        continue
-                    measure = partial(of_run, session, together, settings)
-                    what = " and ".join(m.name for m in together)
-                    for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
-                        for name, explanations in by_method.items():
-                            results[name] += explanations
-            except (NotOffered, CaptureError) as refusal:
-                if self.advises and session is not None:
-                    advise(refusal, session)
-                raise
+        how |= {"target": target, "scalar": scalar}
+        try:
+            session, results = self._explained(source, chosen, settings, how, later=len(chosen) == 1)
+        except Changed:
+            session, results = self._explained(source, chosen, settings, how)
         log.debug(
             "%s: %d inputs of %s, %g forwards and %g backwards",
             ", ".join(results),
@@ -257,6 +235,39 @@ class Explainer(LoadedModel):
         if session.single:
             shaped = ByMethod({name: each[0] for name, each in shaped.items()})
         return shaped[chosen[0].name] if method is None or isinstance(method, str) else shaped
+
+    def _explained(
+        self, source: Source, chosen: list[Method], settings: Settings, how: dict[str, Any], later: bool = False
+    ) -> tuple[Session, dict[str, list[Explanation]]]:
+        """One explanation per input, by method. later: see ``borrowed``."""
+        results: dict[str, list[Explanation]] = {m.name: [] for m in chosen}
+        with borrowed(self.model, self.marks, later):
+            session: Session | None = None
+            try:
+                session = Session(self, source, **how)
+                if not source.modality.first_token:
+                    require_next_token(session.modality, session.batch, "first_token=False is")
+                if session.batch.trunks and how["batch_size"] is None:
+                    take_all_tokens(session, chosen, settings)
+                for m in chosen:
+                    if m.needs & {"attention_gradients", "input_gradients"}:
+                        refuse_without_gradients(self.model, m.name)
+                # Rows that look at others are explained beside them, unless the method only asks for scores: then the
+                # modality brings the others in itself.
+                looking = [m for m in chosen if session.modality.mixes_rows and not m.needs <= {"perturbation"}]
+                for beside, together in ((False, [m for m in chosen if m not in looking]), (True, looking)):
+                    if not together:
+                        continue
+                    measure = partial(of_run, session, together, settings)
+                    what = " and ".join(m.name for m in together)
+                    for _, by_method in session.each(measure, label="explaining", what=what, beside=beside):
+                        for name, explanations in by_method.items():
+                            results[name] += explanations
+            except (NotOffered, CaptureError) as refusal:
+                if self.advises and session is not None:
+                    advise(refusal, session)
+                raise
+        return session, results
 
     def _is_contrast(self, source: Source, target: tuple[Any, ...]) -> bool:
         from whyformer.language.contrast import is_of_answers

@@ -5,13 +5,12 @@ kernel was given, and knows where the gradient of its result arrives. To be aske
 a pass takes Python longer than a GPU takes to compute a short input. But a graph does not show what is outside of it (a
 map under no_grad, a function of someone's own), so a pass is trusted only if one with as many nodes of every kind was
 watched. To walk through all of it takes a millisecond or two, so attentions are found by the way that led to them
-last time, and the walk that confirms it is made while the gradients are computed.
+last time; the walk that confirms it is made when a GPU has been told everything, and Python would only wait.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +30,6 @@ KERNELS = {
     "ScaledDotProductEfficientAttentionBackward0": "_saved_attn_bias",
     "ScaledDotProductCudnnAttentionBackward0": "_saved_attn_bias",
 }
-SMALL = 2**24  # numbers of maps: more of them are made when the pass has let go of what it held
 MOST = 8  # graphs of one model: what takes another way so often is watched
 
 
@@ -86,7 +84,6 @@ class Lineage(Recorder):
             nodes = self._confirmed(logits)
         else:
             self._unconfirmed = logits, nodes
-            self.meanwhile += (self.confirm,)
         for node in nodes:
             try:
                 site = self.foreseen(call_of(node))
@@ -94,8 +91,6 @@ class Lineage(Recorder):
                 raise Unread from error
             site.edge = GradientEdge(node, 0)
             self.sites.append(site)
-        if sum(math.prod(site.call.shape) for site in self.sites if site.call is not None) <= SMALL:
-            self.meanwhile += (self.weigh,)
 
     def confirm(self) -> None:
         """What was found by a route is what the whole graph holds; once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from whyformer.capture.beside import Work, beside
 from whyformer.capture.functions import Function, open_body, sdpa_operands
 from whyformer.capture.fused import all_gradients
 from whyformer.capture.intercept import Intercept
@@ -72,7 +70,6 @@ class Recorder(Intercept):
     leaf: nn.Parameter | None = None  # a weight that gives the model a graph from its beginning on
     graph: tuple[Graph, Route] | None = None  # of the pass, where there is one, and the way to its attentions
     lost: frozenset[int] = frozenset()
-    meanwhile: tuple[Work, ...] = ()  # what can be done while the first gradients are computed
     inputs: tuple[Tensor, ...] = ()
     input_gradients: tuple[Tensor | None, ...] = ()
 
@@ -90,9 +87,6 @@ class Recorder(Intercept):
         site.edge = get_gradient_edge(leaf)
         return leaf.clone()
 
-    def confirm(self) -> None:
-        """For those that do not watch: what the sites were taken from is what a whole look finds."""
-
     def gradients(self, scalar: Tensor, again: bool = False) -> list[Tensor]:
         """d scalar / d attention for every site, in the model's layout; zeros where the scalar does not depend on it.
 
@@ -102,10 +96,7 @@ class Recorder(Intercept):
         ends = [*(site.attention if site.edge is None else site.edge for site in self.sites), *self.inputs]
         one, backward = torch.ones_like(scalar), torch.autograd.grad
         if not self.watches:
-            works, self.meanwhile = self.meanwhile, ()
-            with beside(works, scalar.device) if works and scalar.is_cuda else nullcontext():
-                grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
-            self.confirm()
+            grads = backward(scalar, ends, one, retain_graph=again, allow_unused=True)
         else:
             # In this thread, where the mode is: work of a GPU would go to another one.
             with torch.autograd.set_multithreading_enabled(False), type(self)(self.batch, self.names, self.batch_axes):

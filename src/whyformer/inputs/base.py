@@ -69,6 +69,7 @@ class Modality(ABC):
     positioned = ""  # the stream whose output position ``Batch.positions`` chooses
     decoding: Decoding = PLAIN  # what a language model is asked for
     first_token = True  # of a language model: it has a score
+    mixes_rows = False  # what is said of one input depends on others in the batch (SAINT)
     segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
     place: torch.device | None = None  # where tensors are put; None: where the model is
@@ -246,11 +247,6 @@ class Modality(ABC):
         return None
 
     # Rows of a table that look at each other
-
-    @property
-    def mixes_rows(self) -> bool:
-        """What the model says about one input depends on the others in the batch (SAINT)."""
-        return False
 
     def beside_reference_rows(self, one: Batch) -> Batch:
         """One input beside those that it looks at."""

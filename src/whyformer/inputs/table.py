@@ -149,7 +149,7 @@ class TableInput(Modality):
     # Rows that look at each other
 
     @property
-    def mixes_rows(self) -> bool:
+    def mixes_rows(self) -> bool:  # type: ignore[override]  # found out when it is asked
         """Does the model attend between rows (SAINT)? Seen on a single row, where such a map has one entry."""
         facts = known_about(self.model)
         if "mixes rows" not in facts:

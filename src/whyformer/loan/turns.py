@@ -44,14 +44,6 @@ def uninterrupted() -> Iterator[None]:
             before(*noted[-1])
 
 
-WORKER = "whyformer-beside"  # a thread of this library, which draws no random numbers (capture/beside.py)
-
-
-def others_run() -> bool:
-    """Whether someone else's threads may have drawn random numbers."""
-    return sum(not thread.name.startswith(WORKER) for thread in threading.enumerate()) > 1
-
-
 class Turn:
     """The lock of what was first borrowed together; whoever shares a part of it has to take it, too."""
 

@@ -15,6 +15,7 @@ from whyformer.borrow import first_weight
 from whyformer.capture.blocks.anatomy import Dissect, dissect
 from whyformer.capture.blocks.block import Anatomy
 from whyformer.capture.functions import padding_share
+from whyformer.capture.intercept import Intercept
 from whyformer.capture.lineage import MOST, Lineage, Unread, Unseen
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import observe, record, require_sites
@@ -45,6 +46,17 @@ class Attribution:
     signed: bool | None = None  # where an option decides it; None: as registered
     explained: tuple[str, Tensor] | None = None  # scalar and (B,) values, where they are others than were asked for
     used: dict[str, Any] = field(default_factory=dict)  # option left open -> what was taken, as it could be asked for
+
+
+def _misreading(role: Intercept, error: OffPlan | Unread) -> Unread | None:
+    """A pass that was not watched may be off its plan because other attentions were read from it than it made."""
+    if isinstance(error, Unread) or not isinstance(role, Lineage):
+        return error if isinstance(error, Unread) else None
+    try:
+        role.confirm()
+    except Unread as misread:
+        return misread
+    return None
 
 
 def _together(batch: Batch) -> tuple[Batch, int]:
@@ -86,6 +98,7 @@ class Run(TracedBatch):
         self._logits, self._unseen, self.logits_on_host = None, False, torch.empty(0)
         self.gives_probabilities = False
         self._last_site, self.settles_later, self.readings = None, False, 0
+        self._unconfirmed, self._watches = None, False
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
@@ -157,7 +170,7 @@ class Run(TracedBatch):
         known_form = self._form(grad) in self.study.undisturbed
         # Of what was watched before, autograd tells the attentions: nothing has to watch it.
         tells = grad and self.study.plain and self.unpadded and not (values or self.recorded)
-        unwatched = known_form
+        unwatched = known_form and not self._watches
         while maps is None:
             plan = plans.plans.get(of_kind) or plans.at(of_kind, self.study.torch_own)
             leaf = None
@@ -166,7 +179,6 @@ class Run(TracedBatch):
             role: Observe | Recorder
             if leaf is not None and plan is not None and unwatched:
                 role = Lineage(rows, self.module_names, plan=plan, leaf=leaf)
-                role.meanwhile = (lambda: self.units,)
             else:
                 role, unwatched = (Recorder if grad else Observe)(rows, self.module_names, self.study.batch_axes), False
                 role.rows_attend = self.batch.reference_rows > 0
@@ -183,14 +195,21 @@ class Run(TracedBatch):
             try:
                 if isinstance(role, Recorder):
                     maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
+                    if isinstance(role, Lineage):
+                        if self.settles_later:
+                            self._unconfirmed = partial(self._confirmed, role, of_kind)
+                        else:
+                            role.confirm()
                     self.backwards_B += 1
                 else:
                     maps = observe(once, role, values)
-            except OffPlan:
-                plans.missed(of_kind)
-            except Unread as error:
+            except (OffPlan, Unread) as error:
+                misread = _misreading(role, error)
+                if misread is None:
+                    plans.missed(of_kind)
+                    continue
                 unwatched = False
-                plans.watched = not isinstance(error, Unseen) or (plan is not None and len(plan.graphs) >= MOST)
+                self._watch_after(misread, of_kind)
                 self.forwards_B -= rows / self.batch.size
                 self.setup_forwards += rows
         self.setup_forwards -= int(retained is not None and retained.used)  # among which it was counted
@@ -222,6 +241,22 @@ class Run(TracedBatch):
             self._part = (layers, maps)
             self._padding_share_B = torch.stack(shares).mean(0) if shares else self.keep_BN[:, 0].float() * 0
         return maps
+
+    def _watch_after(self, error: Unread, kind: tuple[bool, bool]) -> None:
+        plan = self.study.plans.plans.get(kind)
+        several = plan is not None and len(plan.graphs) >= MOST
+        self.study.plans.watched = not isinstance(error, Unseen) or several
+
+    def _confirmed(self, role: Lineage, kind: tuple[bool, bool]) -> bool:
+        try:
+            role.confirm()
+        except Unread as error:  # the record is of no use: the next one is of a pass that is watched
+            self._watch_after(error, kind)
+            self._records.pop(True, None)
+            self.setup_forwards += self.rows_run
+            self._watches = True
+            return False
+        return True
 
     def lost_to_padding(self, share_B: Tensor) -> None:
         """How much of the attention goes to padding, where no map is stored that would tell it."""

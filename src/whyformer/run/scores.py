@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.borrow import known_about, module_names
+from whyformer.borrow import known_about, module_names, require_known
 from whyformer.inputs.batch import Batch
 from whyformer.output import Output
 from whyformer.run.positions import PlacedBatch
@@ -40,6 +40,7 @@ class ScoredBatch(PlacedBatch, ABC):
     _wanted: Any
     _logits: Tensor | None
     _unseen: bool  # whether they are finite, and logits at all, is still to be asked
+    _unconfirmed: Callable[[], bool] | None  # whether what was recorded is all there is, asked at the same time
     _targets: list[Target] | None
     _value_B: Tensor | None
 
@@ -111,7 +112,12 @@ class ScoredBatch(PlacedBatch, ABC):
             return
         self._unseen = False
         last, self._last_site, elsewhere = self._last_site, None, None
-        if last is not None:
+        if self._logits.is_cuda:  # it is still at work on what was asked of it
+            require_known(self.modality.model)
+        confirm, self._unconfirmed = self._unconfirmed, None
+        if confirm is not None and not confirm():
+            self.readings += 1
+        elif last is not None:
             elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
         if elsewhere is None:
             logits = self.logits_on_host = self._logits.cpu()  # once for all questions
