@@ -75,12 +75,13 @@ docs: setup
 	$(SITE)
 
 # Both packages into dist, checked, and the notes beside them; CONTRIBUTING.md says what comes before and after.
+# pyproject-build is `python -m build`, which would run the folder build that the site is in.
 release: setup
 	$(BIN)/python -m docs.release_notes --final > /dev/null
 	$(BIN)/python -m pip install --quiet -c constraints.txt --group release
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation --outdir dist .
-	$(BIN)/python -m build --no-isolation --outdir dist models
+	$(BIN)/pyproject-build --no-isolation --outdir dist .
+	$(BIN)/pyproject-build --no-isolation --outdir dist models
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m docs.release_notes --final > dist/release-notes.md
 
