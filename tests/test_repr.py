@@ -15,6 +15,7 @@ from tests.models import CASES
 from tests.views import samples
 from tests.views.results import ALL
 from whyformer.brief import WIDEST
+from whyformer.checks.surrogate import MaskedSurrogate
 from whyformer.demo.census import load_adult
 from whyformer.inputs.table_schema import Standardize
 from whyformer.types import ByMethod, Choice, Explanations, Target
@@ -54,6 +55,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "View": lambda: samples.text().view(),
     "Page": lambda: Explanations([samples.text()] * 30).view(),
     "CompletionServer": lambda: wf.CompletionServer("http://localhost:1/v1", model="m"),
+    "MaskedSurrogate": lambda: MaskedSurrogate(CASES["bert"].build("sdpa"), 0.5, 0.75, 40, 10, 0.1),
     "Cost": lambda: samples.text().cost,
 }
 

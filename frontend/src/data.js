@@ -130,6 +130,16 @@ export function columnOf(values) {
   return (value) => told(value, Math.min(12, Math.max(0, 2 - power)));
 }
 
+/**
+ * Both ends of a scale, rounded as the scores that stand on it; less so where they would look alike.
+ * @param {number} low @param {number} high @param {boolean} shares
+ */
+export function endsOf(low, high, shares) {
+  let told = shares ? percent : columnOf([low, high]);
+  if (!shares && low !== high && told(low) === told(high)) told = columnOf([high - low]);
+  return [low, high].map((end) => (end === 0 ? "0" : told(end).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")));
+}
+
 /** @param {number} share */
 export function percent(share) {
   const small = share !== 0 && Math.abs(share) < 0.001;

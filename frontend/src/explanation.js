@@ -2,7 +2,7 @@
 import { gradient } from "./color.js";
 import { ORDERS, barsOf } from "./bars.js";
 import { classesOf } from "./classes.js";
-import { entriesOf, isFolded, number, percent, scaleOf, scoreOf } from "./data.js";
+import { endsOf, entriesOf, isFolded, number, percent, scaleOf, scoreOf } from "./data.js";
 import { chooser, element, tick } from "./dom.js";
 import { awayOf, badgeOf, blanking, evidenceState, howToTrust } from "./evidence.js";
 import { copyImage } from "./image.js";
@@ -189,11 +189,11 @@ export function explanationOf(data, ask = null) {
 
 /** @param {import("./color.js").Scale} scale @param {boolean} overImage @param {boolean} shares */
 function legendOf(scale, overImage, shares) {
-  const told = (value) => (shares ? percent(value) : number(value));
+  const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
   const words = scale.signed ? "lowers … raises the explained value" : shares ? "share of the method's total" : "score";
   return element("div", { class: "wf-legend" },
     element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
-    element("span", {}, `${told(scale.signed ? -scale.reach : scale.low)} … ${told(scale.reach)}`), element("span", {}, words));
+    element("span", {}, `${low} … ${high}`), element("span", {}, words));
 }
 
 /** @param {string} name @param {number} low @param {number} high @param {number} value @param {(value: number) => void} change */

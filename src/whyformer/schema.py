@@ -16,6 +16,7 @@ from whyformer.codec import INFINITE, Coded, Keyed
 from whyformer.result import EXPLANATION, FORMAT, HOMES, RESULTS, Result
 
 Schema = dict[str, Any]
+Definitions = dict[Any, Schema]  # by dataclass, and by name those that are of none
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ADDRESS = f"https://raw.githubusercontent.com/whyformer/whyformer/main/docs/schemas/results-{FORMAT}.json"
 NUMBER: Schema = {"anyOf": [{"type": ["number", "null"]}, {"enum": list(INFINITE)}]}  # null is NaN
@@ -37,29 +38,33 @@ def result_schema() -> Schema:
     """Of every result that ``.save("x.json")`` writes in the format of this version."""
     for home in HOMES:
         import_module(home)
-    defs = dict(ARRAYS)
+    defs: Definitions = dict(ARRAYS)
     kinds = [kind for _, kind in sorted(RESULTS.items()) if kind.__module__.startswith("whyformer.")]
     references = [_named(kind, defs) for kind in kinds]
+    named = {_name(kind): schema for kind, schema in defs.items()}
+    if len(named) < len(defs):
+        raise TypeError("two parts of results are classes of one name, by which their definitions go: rename one.")
     return {
         "$schema": DIALECT,
         "$id": ADDRESS,
         "title": "A saved result of whyformer",
         "description": f"Format {FORMAT}. 'what' says which result it is; explanations have none. null is NaN.",
         "anyOf": references,
-        "$defs": dict(sorted(defs.items())),
+        "$defs": dict(sorted(named.items())),
     }
 
 
-def _named(kind: Any, defs: dict[str, Schema]) -> Schema:
+def _name(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind.__name__)
+
+
+def _named(kind: Any, defs: Definitions) -> Schema:
     """A dataclass by its name among the definitions, made where it is new."""
-    # Results have names of their own; of what they are made of, two may be called the same.
-    home = "" if issubclass(kind, Result) else kind.__module__.removeprefix("whyformer.") + "."
-    name = home + kind.__name__
-    reference = {"$ref": f"#/$defs/{name}"}
-    if name in defs:
+    reference = {"$ref": f"#/$defs/{_name(kind)}"}
+    if kind in defs:
         return reference
     schema: Schema = {"type": "object", "additionalProperties": False}
-    defs[name] = schema  # before its fields, which may hold it
+    defs[kind] = schema  # before its fields, which may hold it
     hints = get_type_hints(kind, include_extras=True)
     fields = dataclasses.fields(kind)
     schema["properties"] = {f.name: schema_of(hints[f.name], defs) for f in fields}
@@ -71,7 +76,7 @@ def _named(kind: Any, defs: dict[str, Schema]) -> Schema:
     return reference
 
 
-def schema_of(hint: Any, defs: dict[str, Schema]) -> Schema:
+def schema_of(hint: Any, defs: Definitions) -> Schema:
     """What JSON holds for a field with this annotation; dataclasses within it are added to ``defs``."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in PLAIN:

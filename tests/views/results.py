@@ -15,7 +15,7 @@ from whyformer.checks.randomisation import Randomisation, Stage
 from whyformer.checks.retrained import CONTROL, GUIDES, MODEL, UNIFORM, RetrainedAttention, TrainedModel
 from whyformer.concepts import ConceptScore, Maximized, TCAVResult
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, MetricScore
-from whyformer.evaluate.recommendation import Choice, Outcome, Recommendation
+from whyformer.evaluate.recommendation import ChosenMethod, Outcome, Recommendation
 from whyformer.evidence import Deletion
 from whyformer.heads import (
     Circuits,
@@ -312,7 +312,7 @@ def comparison() -> Comparison:
 
 
 def recommendation() -> Recommendation:
-    choice = Choice("all", "any cost", "grad_sam", "grad_sam", {}, 0.41, 12)
+    choice = ChosenMethod("all", "any cost", "grad_sam", "grad_sam", {}, 0.41, 12)
     outcome = Outcome("any cost", "grad_sam", 0.3, 0.2, 0.4, (0.2, 0.1, 0.3), (0.05, -0.1, 0.2))
     floor = Outcome("random", "random", 0.1, NAN, NAN)
     return Recommendation(

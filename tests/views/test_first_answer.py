@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from html import unescape
+
 import numpy as np
 import pytest
 
 from tests.views import samples
 from whyformer.registry import list_methods
-from whyformer.types import Choice, Explanation, Generation, Target
+from whyformer.types import Choice, Explanation, Generation, Target, Units
 from whyformer.views import view_of
-from whyformer.views.facts import answer, details, doubts
+from whyformer.views.explained import side_by_side
+from whyformer.views.facts import answer, decimals, details, doubts, ends, fixed
 from whyformer.views.folding import folded_units, folded_words
+from whyformer.views.marks import Scale
 from whyformer.views.plain_words import MEANINGS, check_words, method_words
+from whyformer.views.terminal.page import text
+from whyformer.views.view import Page
 
 SAID = Target(1, "positive", probability=0.9687, next=(Choice(0, "negative", 0.0313),))
+PARIS = Target(7, " Paris")
 ANSWERS = {
     "classes": (samples.text(prediction=SAID), "positive (96.9 %), next negative (3.1 %)"),
     "a token": (
-        samples.text(prediction=Target(7, " Paris", probability=0.5, next=(Choice(8, " Lyon", 0.25),))),
+        samples.text(target=PARIS, prediction=replace(PARIS, probability=0.5, next=(Choice(8, " Lyon", 0.25),))),
         "' Paris' (50.0 %), next ' Lyon' (25.0 %)",
     ),
     "a number": (samples.text(target=Target(0, "LABEL_0"), prediction=Target(0, "LABEL_0"), value=2.5), "2.5"),
@@ -25,7 +33,10 @@ ANSWERS = {
         samples.text(target=Target(0, "price"), prediction=Target(0, "price"), value=2.5),
         "price = 2.5",
     ),
-    "another class": (samples.text(target=Target(0, "negative"), prediction=Target(1, "positive")), "positive"),
+    "another class": (
+        samples.text(target=Target(0, "negative"), prediction=SAID),
+        "positive (96.9 %), next negative (3.1 %); explained is negative",
+    ),
     "similarity": (samples.text(scalar="cosine", value=0.8123), "similarity 0.8123"),
     "an answer": (
         samples.text(scalar="log_probability", value=np.log(0.25), target=Target(0, "Paris"), prediction=Target(0)),
@@ -38,6 +49,33 @@ ANSWERS = {
 def test_the_answer_has_what_the_model_knows_of_it(task: str) -> None:
     explanation, words = ANSWERS[task]
     assert answer(explanation).value == words and view_of(explanation).facts == (answer(explanation),)
+
+
+@pytest.mark.parametrize("target", [Target(0, "negative"), Target(1, "positive"), Target(0, "negative", 1, "positive")])
+def test_what_is_not_the_prediction_is_asked_for_in_the_title(target: Target) -> None:
+    """In terminal, page and figure, before any score is read; also where methods stand side by side."""
+    explanation = samples.text(target=target, prediction=SAID)
+    question = {None: "Why 'negative'? · ", 1: "Why 'negative' rather than 'positive'? · "}[target.versus]
+    asked = question if target.index == 0 else ""
+    for view in (view_of(explanation), side_by_side([explanation, explanation.replace(method="other")])):
+        assert view.title == asked + view_of(explanation.replace(target=SAID)).title
+        others = target.index == 0 and target.versus is None
+        assert view.facts[0].value.endswith("; explained is negative") == others
+    if asked:
+        drawn = [t.get_text() for t in view_of(explanation).plot().axes[0].texts]
+        page = view_of(explanation)
+        for words in (text(Page("", (page,))), unescape(page.to_html()), " ".join(drawn)):
+            assert asked[:-3] in words
+
+
+def test_the_ends_of_a_scale_are_numbers_as_bars_have_them() -> None:
+    assert ends(Scale(0.0, 0.037849)) == ("0", fixed(0.037849, decimals([0.037849, 0.01]))) == ("0", "0.0378")
+    assert ends(Scale(-3.4567, 3.4567, True)) == ("-3.46", "3.46")
+    for high, told in ((1.0, "1"), (0.8, "0.8"), (0.0, "0")):
+        assert ends(Scale(0.0, high)) == ("0", told)
+    assert ends(Scale(0.99123, 0.99131)) == ("0.99123", "0.99131")  # not 0.991 twice
+    assert ends(Scale(0.0, 8.1234e14)) == ("0", "8.12e14") and ends(Scale(0, 120000.0)) == ("0", "120000")
+    assert ends(Scale(-0.5, 0.5, True, shares=True)) == ("-50.0 %", "50.0 %")
 
 
 def test_every_method_has_a_meaning_in_plain_words() -> None:
@@ -74,6 +112,18 @@ def test_folded_units_are_what_has_no_bar() -> None:
         **{name: getattr(text.units, name) for name in ("labels", "stream")}, "special": (True,) * 12
     }))  # fmt: skip
     assert folded_units(only) == [] and folded_words(only) == ""  # nothing else is there to be listed
+
+
+@pytest.mark.parametrize("spans", [((0, 3), (3, 6), (6, 10), (0, 0)), None])
+def test_special_tokens_that_were_written_are_not_said_to_be_added(spans: tuple[tuple[int, int], ...] | None) -> None:
+    units = Units(
+        ("<s>", "the", "<im>", "</s>"), (True, False, True, True), ("text",) * 4, text="<s>the<im>", spans=spans
+    )
+    shown = samples.text(units=units, scores=np.array([0.5, 1, 0.5, 2], np.float32), matrix=None)
+    assert folded_words(shown) == (
+        "<s> and <im>, special and written in the text, hold 25.0 % of all scores (1) and have no bar. "
+        "</s>, added by the tokenizer, holds 50.0 % of all scores (2) and has no bar."
+    )
 
 
 def test_an_answer_of_several_tokens_says_how_sure_the_model_was() -> None:

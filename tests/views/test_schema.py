@@ -74,3 +74,13 @@ def test_a_file_of_a_newer_version_says_so(ending: str, tmp_path: Path, monkeypa
 def test_what_json_cannot_hold_is_said() -> None:
     with pytest.raises(TypeError, match="complex"):
         schema_of(complex, {})
+
+
+def test_definitions_are_called_as_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names, not the modules that they live in today; two of one name would be one definition."""
+    names = result_schema()["$defs"]
+    assert {"Explanation", "Units", "Target", "Choice", "ChosenMethod", "numbers"} <= set(names)
+    assert not [name for name in names if "." in name]
+    monkeypatch.setattr("whyformer.schema._name", lambda kind: "Target")
+    with pytest.raises(TypeError, match="rename one"):
+        result_schema()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.borrow import refuse_without_gradients
+from whyformer.brief import brief
 from whyformer.checks.training import copy_of, ready
 from whyformer.engines.perturbation.ranking import count_of
 from whyformer.errors import BadInput, NotOffered
@@ -36,6 +37,9 @@ class MaskedSurrogate:
     trained_on: int
     measured_on: int
     beta: float
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @checked

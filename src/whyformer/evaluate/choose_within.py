@@ -16,7 +16,7 @@ from whyformer.evaluate.field import halves
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.lead import chance_of_lead
 from whyformer.evaluate.outcomes import outcomes_of
-from whyformer.evaluate.recommendation import ANY, Choice, Recommendation
+from whyformer.evaluate.recommendation import ANY, ChosenMethod, Recommendation
 from whyformer.evaluate.standing import Standing, nothing_fits
 from whyformer.intervals import spread
 
@@ -54,7 +54,7 @@ def chosen_within(
     rates, units = standing.rates, standing.units
     contestants = _contestants(games, field, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
     candidate = field.candidates[best]
-    choice = Choice(
+    choice = ChosenMethod(
         EVERYONE, ANY, candidate.name, candidate.method, candidate.options, float(mean_M[best]), len(choosing)
     )
     group_of = dict.fromkeys(testing, EVERYONE)

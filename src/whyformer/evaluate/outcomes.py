@@ -11,7 +11,7 @@ from whyformer.evaluate.candidates import Field
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.judge import greedy, random_scores
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
-from whyformer.evaluate.recommendation import Choice, Outcome
+from whyformer.evaluate.recommendation import ChosenMethod, Outcome
 from whyformer.evaluate.trial import Trial
 from whyformer.intervals import spread
 
@@ -24,7 +24,7 @@ LAST, MEAN = "last-layer attention", "mean attention"
 def outcomes_of(
     games: Games,
     field: Field,
-    chosen: Mapping[tuple[str, str], Choice],
+    chosen: Mapping[tuple[str, str], ChosenMethod],
     group_of: Mapping[int, str],
     fallback: Mapping[str, int],
     search: bool = True,
@@ -70,7 +70,7 @@ def _usual(field: Field) -> dict[str, int]:
 def _summed(
     values: dict[str, list[float]],
     classes: Mapping[str, int],
-    chosen: Mapping[tuple[str, str], Choice],
+    chosen: Mapping[tuple[str, str], ChosenMethod],
     seed: int,
     of: Sequence[int],
 ) -> tuple[Outcome, ...]:

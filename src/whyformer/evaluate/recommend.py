@@ -17,7 +17,7 @@ from whyformer.evaluate.contender import wanted
 from whyformer.evaluate.field import field_of, halves, truthfulness_of
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.outcomes import outcomes_of
-from whyformer.evaluate.recommendation import ANY, SCOPES, Choice, Recommendation
+from whyformer.evaluate.recommendation import ANY, SCOPES, ChosenMethod, Recommendation
 from whyformer.explainer import Explainer, Segments
 from whyformer.parameters import BatchSize, Count, Filled, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
@@ -177,10 +177,10 @@ def _best_of_all(field: Field, mean_M: Array) -> dict[str, int]:
     return best
 
 
-def _choice(field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> Choice:
+def _choice(field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
     best = _best_of_all(field, mean_M)[cost_class]
     chosen = field.candidates[best]
-    return Choice(group, cost_class, chosen.name, chosen.method, chosen.options, float(mean_M[best]), inputs)
+    return ChosenMethod(group, cost_class, chosen.name, chosen.method, chosen.options, float(mean_M[best]), inputs)
 
 
 def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float, ...], ...], str]:

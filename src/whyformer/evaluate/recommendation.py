@@ -22,7 +22,7 @@ SCOPES = ("dataset", "label", "instance")
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChosenMethod:
     """What was chosen for one group of inputs (all, one label, one input) within one class of cost."""
 
     group: str
@@ -69,7 +69,7 @@ class Recommendation(Result):
     later: ClassVar[tuple[str, ...]] = ("budgeted",)
 
     scope: str
-    choices: tuple[Choice, ...]
+    choices: tuple[ChosenMethod, ...]
     outcomes: tuple[Outcome, ...]  # one per class of cost, then those it is held against
     leaders: tuple[tuple[str, float], ...]  # the first of all candidates by RFT
     grid: tuple[tuple[float, ...], ...]  # mean RFT of raw attention: layers (mean, product, each) × heads (mean, each)

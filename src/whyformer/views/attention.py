@@ -14,7 +14,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.parameters import OneOf, Place, Places, checked
 from whyformer.types import Explanation, Record, Site, Units
 from whyformer.views.cells import largest
-from whyformer.views.facts import number
+from whyformer.views.facts import ends
 from whyformer.views.image import require_fit, to_pixels
 from whyformer.views.marks import HeadColours, Matrix, Scale
 from whyformer.views.scales import scale_of
@@ -101,8 +101,8 @@ def _fitting(panel: Panel, numbers: bool, own_scale: bool, power: int) -> Panel:
     marks = tuple(
         replace(m, numbers=m.numbers and numbers, power=power) if isinstance(m, Matrix) else m for m in panel.marks
     )
-    ends = [f"{number(m.scale.low)} to {number(m.scale.high)}" for m in marks if isinstance(m, Matrix) and own_scale]
-    return replace(panel, marks=marks, title=", ".join([panel.title, *ends] if panel.title else ends))
+    reach = [" to ".join(ends(m.scale)) for m in marks if isinstance(m, Matrix) and own_scale]
+    return replace(panel, marks=marks, title=", ".join([panel.title, *reach] if panel.title else reach))
 
 
 @checked

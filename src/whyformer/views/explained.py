@@ -15,7 +15,16 @@ from whyformer.files.paths import writable_file, writing
 from whyformer.parameters import Count, OneOf, checked
 from whyformer.result import PICTURES
 from whyformer.types import Explanation, Generation, Units
-from whyformer.views.facts import answer, details, doubts, explained, facts_about_input, facts_about_method, number
+from whyformer.views.facts import (
+    answer,
+    details,
+    doubts,
+    ends,
+    explained,
+    facts_about_input,
+    facts_about_method,
+    is_predicted,
+)
 from whyformer.views.image import enlarged, fits, frames_of, has_pixels, heat, of_sound, pixel_heat, to_pixels
 from whyformer.views.marks import Bars, Heat, Mark, Picture, Ranking, Reading, Scale, TokenRun
 from whyformer.views.pair import boxes_on
@@ -101,13 +110,13 @@ def _others(others: Sequence[Explanation], shown: Sequence[Explanation]) -> tupl
 
 
 def headline(explanation: Explanation, title: str = "") -> str:
-    """The input in one line; of a contrast, the question that it answers comes first."""
+    """The input in one line; where more is asked than why the prediction, the question comes first."""
     target, words = explanation.target, title or title_of(explanation)
-    if target.versus is None:
+    if is_predicted(explanation) and target.versus is None:
         return words
     names = (target.label or target.index, target.versus_label or target.versus)
     first, second = map(_quoted, names)
-    return f"Why {first} rather than {second}? · {words}"
+    return f"Why {first}{'' if target.versus is None else f' rather than {second}'}? · {words}"
 
 
 def _quoted(name: Any) -> str:
@@ -178,7 +187,7 @@ def pixel_panels(explanation: Explanation) -> list[Panel]:
     whole = pixel_heat(explanation)
     close, frame, words = enlarged(whole, explanation)
     sides = " × ".join(f"{n / g:g}" for n, g in zip(whole.values_RC.shape, explanation.units.grid or (), strict=True))
-    scale = f"colours from {number(whole.scale.low)} to {number(whole.scale.high)}"
+    scale = f"colours from {' to '.join(ends(whole.scale))}"
     return [
         Panel((replace(whole, frames=(*whole.frames, frame)),), "per pixel", note=scale),
         Panel((close,), f"enlarged: {words}", note=f"of {sides} pixels each"),

@@ -29,7 +29,14 @@ def facts(explanation: Explanation) -> tuple[Fact, ...]:
 def answer(explanation: Explanation) -> Fact:
     """What comes first in every picture: what the model says, how likely it finds it, and what it would say next."""
     whole = is_answer(explanation) and explanation.prediction.probability is None and explanation.target.label
-    return Fact("answer" if whole else "prediction", answer_words(explanation))
+    other = "" if is_predicted(explanation) else f"; explained is {named(explanation.target)}"
+    return Fact("answer" if whole else "prediction", answer_words(explanation) + other)
+
+
+def is_predicted(explanation: Explanation) -> bool:
+    """Explained is what the model says, and not a class or token that it does not; a contrast names both."""
+    target = explanation.target
+    return target.versus is not None or is_answer(explanation) or target.index == explanation.prediction.index
 
 
 def details(explanation: Explanation) -> tuple[Fact, ...]:
@@ -121,7 +128,7 @@ def explained(explanation: Explanation) -> str:
         name += f" rather than '{target.versus_label or target.versus}'"
     scalar = explanation.scalar.replace("_", "-")
     text = f"{scalar} of {name} = {number(explanation.value)}"
-    if target.versus is None and target.index != explanation.prediction.index:
+    if not is_predicted(explanation):
         text += " (not the prediction)"
     return text
 
@@ -264,3 +271,13 @@ def column(scores: Sequence[float], scale: Scale) -> Callable[[float], str]:
         return percent
     digits = decimals(scores)
     return lambda score: fixed(score, digits)
+
+
+def ends(scale: Scale) -> tuple[str, str]:
+    """Both ends of a scale, rounded as the scores that stand on it; less so where they would look alike."""
+    told = column([scale.low, scale.high], scale)
+    if not scale.shares and scale.low != scale.high and told(scale.low) == told(scale.high):
+        told = column([scale.high - scale.low], scale)
+    texts = ["0" if end == 0 else told(end) for end in (scale.low, scale.high)]
+    low, high = (text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text for text in texts)
+    return low, high

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from whyformer.types import Explanation
+from whyformer.types import Explanation, Units
 from whyformer.views.facts import number, percent
 from whyformer.views.scales import first_token, in_template, outshining, plain_units
 
@@ -38,7 +38,19 @@ def _kind(explanation: Explanation, index: int) -> str:
         return "where the answer is read"
     if in_template(units, index):
         return TEMPLATE_WORDS
+    if _is_written(units, index):
+        return "special and written in the text"
     return "added by the tokenizer" if units.grid is None and "table" not in units.stream else "added by the model"
+
+
+def _is_written(units: Units, index: int) -> bool:
+    """Its characters are there to be read: what a tokenizer adds has none."""
+    if units.text is None:
+        return False
+    if units.spans is None:
+        return units.labels[index] in units.text
+    start, end = units.spans[index]
+    return end > start
 
 
 def _sentence(explanation: Explanation, kind: str, group: list[int]) -> str:

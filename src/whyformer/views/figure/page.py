@@ -17,7 +17,7 @@ from whyformer.views.color import (
     head_colour,
     ramp,
 )
-from whyformer.views.facts import column, number
+from whyformer.views.facts import column, ends
 from whyformer.views.figure.scripts import direction, spelled
 from whyformer.views.figure.sheet import GREY, INK, LINE, Sheet, cells, characters_drawn, letter
 from whyformer.views.figure.sheet_charts import draw_lines, draw_scatter, draw_table, table_width
@@ -324,8 +324,9 @@ def _legend(sheet: Sheet, y: float, scale: Scale, over_images: bool) -> float:
     y += 0.05
     sheet.pixels(MARGIN, y, 1.8, 0.1, ramp(anchors, np.linspace(0, 1, 256)[None]))
     sheet.box(MARGIN, y, 1.8, 0.1, "none", LINE)
-    ends = f"{number(scale.low)} … {'0 … ' if scale.signed else ''}{number(scale.high)}   {scale.meaning}"
-    sheet.text(MARGIN + 1.95, y + 0.1, ends, size=8, color=GREY)
+    low, high = ends(scale)
+    words = f"{low} … {'0 … ' if scale.signed else ''}{high}   {scale.meaning}"
+    sheet.text(MARGIN + 1.95, y + 0.1, words, size=8, color=GREY)
     return y + 0.15
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from whyformer.views.color import DIVERGING, HEAT, SEQUENTIAL, bar_colour, colour, head_colour, hexadecimal, ink_on
-from whyformer.views.facts import column, decimals, fixed, number
+from whyformer.views.facts import column, decimals, ends, fixed, number
 from whyformer.views.html.charts import lines_svg, scatter_svg, table_html
 from whyformer.views.html.dialogue import dialogue_html, reading_html
 from whyformer.views.html.live import live_html, script
@@ -292,10 +292,11 @@ def _heads(mark: HeadColours) -> str:
 def _legend(scale: Scale, over_images: bool, still: bool = False) -> str:
     anchors = DIVERGING if scale.signed else HEAT if over_images else SEQUENTIAL
     zero = "<span>0</span>" if scale.signed else ""
+    low, high = ends(scale)
     ramp = f"background:linear-gradient(to right,{','.join(anchors)})"
     kind = "wf-ramp" if over_images else "wf-ramp wf-paper"  # begins at the white of paper, but over images
     return (
         f'<div class="wf-legend{" wf-still" * still}"><span class="{kind}" style="{ramp}"></span>'
-        f'<span class="wf-ends"><span>{number(scale.low)}</span>{zero}<span>{number(scale.high)}</span></span>'
+        f'<span class="wf-ends"><span>{low}</span>{zero}<span>{high}</span></span>'
         f"<span>{escape(scale.meaning)}</span></div>"
     )

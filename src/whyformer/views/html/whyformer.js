@@ -197,6 +197,12 @@ function columnOf(values) {
   return (value) => told(value, Math.min(12, Math.max(0, 2 - power)));
 }
 
+function endsOf(low, high, shares) {
+  let told = shares ? percent : columnOf([low, high]);
+  if (!shares && low !== high && told(low) === told(high)) told = columnOf([high - low]);
+  return [low, high].map((end) => (end === 0 ? "0" : told(end).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "")));
+}
+
 function percent(share) {
   const small = share !== 0 && Math.abs(share) < 0.001;
   return small ? `${share < 0 ? "> -" : "< "}0.1 %` : `${(100 * share).toFixed(1)} %`;
@@ -1346,11 +1352,11 @@ function explanationOf(data, ask = null) {
 }
 
 function legendOf(scale, overImage, shares) {
-  const told = (value) => (shares ? percent(value) : number(value));
+  const [low, high] = endsOf(scale.signed ? -scale.reach : scale.low, scale.reach, shares);
   const words = scale.signed ? "lowers … raises the explained value" : shares ? "share of the method's total" : "score";
   return element("div", { class: "wf-legend" },
     element("span", { class: "wf-ramp", style: { background: gradient(scale, overImage) } }),
-    element("span", {}, `${told(scale.signed ? -scale.reach : scale.low)} … ${told(scale.reach)}`), element("span", {}, words));
+    element("span", {}, `${low} … ${high}`), element("span", {}, words));
 }
 
 function slider(name, low, high, value, change) {

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from whyformer.symbols import as_symbols
 from whyformer.views.color import colour, hexadecimal
-from whyformer.views.facts import column, number
+from whyformer.views.facts import column, ends
 from whyformer.views.marks import (
     Bar,
     Bars,
@@ -191,14 +191,14 @@ class _Draw:
 
     def legend(self, scale: Scale) -> Text:
         """What shades and colours of maps stand for; texts and bars have their numbers beside them."""
-        zero = "0 … " if scale.signed else ""
-        ends = f" {number(scale.low)} … {zero}{number(scale.high)}  {scale.meaning}"
+        low, high = ends(scale)
+        words = f" {low} … {'0 … ' if scale.signed else ''}{high}  {scale.meaning}"
         if not self.coloured:
-            return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + ends, style="dim")
+            return Text((MINUS[:0:-1] if scale.signed else "") + SHADES + words, style="dim")
         line = Text()
         for place in np.linspace(scale.low, scale.high, RAMP):
             line.append(" ", style=f"on {hexadecimal(colour(scale, float(place)))}")
-        return line.append(ends, style="dim")
+        return line.append(words, style="dim")
 
     def worth_drawing(self, panels: Sequence[Panel]) -> list[Panel]:
         """In so few pixels smooth heat looks like the grid, and without colours there is no picture."""
