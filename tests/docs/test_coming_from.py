@@ -36,3 +36,9 @@ def test_every_call_of_ours_runs(name: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_every_library_has_a_page() -> None:
     assert PAGES == ["bertviz", "captum", "inseq", "lxt", "pytorch_grad_cam", "shap"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_for_which_version_the_other_calls_were_checked(name: str) -> None:
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    assert re.search(r"\nThe calls on the left (ran with|are those of) [\w-]+ \d+\.\d+", text)
