@@ -30,6 +30,7 @@ OTHER_SHAPES = (
     "do_thumbnail",
     "keep_aspect_ratio",
 )
+CHANNELS = 4  # of a picture, at most; a longer axis holds rows or columns
 
 
 class ImageInput(Modality):
@@ -76,6 +77,13 @@ class ImageInput(Modality):
             raise BadInput(
                 f"{self.main} has shape {tuple(pixels.shape)}; expected (inputs, channels, rows, columns); one image "
                 "needs a leading axis, pixels[None]."
+            )
+        _, high, wide, last = pixels.shape
+        if high > CHANNELS and wide > CHANNELS >= last:
+            raise BadInput(
+                f"{self.main} has shape {tuple(pixels.shape)}, with the {last} channels last; rows and columns are "
+                "taken from the last two axes. Give (inputs, channels, rows, columns), and wrap a model that wants "
+                "them last: its forward begins with pixels.permute(0, 2, 3, 1)."
             )
         return batch
 

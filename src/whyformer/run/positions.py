@@ -79,6 +79,20 @@ class PlacedBatch(ABC):
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
         return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
+    def own_units(self, row: int) -> slice:
+        """The units of one input that are its own tokens: a model may put others around a text (a learned [CLS])."""
+        count, extra = len(self.units[row]), self.study.extra
+        if self.multi_stream or self.modality.multi_input or not self.modality.embeds or extra <= 0:
+            return slice(0, count)
+        before = extra if self.front is None else self.front
+        return slice(before, count - (extra - before))
+
+    def removable(self, row: int) -> list[bool]:
+        """Per unit of one input, whether it can be taken away."""
+        units, own = self.units[row], self.own_units(row)
+        may = self.modality.removable(units)
+        return [may[i] and own.start <= i < own.stop for i in range(len(units))]
+
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:
         """Per input, units that are scored as one, and what they are then; empty where each stands for itself."""

@@ -54,6 +54,7 @@ class Lineage(Survey):
         self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks = Notes[Ancestry]()
         self._fused: tuple[Ancestry, Ancestry] | None = None
+        self.embedded: set[int] = set()  # addresses of what convolutions and lookups read before the first attention
         for tensor, stream in inputs:
             self._marks.put(tensor, Ancestry(stream))
 
@@ -74,6 +75,9 @@ class Lineage(Survey):
         if name == "scaled_dot_product_attention":
             call = sdpa_operands(args, kwargs)
             self._fused = (self._marks.get(call["query"]) or Ancestry(), self._marks.get(call["key"]) or Ancestry())
+        if name in {"conv2d", "embedding"} and not self.calls:
+            read = tensors_in((*args, *(kwargs or {}).values()))[:1]
+            self.embedded |= {tensor.data_ptr() for tensor in read if tensor.is_contiguous()}
         before = len(self.calls)
         out = super().__torch_function__(func, types, args, kwargs)
         self._fused = None

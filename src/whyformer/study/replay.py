@@ -122,20 +122,29 @@ class Turn:
         self.witness = 0
 
     def embedded(self, out: Tensor) -> Tensor:
-        """(1, D, rows, columns) with cells in each other's places."""
+        """(1, D, rows, columns) with cells in each other's places, and the witness changed."""
         order = torch.arange(self.cells)
         order[self.moved] = self.cells - 1 - order[self.moved]
-        flat = out.flatten(2)
-        return flat[:, :, order.to(out.device)].unflatten(2, out.shape[2:])
+        flat = out.flatten(2)[:, :, order.to(out.device)]
+        flat[:, :, self._witness] = flat[:, :, self._witness] * -1.5 + 0.1
+        return flat.unflatten(2, out.shape[2:])
 
     def located(self, value_BHKD: Tensor) -> None:
-        """Find the cells among the positions: those that moved, and no other."""
+        """Find the cells among the positions: those that moved, the witness, and no other.
+
+        The witness tells an order from its reverse, in which the same cells would move.
+        """
         if value_BHKD.shape != self.first_BHKD.shape:
             raise OffReplay("another number of positions")
         moved = set((value_BHKD != self.first_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
         count = value_BHKD.shape[2]
-        fronts = [f for f in range(count - self.cells + 1) if moved <= {f + c for c in self.moved}]
-        if len(fronts) != 1 or len(moved) < 2:
+        cells_changed = {*self.moved, self._witness}
+        fronts = [
+            f
+            for f in range(count - self.cells + 1)
+            if f + self._witness in moved and moved <= {f + c for c in cells_changed}
+        ]
+        if len(fronts) != 1 or len(moved) < 3:
             raise OffReplay("cells that cannot be told apart")
         self.order, front = torch.arange(count, device=value_BHKD.device), fronts[0]
         cells = torch.tensor(self.moved, device=value_BHKD.device)

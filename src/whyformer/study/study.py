@@ -25,6 +25,7 @@ from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output
 from whyformer.study.again import Again, Passes, confirmed, leak_of
 from whyformer.study.dataflow import Lineage, trace
+from whyformer.study.entrance import misplaced
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
@@ -224,7 +225,16 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     skipping = (*_several_layers(lineage), *_around(lineage))
     study = replace(study, notes=(*besides, *_weighed(lineage, readout, sites[-1].queries), *skipping))
     apart = _side_by_side(lineage, schedule)
-    return study if apart is None else study.refused(apart)
+    if apart is not None or leak.found:
+        return study if apart is None else study.refused(apart)
+    # An embedding that reads the input as it was given keeps its order, and what follows was audited: of a text from
+    # there on, of a picture by cells that traded places.
+    direct = one.tensors[modality.main].data_ptr() in lineage.embedded
+    if direct and (turned is not None if modality.pixels else modality.embeds and not extra):
+        return study
+    elsewhere = misplaced(modality, run, names, first_BHKD, front, grid)
+    study = replace(study, forwards=run.count)
+    return study if elsewhere is None else study.refused(elsewhere)
 
 
 def _readout(

@@ -62,7 +62,7 @@ class Players:
 def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
     """The players of one input: its units, its words, or about so many superpixels."""
     units = run.units[row]
-    free = np.array(run.modality.removable(units)) & ~_always_there(run, row, keep_special)
+    free = np.array(run.removable(row)) & ~_always_there(run, row, keep_special)
     members: list[tuple[int, ...]]
     if run.segments:
         groups = [tuple(int(i) for i in group if free[i]) for group in run.segments[row][0]]

@@ -94,7 +94,7 @@ class Replaced(Filled):
         # Padding at the end is cut off, since every variant would pay for it.
         one = run.modality.trimmed(run.batch.select([row]))
         each = run.modality.without_unit(one, 0, units, replacement)
-        part_U = _part_of_units(units, players)
+        part_U = _part_of_units(units, players)[run.own_units(row)]
         part_of, filling = {}, {}
         for name, variants in each.tensors.items():
             changed = variants != one.tensors[name]
@@ -186,10 +186,14 @@ def _or_token_id(names: Sequence[str]) -> str:
 
 
 class LeftOut(Variants):
-    """One unit at a time, in any way that the modality knows; padding stays, so that texts fit one batch."""
+    """One unit at a time, in any way that the modality knows; padding stays, so that texts fit one batch.
+
+    Tokens that the model puts around a text are always there.
+    """
 
     def __init__(self, run: Run, row: int, replacement: Any) -> None:
         modality, units = run.modality, run.units[row]
+        self.first = run.own_units(row).start
         # Queries of the model's own beside a single input (a learned query that pools) stay.
         if run.multi_stream and not modality.multi_input:
             self._stretch: Callable[[slice], Batch] = without_each(modality, run.batch, row, units, replacement).select
@@ -200,7 +204,7 @@ class LeftOut(Variants):
         variants, units = np.nonzero(~np.asarray(present_MP, dtype=bool))
         assert len(variants) == len(present_MP) and (np.diff(variants) == 1).all(), "one unit is away in each"
         assert (np.diff(units) == 1).all(), "and they are neighbours"
-        return self._stretch(slice(int(units[0]), int(units[-1]) + 1))
+        return self._stretch(slice(int(units[0]) - self.first, int(units[-1]) + 1 - self.first))
 
 
 def with_pictures(run: Run, row: int, pictures: Tensor) -> Batch:
@@ -240,7 +244,7 @@ def players_of_parts(run: Run, row: int, parts: Sequence[int]) -> list[tuple[int
     """The units of each part: one, or those of a segment that can be taken away."""
     if not run.segments:
         return [(part,) for part in parts]
-    removable = run.modality.removable(run.units[row])
+    removable = run.removable(row)
     groups = run.segments[row][0]
     return [tuple(unit for unit in groups[part] if removable[unit]) for part in parts]
 

@@ -1,0 +1,123 @@
+"""The entrance: does each unit of the input arrive at the position that is named after it?
+
+Scores of attention are those of positions, and a unit is shown with the score of the position that it is taken to stand
+at. A model may lay patches out column by column, read a text from its end, or put a token of its own among the others:
+all of that runs, and every score would stand at another unit. So some units are changed, and the values that the first
+attention reads have to change where these units are said to stand, and nowhere else only.
+
+A pass of its own is saved where the model's embedding was seen to read the input as it was given and what follows is
+audited (``leak_of``, ``Turn``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from whyformer.capture.roles import first_values
+from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
+from whyformer.inputs.base import Modality, shifted
+from whyformer.inputs.batch import Batch
+from whyformer.study.again import Passes
+from whyformer.types import Units
+
+ELSEWHERE = (
+    "the model puts the input in another order: a change of {unit} is not heard at position {place} of its attention, "
+    "where it is taken to stand, but elsewhere (patches column by column, a text that is turned around, a token of the "
+    "model's own among the others). Scores of attention would stand at the wrong units. Use a gradient or "
+    "perturbation method (input_x_gradient, occlusion, shap), or let the model read the input as it is given."
+)
+
+
+def misplaced(
+    modality: Modality,
+    run: Passes,
+    names: dict[int, str],
+    first_BHKD: Tensor,
+    front: int | None,
+    grid: tuple[int, int] | None,
+) -> NotOverUnits | None:
+    """What stands against units at their positions; None also where nothing can be found out.
+
+    first_BHKD: the values that the first attention read of the input as it is.
+    """
+    one, length = run.one, first_BHKD.shape[2]
+    units = modality.units(one, length, front, grid)[0]
+    places = modality.keep(one, length, front)[0].nonzero()[:, 0].tolist()
+    try:
+        owners = _owners(modality, units, one, length, front)
+    except NotOffered:
+        return None
+    there = sorted({int(u) for owner in owners.values() for u in owner.unique() if u >= 0})
+    plain = [u for u in there if not units.special[u]]
+    there = plain if len(plain) > 1 else there
+    if len(there) < 2 or len(places) != len(units):
+        return None
+    # Half of them, at random: no order but the right one leaves such a set where it is.
+    half = np.random.default_rng(0).permutation(there)[: len(there) // 2].tolist()
+    for chosen in (half, [_aside(there, grid)]):
+        variant, touched = _changed(one, owners, chosen)
+        try:
+            after_BHKD = first_values(partial(run, variant), names)
+        except (WhyformerError, RuntimeError, IndexError, ValueError):  # not every number is an input of this model
+            return None
+        if not touched or after_BHKD.shape != first_BHKD.shape:
+            return None
+        moved = set((first_BHKD != after_BHKD).any(-1).any(1)[0].nonzero()[:, 0].tolist())
+        expected = {places[u]: u for u in touched}
+        unheard = sorted(expected.keys() - moved)
+        if unheard and moved - expected.keys():
+            return NotOverUnits(ELSEWHERE.format(unit=_named(units, expected[unheard[0]]), place=unheard[0]))
+        if moved <= expected.keys():
+            return None  # otherwise neighbours hear of each other (convolutions): a single unit tells more
+    return None
+
+
+def _owners(modality: Modality, units: Units, one: Batch, length: int, front: int | None) -> dict[str, Tensor]:
+    """Per tensor of the input, the unit that each entry belongs to, also where the model puts tokens around a text."""
+    if not modality.embeds or one.keep_BN is None:
+        return modality.owners(units, one)
+    extra = length - one.keep_BN.shape[1]
+    unit = torch.full_like(one.tensors[modality.main][0], -1)
+    ranks = torch.arange(int(one.keep_BN[0].sum()), device=unit.device)
+    unit[one.keep_BN[0]] = ranks + (extra if front is None else front) if extra > 0 else ranks
+    return {modality.main: unit}
+
+
+def _aside(there: Sequence[int], grid: tuple[int, int] | None) -> int:
+    """A unit far from where other orders would put it: a corner of a picture, no middle of a text."""
+    if grid is not None and len(there) == grid[0] * grid[1] and min(grid) > 1:
+        return there[grid[1] - 1]
+    return there[len(there) // 4]
+
+
+def _changed(one: Batch, owners: dict[str, Tensor], chosen: Sequence[int]) -> tuple[Batch, set[int]]:
+    """The input with other numbers at these units, and those of them that have others now."""
+    tensors, touched = {}, set[int]()
+    for name, shared in owners.items():
+        before = one.tensors[name]
+        owner = shared.expand(before.shape[1:])  # the channels of a pixel have one
+        here = torch.isin(owner, torch.tensor(list(chosen), device=owner.device))[None]
+        if before.is_floating_point():
+            other = shifted(before)
+        elif before.dtype == torch.bool:
+            other = ~before
+        elif before.ndim == 2 and len(owners) == 1:  # ids: those of its own that stand elsewhere
+            other = before.clone()
+            other[:, owner >= 0] = before[:, owner >= 0].roll(1, 1)
+        else:  # codes of categories: of any two, one is lower
+            other = torch.where(before > 0, before - 1, before + 1)
+        tensors[name] = torch.where(here, other, before)
+        touched |= {int(u) for u in owner[None][tensors[name] != before].unique()}
+    return one.with_tensors(**tensors), touched
+
+
+def _named(units: Units, unit: int) -> str:
+    if units.grid is None:
+        return repr(units.labels[unit])
+    patch = unit - list(units.special).index(False)
+    return f"the patch in row {patch // units.grid[1]}, column {patch % units.grid[1]}"

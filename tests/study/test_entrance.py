@@ -1,0 +1,177 @@
+"""Units at their positions: models that read the input in another order than it is given, or put tokens around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import whyformer as wf
+from tests.models.case import randint, randn, seeded
+from tests.references.shap import shap
+from whyformer.errors import BadInput, NotOverUnits
+
+WIDTH, TARGET, OTHER = 16, 1, 7
+IDS = randint(8, 40, 2, 6, seed=3)
+PIXELS = randn(2, 3, 12, 16, seed=4)  # three rows of four patches
+OTHER_ORDERS = ["by column", "reversed", "mirrored", "every other row turned"]
+OTHER_ORDERS += ["unfolded by column", "overlapping by column"]
+
+
+class Layers(nn.Module):
+    """Two layers over whatever is put in, and a head on one position."""
+
+    def __init__(self, fused: bool = True) -> None:
+        super().__init__()
+        self.fused, self.head = fused, nn.Linear(WIDTH, 3)
+        self.qkv = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor, read: int = 0) -> Tensor:
+        for project, norm in zip(self.qkv, self.norms, strict=True):
+            q, k, v = project(norm(x)).unflatten(2, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+            if self.fused:
+                out = F.scaled_dot_product_attention(q, k, v)
+            else:
+                out = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1) @ v
+            x = x + out.transpose(1, 2).flatten(2)
+        return self.head(x[:, read])
+
+
+class Words(nn.Module):
+    """order: what happens to the text on its way; cls: where a learned token stands among the words."""
+
+    def __init__(self, order: str = "", cls: int | None = None) -> None:
+        super().__init__()
+        self.order, self.at = order, cls
+        self.words, self.places = nn.Embedding(50, WIDTH), nn.Parameter(torch.zeros(12, WIDTH))
+        self.cls, self.layers = nn.Parameter(torch.zeros(1, 1, WIDTH)), Layers()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        ids = {"flipped": input_ids.flip(1), "rolled": input_ids.roll(1, 1)}.get(self.order, input_ids)
+        x = self.words(ids)
+        if self.at is not None:
+            x = torch.cat([x[:, : self.at], self.cls.expand(len(x), -1, -1), x[:, self.at :]], 1)
+        return self.layers(x + self.places[: x.shape[1]], self.at or 0)
+
+
+class Patches(nn.Module):
+    def __init__(self, order: str, fused: bool) -> None:
+        super().__init__()
+        self.order, self.cut = order, nn.Conv2d(3, WIDTH, 4, 4)
+        self.wide, self.flat = nn.Conv2d(3, WIDTH, 6, 4, 1), nn.Linear(48, WIDTH)
+        self.cls, self.places = nn.Parameter(torch.zeros(1, 1, WIDTH)), nn.Parameter(torch.zeros(13, WIDTH))
+        self.layers = Layers(fused)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = torch.cat([self.cls.expand(len(pixel_values), -1, -1), self.tokens(pixel_values)], 1)
+        return self.layers(x + self.places)
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        if self.order.startswith("unfolded"):
+            cells = pixels.unflatten(3, (4, 4)).unflatten(2, (3, 4))  # B C rows 4 columns 4
+            order = (0, 4, 2, 1, 3, 5) if self.order.endswith("by column") else (0, 2, 4, 1, 3, 5)
+            return self.flat(cells.permute(order).flatten(3).flatten(1, 2))
+        embed = self.wide if self.order.startswith("overlapping") else self.cut
+        cells = embed(pixels.flip(3) if self.order == "mirrored" else pixels)
+        if self.order == "every other row turned":
+            cells = torch.stack([row.flip(2) if i % 2 else row for i, row in enumerate(cells.unbind(2))], 2)
+        if self.order.endswith("by column"):
+            cells = cells.transpose(2, 3)
+        tokens = cells.flatten(2).transpose(1, 2)
+        return tokens.flip(1) if self.order == "reversed" else tokens
+
+
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention"])
+@pytest.mark.parametrize("how", [{"order": "flipped"}, {"order": "rolled"}, {"cls": 2}], ids=str)
+def test_a_text_in_another_order_is_refused(how: dict[str, Any], method: str) -> None:
+    model = seeded(lambda: Words(**how))
+    with pytest.raises(NotOverUnits, match="in another order"):
+        wf.explain(model, {"input_ids": IDS}, method=method, target=TARGET)
+    left_out = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
+    for one, ids in zip(left_out, IDS, strict=True):
+        np.testing.assert_allclose(one.scores[:6], drops(model, ids, OTHER), atol=1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(
+    "order",
+    ["by column", "reversed", "mirrored", "every other row turned", "unfolded by column", "overlapping by column"],
+)
+def test_patches_in_another_order_are_refused(order: str, fused: bool) -> None:
+    model = seeded(lambda: Patches(order, fused))
+    with pytest.raises(NotOverUnits, match="a change of the patch in row"):
+        wf.explain(model, {"pixel_values": PIXELS}, method="raw_attention", target=TARGET)
+    assert wf.explain(model, {"pixel_values": PIXELS}, method="occlusion", target=TARGET)[0].scores.std() > 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("order", ["", "unfolded", "overlapping"])
+def test_patches_row_by_row_are_not(order: str, fused: bool) -> None:
+    one = wf.explain(seeded(lambda: Patches(order, fused)), {"pixel_values": PIXELS}, method="raw_attention")[0]
+    assert one.units.grid == (3, 4)
+
+
+def test_colours_that_come_last_are_refused() -> None:
+    model = seeded(lambda: Patches("", True))
+    for method in ("occlusion", "saliency", "raw_attention"):
+        with pytest.raises(BadInput, match="3 channels last"):
+            wf.explain(model, {"pixel_values": PIXELS.permute(0, 2, 3, 1)}, method=method)
+
+
+# A token of the model's own around the words is none of them.
+
+
+@torch.no_grad()
+def drops(model: nn.Module, ids: Tensor, other: int) -> np.ndarray:
+    return (model(ids[None])[0, TARGET] - model(ids.repeat(6, 1).fill_diagonal_(other))[:, TARGET]).numpy()
+
+
+@torch.no_grad()
+def said(model: nn.Module, ids: Tensor, present: frozenset[int]) -> float:
+    there = torch.tensor([i in present for i in range(6)])
+    return float(model(torch.where(there, ids, OTHER)[None])[0, TARGET])
+
+
+@pytest.mark.parametrize("cls", [0, 6])
+def test_words_beside_a_token_of_the_models_own(cls: int) -> None:
+    model = seeded(lambda: Words(cls=cls))
+    own = slice(1, 7) if cls == 0 else slice(0, 6)
+    how = {"target": TARGET, "replace": OTHER}
+    found = wf.explain(model, {"input_ids": IDS}, method=["occlusion", "shap", "two_ended"], **how)
+    for number, ids in enumerate(IDS):
+        left_out, shares, ends = (found[name][number] for name in ("occlusion", "shap", "two_ended"))
+        assert left_out.units.labels[own] == tuple(map(str, ids.tolist()))
+        np.testing.assert_allclose(left_out.scores[own], drops(model, ids, OTHER), atol=1e-5)
+        value = lambda present, ids=ids: said(model, ids, present)  # noqa: E731
+        np.testing.assert_allclose(shares.scores[own], shap(value, 6), atol=1e-5)
+        alone = [value(frozenset({i})) - value(frozenset()) for i in range(6)]
+        np.testing.assert_allclose(ends.scores[own], (drops(model, ids, OTHER) + alone) / 2, atol=1e-5)
+        assert all(one.scores[0 if cls == 0 else 6] == 0 for one in (left_out, shares, ends))
+    free = wf.explain(model, {"input_ids": IDS}, method="shap", keep_special=False, **how)
+    np.testing.assert_allclose(free[0].scores, found["shap"][0].scores, atol=1e-6)
+
+
+def test_metrics_take_the_words_away_that_have_the_scores() -> None:
+    """Ranked truthfulness by hand."""
+    model = seeded(lambda: Words(cls=0))
+    metric = "ranked_truthfulness"
+    result = wf.compare(
+        model, {"input_ids": IDS}, methods=["occlusion"], metrics=[metric], replace=OTHER, target=TARGET
+    )
+    truth = []
+    for ids, explained in zip(
+        IDS, wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET), strict=True
+    ):
+        with torch.no_grad():
+            changed = torch.cat([ids[None], ids.repeat(6, 1).fill_diagonal_(OTHER)])
+            p = model(changed).softmax(-1)[:, TARGET].numpy()
+        scores = explained.scores[1:]
+        rank = np.array([(np.abs(scores) >= abs(s)).sum() for s in scores])
+        truth.append(float((np.sign(scores) * (p[0] - p[1:]) / rank).sum()))
+    found = result.to_frame().set_index("method").loc["occlusion", metric]
+    assert found == pytest.approx(np.mean(truth), abs=1e-5)
