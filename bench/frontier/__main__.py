@@ -1,11 +1,12 @@
 """The frontier: how faithful is every method, and for how many passes?
 
     python -m bench.frontier [--part text image table language] [--inputs 60] [--methods two_ended occlusion]
-                             [--data dev.tsv] [--photos pets.tar] [--cache models] [--device cuda]
+                             [--data dev.tsv] [--model FOLDER] [--photos pets.tar] [--cache models] [--device cuda]
                              [--out frontier] [--resume]
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
-text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label``.
+text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label``;
+or a classifier of yours (--model, a folder of transformers; ``python -m bench.finetune`` makes such).
 image: a ViT of six layers, trained here on textures (or --photos) whose class is decided by a planted stamp.
 table: the shipped FT-Transformer on its 40 rows of census data.
 language: a Llama of six layers, trained here on stories of facts; over tokens, and over sentences.
@@ -42,7 +43,7 @@ CACHE = Path(tempfile.gettempdir()) / "whyformer-frontier"
 def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, Contenders]]:
     count, seed, device = options.inputs, options.seed, options.device
     if part == "text":
-        yield text.subject(count, seed, options.data, device), text.contenders()
+        yield text.subject(count, seed, options.data, device, options.model), text.contenders()
     elif part == "image":
         yield image.subject(count, seed, options.cache, options.photos, device), image.contenders()
     elif part == "table":
@@ -111,6 +112,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=60, help="per part; the table has 40")
     parser.add_argument("--methods", nargs="+", help="rows to measure, instead of all; 'shap 256' and its like only so")
     parser.add_argument("--data", type=Path, help="sentences for the text part")
+    parser.add_argument("--model", type=Path, help="folder of a classifier of texts, instead of the shipped one")
     parser.add_argument("--photos", type=Path, help="folder or tar file for the image part, instead of textures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder where trained models are kept")
     parser.add_argument("--device", default="cpu", help="of models, in training too; judged are numbers on the CPU")

@@ -1,4 +1,4 @@
-"""Sentences of the shipped sentiment model: the probability of the predicted class, [MASK] for absent tokens."""
+"""Texts of a classifier: the probability of the predicted class, [MASK] for absent tokens."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ class Sentences(Subject):
     def __init__(self, explainer: wf.Explainer, texts: Sequence[str]) -> None:
         super().__init__(explainer, len(texts))
         self.texts = list(texts)
+        self.known: dict[tuple[int, bytes], float] = {}  # by text and by what of it is there
         self.model: Any = explainer.model
         self.tokenizer: Any = explainer.processor
         self.ids = [torch.tensor(self.tokenizer(text)["input_ids"]) for text in self.texts]
         special = torch.tensor(self.tokenizer.all_special_ids)
         self.free = [(~torch.isin(ids, special)).numpy() for ids in self.ids]
         self.classes = [int(self._logits(ids[None])[0].argmax()) for ids in self.ids]
-        self.made_of = f"{self.count} sentences of {np.mean([f.sum() for f in self.free]):.1f} tokens"
+        kind, layers = type(self.model).__name__, getattr(self.model.config, "num_hidden_layers", "?")
+        tokens = np.mean([f.sum() for f in self.free])
+        self.made_of = f"{self.count} sentences of {tokens:.1f} tokens; {kind}, {layers} layers"
 
     @torch.no_grad()
     def _logits(self, ids: torch.Tensor) -> torch.Tensor:
@@ -47,11 +50,19 @@ class Sentences(Subject):
         return scores
 
     def values(self, number: int, present_VP: Array) -> Array:
+        """Methods agree on much of what to take away first: the model is asked once for each."""
+        asked = [(number, present_P.tobytes()) for present_P in present_VP]
+        rows = list({key: row for row, key in enumerate(asked) if key not in self.known}.values())
+        if rows:
+            self.known |= zip([asked[row] for row in rows], self._probabilities(number, present_VP[rows]), strict=True)
+        return np.array([self.known[key] for key in asked])
+
+    def _probabilities(self, number: int, present_VP: Array) -> list[float]:
         free = torch.from_numpy(self.free[number])
         batch = self.ids[number].repeat(len(present_VP), 1)
         batch[:, free] = torch.where(torch.from_numpy(present_VP), batch[:, free], self.tokenizer.mask_token_id)
-        probability: Array = self._logits(batch).softmax(-1)[:, self.classes[number]].numpy()
-        return probability
+        probabilities: list[float] = self._logits(batch).softmax(-1)[:, self.classes[number]].tolist()
+        return probabilities
 
     def of_method(self, name: str, method: str, options: dict[str, Any]) -> Row:
         return self.by_gradient() if name == GRADIENT_FORM else super().of_method(name, method, options)
@@ -77,10 +88,22 @@ def contenders() -> Contenders:
     return of_one_pass() | of_many_passes("mask") | others
 
 
-def subject(count: int, seed: int, data: Path | None = None, device: str = "cpu") -> Sentences:
+def subject(
+    count: int, seed: int, data: Path | None = None, device: str = "cpu", folder: Path | None = None
+) -> Sentences:
     texts = made_sentences(count, seed) if data is None else read_sentences(data, count, seed)
-    model, tokenizer = load_sentiment()
+    model, tokenizer = load_sentiment() if folder is None else load_classifier(folder)
     return Sentences(wf.Explainer(model.to(device), tokenizer), texts)
+
+
+def load_classifier(folder: Path) -> tuple[Any, Any]:
+    """A classifier of texts as transformers saves it; what is absent is masked, so its tokenizer has to know a mask."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if tokenizer.mask_token_id is None:
+        raise SystemExit(f"The tokenizer of {folder} has no mask token, and absent words are masked here.")
+    return AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval(), tokenizer
 
 
 # Sentences of two or three clauses, of which one may contradict the other.

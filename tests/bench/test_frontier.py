@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from bench.finetune import main as finetune
 from bench.frontier import rows, text
 from bench.frontier.__main__ import main
 from bench.frontier.claims import ahead_of_default, claims, difference, from_saved
@@ -44,6 +45,27 @@ def test_falls_are_those_of_masked_sentences() -> None:
     without = whole - (4 * probability(4) + probability(4, 3)) / 5
     alone = whole - (4 * probability(1, 2, 3) + probability(1, 2)) / 5
     assert measured == pytest.approx([without, alone], abs=1e-5)
+    assert len(judge.known) == 5, "the whole and four parts of it; what was asked is not asked again"
+    assert judge.judged(0, np.array([1.0, 2.0, 3.0, 4.0])) == measured and len(judge.known) == 5
+
+
+def test_a_classifier_that_was_trained_here_is_judged_on_texts_it_did_not_see(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """bench.finetune makes what --model and --data of bench.frontier take, texts cut to what the model reads."""
+    _, tokenizer = load_sentiment()
+    base, data, out = tmp_path / "base", tmp_path / "train.tsv", tmp_path / "classifier"
+    tokenizer.save_pretrained(base)
+    data.write_text("".join(f"a good film {i}\t1\na dull film {'so ' * 200}{i}\t0\n" for i in range(8)))
+    small = ["--shape", "modernbert", "--layers", "1", "--width", "16", "--texts", "12", "--batch", "4"]
+    finetune(["--base", str(base), "--data", str(data), "--out", str(out), *small])
+    held_out = (out / "held_out.tsv").read_text().splitlines()
+    assert held_out[0] == "a good film 6\t1" and len(held_out) == 4
+    assert held_out[1].startswith("a dull film so so") and held_out[1].count("so") < 128
+    how = ["--part", "text", "--model", str(out), "--data", str(out / "held_out.tsv"), "--inputs", "2"]
+    main([*how, "--methods", "generic_attention", "grad_sam(reduce=key)"])
+    shown = capsys.readouterr().out
+    assert "ModernBertForSequenceClassification, 1 layers" in shown and "| grad_sam(reduce=key) | " in shown
 
 
 def untrained(task: Facts | Stamps, count: int) -> Trained:
