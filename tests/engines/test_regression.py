@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from tests.references.shap import shap
-from whyformer.engines.perturbation.regression import Fit, Pairs, fitted
+from whyformer.engines.perturbation.regression import Fit, Pairs, _cells, fitted
 
 PLAYERS, SEEDS = 10, range(24)
 
@@ -36,7 +37,8 @@ def asked(present: np.ndarray) -> np.ndarray:
 def fit_of(seed: int, pairs: int, guide: np.ndarray | None = None) -> Fit:
     drawn = Pairs(PLAYERS, seed)
     sides = drawn.more(pairs)
-    return fitted(sides, asked(sides) - asked(~sides), drawn.weights_K, game()[0][-1] - game()[0][0], guide)
+    change, guides = game()[0][-1] - game()[0][0], [] if guide is None else [guide]
+    return fitted(sides, asked(sides) - asked(~sides), drawn.weights_K, change, guides)
 
 
 def error(guides: list[np.ndarray | None], pairs: int = 12) -> float:
@@ -69,6 +71,43 @@ def test_pairs_are_new_and_their_sizes_follow_the_kernel() -> None:
     assert np.ptp(joins) < 0.1 * joins.mean(), "all players join about equally often"
 
 
+@pytest.mark.parametrize(("players", "strongest"), [(9, [2, 5, 8]), (12, [0, 3, 4, 7, 11]), (6, [1, 0, 2, 4, 5])])
+def test_with_strong_players_pairs_are_as_likely_as_without(players: int, strongest: list[int]) -> None:
+    """Sizes follow the kernel, and of a size every company of the strongest is as likely as by chance."""
+    sizes: dict[int, float] = {}
+    companies: dict[tuple[int, frozenset[int]], float] = {}
+    for size, together, share in _cells(players, strongest):
+        for side, company in ((size, frozenset(together)), (players - size, frozenset(strongest) - set(together))):
+            sizes[side] = sizes.get(side, 0) + share / 2
+            companies[side, company] = companies.get((side, company), 0) + share / 2
+    kernel = {size: 1 / (size * (players - size)) for size in range(1, players)}
+    for size, share in kernel.items():
+        assert sizes[size] / sum(sizes.values()) == pytest.approx(share / sum(kernel.values()))
+        sets = [set(some) for some in combinations(range(players), size)]
+        for company in {frozenset(some & set(strongest)) for some in sets}:
+            chance = np.mean([some & set(strongest) == company for some in sets])
+            assert companies[size, company] / sizes[size] == pytest.approx(chance)
+
+
+def test_strong_players_are_in_every_company() -> None:
+    """Three that do something only together: by even distances their share is no other player's."""
+    pairs, free = Pairs(20, 0, [4, 9, 13]), Pairs(20, 0)
+    sides, drawn = pairs.more(32), free.more(32)
+    assert np.array_equal(Pairs(20, 0, [4, 9, 13]).more(32), sides) and len(sides) == 32
+    assert len({min(row.tobytes(), (~row).tobytes()) for row in sides}) == 32
+
+    def off(some: np.ndarray, weights: np.ndarray) -> float:
+        def worth(present: np.ndarray) -> np.ndarray:
+            return present[:, [4, 9, 13]].all(1).astype(float) + present[:, 1]
+
+        exact = np.zeros(20)
+        exact[[4, 9, 13]], exact[1] = 1 / 3, 1.0
+        fit = fitted(some, worth(some) - worth(~some), weights, 2.0)
+        return float(np.abs(fit.values_P - exact).max())
+
+    assert off(sides, pairs.weights_K) < 0.7 * off(drawn, free.weights_K)
+
+
 def test_of_few_players_all_pairs_come_and_are_weighed_by_how_often() -> None:
     pairs = Pairs(4, 0)
     assert len(pairs.more(100)) == 2**3 - 1, "fewer than were asked for"
@@ -83,7 +122,7 @@ def test_with_many_pairs_it_is_plain_least_squares() -> None:
     both = np.concatenate([sides, ~sides])
     whole, none = game()[0][-1], game()[0][0]
     plain = least_squares(both, asked(both), none, whole)
-    once = fitted(sides, asked(sides) - asked(~sides), np.ones(len(sides)), whole - none, None)
+    once = fitted(sides, asked(sides) - asked(~sides), np.ones(len(sides)), whole - none)
     np.testing.assert_allclose(once.values_P, plain, atol=0.01 * np.abs(plain).max())
 
 
@@ -91,7 +130,7 @@ def test_of_a_sum_every_term() -> None:
     terms = np.random.default_rng(0).standard_normal(15)
     drawn = Pairs(15, 1)
     sides = drawn.more(20)
-    fit = fitted(sides, (2 * sides - 1) @ terms, drawn.weights_K, float(terms.sum()), None)
+    fit = fitted(sides, (2 * sides - 1) @ terms, drawn.weights_K, float(terms.sum()))
     np.testing.assert_allclose(fit.values_P, terms, atol=1e-4)
     assert fit.errors_P.max() < 1e-3
 
@@ -116,6 +155,22 @@ def test_a_good_guide_helps_and_a_bad_one_costs_nothing() -> None:
     assert error(list(random)) < 1.1 * without
     assert error([-g for g in rough]) == pytest.approx(error(list(rough)), rel=1e-6), "its sign is fitted"
     assert error([1000 * g for g in rough]) == pytest.approx(error(list(rough)), rel=1e-6), "and its scale"
+
+
+def test_two_guides_say_more_than_either() -> None:
+    exact, generator = game()[1], np.random.default_rng(5)
+    change = game()[0][-1] - game()[0][0]
+    one, other = (exact + generator.standard_normal((len(SEEDS), PLAYERS)) * exact.std() for _ in range(2))
+    off = []
+    for guides in ([one], [other], [one, 1000 * other]):
+        each = []
+        for seed in SEEDS:
+            drawn = Pairs(PLAYERS, seed)
+            sides = drawn.more(12)
+            said = [guide[seed] for guide in guides]
+            each.append(fitted(sides, asked(sides) - asked(~sides), drawn.weights_K, change, said).values_P - exact)
+        off.append(float(np.sqrt(np.mean(np.square(each)))))
+    assert off[2] < 0.95 * min(off[:2])
 
 
 def test_errors_are_as_large_as_they_say() -> None:

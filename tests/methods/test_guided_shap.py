@@ -15,7 +15,9 @@ from tests.models import CASES
 from tests.references.shap import MASK, first_tokens, shap, value_of_tokens
 from tests.support import language
 from whyformer.errors import BadInput, UnknownName
+from whyformer.methods.integrated_gradients import alone
 from whyformer.methods.shap import CEILING, GUIDES, ROUND
+from whyformer.session import Session
 
 METHOD = {"method": "shap"}
 TEXT = "The cat sat on the mat . The big red dog ran home . He said yes . It is not far . All are here ."
@@ -41,18 +43,47 @@ def test_values_and_errors_against_all_sets() -> None:
         assert e.checks["standard_error"] == pytest.approx(float(np.sqrt((e.errors**2).mean())), rel=1e-5)
 
 
-@pytest.mark.parametrize("guide", ["attn_lrp", "generic_attention", "saliency", "auto"])
+@pytest.mark.parametrize("guide", ["attn_lrp", "generic_attention+alone", "saliency", "auto"])
 @pytest.mark.parametrize("name", ["bert", "vit"])
 def test_a_guide_is_named_and_paid_for(name: str, guide: str) -> None:
     how = {"evaluations": 30, "replace": MASK} if name == "bert" else {"evaluations": 30}
     alone = explained(name, **METHOD, **how, algorithm="regression")
     for found, without in zip(explained(name, **METHOD, **how, guide=guide), alone, strict=True):
-        assert found.options["guide"] == ("attn_lrp" if guide == "auto" else guide)
+        name_used = "attn_lrp+alone" if guide == "auto" else guide
+        assert found.options["guide"] == name_used
         assert found.scores.sum() == pytest.approx(found.value - found.base, abs=1e-4)
-        assert found.cost.backwards == 1 and 0 <= found.cost.forwards - without.cost.forwards <= 1
+        more = 2 * name_used.endswith("+alone")  # what is said at the baseline, and its gradient
+        assert found.cost.backwards == 1 + (more > 0)
+        assert more <= found.cost.forwards - without.cost.forwards <= more + 1
         forwards, backwards = wf.list_methods()["shap"].cost(len(found.units), **found.options)
         assert found.cost.forwards <= forwards and found.cost.backwards <= backwards
         assert not np.array_equal(found.scores, without.scores) and found.errors is not None
+
+
+def test_what_units_do_alone_is_the_gradient_where_all_are_absent() -> None:
+    model, tokenizer = wf.demo.load_sentiment()
+    text = "the film is not boring ."
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+    table = model.get_input_embeddings().weight.detach()
+    there, absent = table[ids], table[torch.where(special, ids, tokenizer.mask_token_id)].requires_grad_()
+    (gradient,) = torch.autograd.grad(model(inputs_embeds=absent).logits[0, 1], absent)
+    session = Session(wf.Explainer(model, tokenizer), wf.Explainer(model, tokenizer).source(text), target=1)
+    close(alone(session.run([0]))[0].numpy(), ((there - absent) * gradient).sum(-1)[0].detach().numpy(), 1e-4)
+
+
+def test_a_guide_of_both_ends_is_nearer_to_the_truth() -> None:
+    """Sentences whose clauses contradict each other, against many evaluations without a guide."""
+    model, tokenizer = wf.demo.load_sentiment()
+    explainer, off = wf.Explainer(model, tokenizer), dict[str | None, list[float]]()
+    text = "the second half is dull and predictable , but the cast is wonderful in the end ."
+    much = explainer.explain(text, **METHOD, algorithm="regression", evaluations=1200).scores
+    for guide in (None, "attn_lrp+alone"):
+        for seed in range(3):
+            how = {"algorithm": "regression", "evaluations": 48, "guide": guide, "seed": seed}
+            scores = explainer.explain(text, **METHOD, **how).scores
+            off.setdefault(guide, []).append(float(np.abs(scores - much).mean()))
+    assert np.mean(off["attn_lrp+alone"]) < 0.9 * np.mean(off[None])
 
 
 def test_where_no_gradient_is_to_be_had_auto_goes_without() -> None:

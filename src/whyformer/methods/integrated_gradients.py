@@ -17,6 +17,8 @@ from whyformer.parameters import Count, Megabytes, Weight
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
+Array = np.ndarray[Any, Any]
+MEMORY_MB = 1024  # of a batch of points
 TOLERATED = 0.05  # share of the change in score that may be missing without a warning
 Start = str | int | float | Tensor | np.ndarray[Any, Any]
 Baseline = Start | None
@@ -42,7 +44,7 @@ def integrated_gradients(
     steps: Count = 50,
     at: Where = None,
     keep_special: bool | Sequence[int] = False,
-    memory_mb: Megabytes = 1024,
+    memory_mb: Megabytes = MEMORY_MB,
     patch_smoothing: Weight = 0.0,
 ) -> Attribution:
     """Gradients added up along the straight line from a baseline to the input; they add up to the change in score.
@@ -68,7 +70,7 @@ def integrated_gradients(
     space.check_smoothing(patch_smoothing)
     wanted = _default(run, space) if baseline is None else baseline
     start, base_B = _baseline(run, space, wanted, keep_special)
-    total = _integral(run, space, start, steps, memory_mb)
+    total = _integral(run, space, start, *np.polynomial.legendre.leggauss(steps), memory_mb)
     detail = space.smoothed((space.inputs - start) * total, patch_smoothing)
     scores = space.per_unit(detail)
     change_B = run.value_B - base_B
@@ -104,12 +106,22 @@ def _doubt(run: Run, baseline: object, share: float, steps: int) -> list[str]:
     return [f"the scores miss {share:.0%} of the change in score: {advice}"]
 
 
-def _integral(run: Run, space: InputSpace, start: Tensor, steps: int, memory_mb: float) -> Tensor:
-    """(B, …) the mean gradient along the way, all inputs' points in common batches."""
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
+def alone(run: Run) -> Tensor:
+    """(B, N) what each unit does where there is no other, to first order: (x - x') · ∂s/∂x(x') at the baseline x'."""
+    space = gradient_space(run, None)
+    baseline = "mean" if run.modality.pixels else _default(run, space)
+    start, _ = _baseline(run, space, baseline, keep_special=run.modality.embeds)
+    gradient = _integral(run, space, start, np.array([-1.0]), np.array([2.0]), MEMORY_MB)
+    return space.per_unit((space.inputs - start) * gradient)
+
+
+def _integral(
+    run: Run, space: InputSpace, start: Tensor, nodes: Array, weights: Array, memory_mb: float = MEMORY_MB
+) -> Tensor:
+    """(B, …) the mean gradient along the way, at nodes from -1 to 1, all inputs' points in common batches."""
     inputs = space.inputs
     total = torch.zeros_like(inputs, dtype=torch.promote_types(inputs.dtype, torch.float32))
-    points = [(row, step) for step in range(steps) for row in run.explained]
+    points = [(row, step) for step in range(len(nodes)) for row in run.explained]
     shape = (-1, *[1] * (inputs.ndim - 1))
     for chunk in space.in_batches(points, "integrated_gradients", memory_mb):
         rows, taken = [row for row, _ in chunk], [step for _, step in chunk]

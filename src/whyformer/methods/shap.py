@@ -19,6 +19,7 @@ from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.interop import shap_package
+from whyformer.methods.integrated_gradients import alone
 from whyformer.parameters import Limits, OneOf, Replacement
 from whyformer.registry import Passes, get_method, method
 from whyformer.run import Attribution, Run
@@ -26,6 +27,8 @@ from whyformer.run import Attribution, Run
 Array = np.ndarray[Any, Any]
 ALGORITHMS = ("auto", "exact", "partition", "permutation", "regression")
 GUIDES = ("attn_lrp", "generic_attention", "input_x_gradient")  # "auto" is the first that runs
+ALONE = "+alone"  # behind the name of a guide: and what each part would do alone, by the gradient at the baseline
+STRONGEST = 5  # players whose company is drawn at even distances
 ROUND = 64  # evaluations between two looks at the order
 CEILING = 1024  # of evaluations="auto"
 UNSETTLED = f"the order of the {TOP} largest scores is not settled"
@@ -38,9 +41,11 @@ def _cost(
     units: int, evaluations: int | str = 512, guide: str | None = None, interactions: int = 0, **options: object
 ) -> Passes:
     passes = [(CEILING if evaluations == "auto" else int(evaluations)) + 2, 0.0]
-    for name in GUIDES if guide == "auto" else [guide] if guide else []:
+    for name in GUIDES if guide == "auto" else [guide.removesuffix(ALONE)] if guide else []:
         entry = get_method(name)
         passes = [a + b for a, b in zip(passes, entry.cost(units, **entry.defaults), strict=True)]
+    if guide is not None and (guide == "auto" or guide.endswith(ALONE)):
+        passes = [passes[0] + 2, passes[1] + 1]
     strongest = _players_of_pairs(interactions)
     return passes[0] + strongest * (strongest + 1), passes[1]
 
@@ -77,8 +82,9 @@ def shap(
     neighbours), "permutation" (sampled orders), "regression" (pairs of a coalition and its complement); "auto" is exact
     where ``evaluations`` allow, else regression where a guide or evaluations="auto" is asked for, else partition for
     text and images, permutation for columns. ``guide``: a method of few passes, whose scores the regression leans on as
-    far as the coalitions bear them out, or "auto", the first of attn_lrp, generic_attention and input_x_gradient that
-    runs; its passes are in the cost. ``evaluations="auto"`` goes on until the order of the five largest values is
+    far as the coalitions bear them out, with "+alone" behind it also what each part would do alone, by the gradient
+    where all are absent; or "auto", both of the first of attn_lrp, generic_attention and input_x_gradient that runs.
+    Its passes are in the cost. ``evaluations="auto"`` goes on until the order of the five largest values is
     settled, 1,024 at most. Standard errors of sampled values are in ``errors``, and their root mean square over the
     players in ``checks["standard_error"]``. ``interactions``: so many pairs among the players of the largest values, in
     the result's ``interactions``: what two do more together than each, mean of with none and with all the others.
@@ -89,7 +95,7 @@ def shap(
     replacement = absent_player(run, replace)
     if algorithm not in {"auto", "regression"} and (guide is not None or evaluations == "auto"):
         raise BadInput(f"guide and evaluations='auto' are for algorithm='regression' or 'auto', not {algorithm!r}.")
-    guide, guide_BN = _guide(run, guide)
+    guide, guides_BN = _guides(run, guide)
     scores, errors = torch.zeros(run.keep_BN.shape), torch.zeros(run.keep_BN.shape)
     base_B, error_B = run.value_B.clone().double().cpu(), torch.full((run.batch.size,), torch.nan)
     doubts: list[tuple[str, ...]] = [()] * run.batch.size
@@ -103,11 +109,9 @@ def shap(
         variants = made(run, row, players.members, replacement)
         games[row] = game = game_of_scores(run, row, variants, len(players.members))
         keep_N = run.keep_BN[row].cpu()
-        guide_P = None
-        if guide_BN is not None:
-            guide_U = guide_BN[row, keep_N].numpy()
-            guide_P = np.array([guide_U[list(members)].sum() for members in players.members])
-        shares = _shares(game, players, algorithm, evaluations, run.seed, guide_P)
+        by_unit = [guide_BN[row, keep_N].numpy() for guide_BN in guides_BN]
+        guides = [np.array([guide_U[list(members)].sum() for members in players.members]) for guide_U in by_unit]
+        shares = _shares(game, players, algorithm, evaluations, run.seed, guides)
         base_B[row], doubts[row] = shares.base, shares.doubts
         together[row] = _interactions(run, row, game, players, shares.values_P, interactions)
         scores[row, keep_N] = players.per_unit(shares.values_P)
@@ -142,7 +146,7 @@ class _Shares:
 
 
 def _shares(
-    game: Game, players: Players, algorithm: str, evaluations: int | str, seed: int, guide_P: Array | None
+    game: Game, players: Players, algorithm: str, evaluations: int | str, seed: int, guides: Sequence[Array]
 ) -> _Shares:
     count = game.parts
     few = ROUND if evaluations == "auto" else int(evaluations)
@@ -150,10 +154,10 @@ def _shares(
         base, whole = game.scores(np.array([[0], [1]])).tolist()
         return _Shares(np.array([whole - base]), base)
     if algorithm == "auto" or (algorithm == "regression" and count <= 40 and 2**count <= few):
-        sampled = "regression" if guide_P is not None or evaluations == "auto" else players.fallback
+        sampled = "regression" if guides or evaluations == "auto" else players.fallback
         algorithm = "exact" if count <= 40 and 2**count <= few else sampled
     if algorithm == "regression":
-        return _regressed(game, evaluations, seed, guide_P)
+        return _regressed(game, evaluations, seed, guides)
     budget = 2**count if evaluations == "auto" else int(evaluations)
     _require_enough(algorithm, count, budget)
     if algorithm == "exact":
@@ -190,10 +194,12 @@ def _exact(game: Game) -> _Shares:
     return _Shares(np.array(values), float(said_S[0]))
 
 
-def _regressed(game: Game, evaluations: int | str, seed: int, guide_P: Array | None) -> _Shares:
+def _regressed(game: Game, evaluations: int | str, seed: int, guides: Sequence[Array]) -> _Shares:
     """By pairs of coalitions, all at once or ("auto") round by round until the order of the first few is settled."""
     none, whole = game.scores(np.stack([np.zeros(game.parts), np.ones(game.parts)])).tolist()
-    pairs = Pairs(game.parts, seed)
+    sizes_P = sum((np.abs(guide_P) / max(np.abs(guide_P).mean(), 1e-300) for guide_P in guides), np.zeros(game.parts))
+    strongest = np.argsort(-sizes_P, kind="stable").tolist() if guides else []
+    pairs = Pairs(game.parts, seed, strongest[: min(STRONGEST, game.parts - 1)])
     differences: list[float] = []
     most = CEILING if evaluations == "auto" else int(evaluations)
     size = ROUND if evaluations == "auto" else most
@@ -201,7 +207,7 @@ def _regressed(game: Game, evaluations: int | str, seed: int, guide_P: Array | N
         sides = pairs.more(size // 2)
         said = game.scores(np.concatenate([sides, ~sides]))
         differences += (said[: len(sides)] - said[len(sides) :]).tolist()
-        fit = fitted(pairs.drawn, np.array(differences), pairs.weights_K, whole - none, guide_P)
+        fit = fitted(pairs.drawn, np.array(differences), pairs.weights_K, whole - none, guides)
         asked = 2 * len(differences)
         settled = evaluations == "auto" and fit.is_settled()
         if settled or asked + size > most or not len(sides):
@@ -229,24 +235,39 @@ def _interactions(
     return tuple((names[pairs[i, 0]], names[pairs[i, 1]], float(second[i])) for i in order)
 
 
-def _guide(run: Run, name: str | None) -> tuple[str | None, Tensor | None]:
-    """The scores of a method of few passes, (B, N), and its name; "auto" takes the first that runs here, or none."""
+def _guides(run: Run, name: str | None) -> tuple[str | None, list[Tensor]]:
+    """Scores of a method of few passes, (B, N), and what units do alone; and how they are called. "auto" takes the
+    first method that runs here, or none."""
     if name is None:
-        return None, None
-    if name == "shap":
+        return None, []
+    wanted = name.removesuffix(ALONE)
+    if wanted == "shap":
         raise BadInput("guide='shap' would ask for what is sought: name a method of few passes, or 'auto'.")
-    for method_name in GUIDES if name == "auto" else (name,):
+    if run.modality.mixes_rows:
+        if name == "auto":
+            return None, []
+        raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
+    for method_name in GUIDES if name == "auto" else (wanted,):
         entry = get_method(method_name)
         try:
-            if run.modality.mixes_rows:
-                raise NotOffered("rows of this table look at each other, and a guide explains one alone: leave it out.")
             if entry.needs & {"attention_gradients", "input_gradients"}:
                 refuse_without_gradients(run.modality.model, f"guide={method_name!r}")
-            return method_name, entry.run(run, **entry.defaults).scores_BN.detach().double().cpu()
+            guides = [entry.run(run, **entry.defaults).scores_BN.detach().double().cpu()]
+            break
         except WhyformerError:
             if name != "auto":
                 raise
-    return None, None
+    else:
+        return None, []
+    if name != "auto" and not name.endswith(ALONE):
+        return name, guides
+    try:
+        refuse_without_gradients(run.modality.model, f"guide={name!r}")
+        return method_name + ALONE, [*guides, alone(run).detach().double().cpu()]
+    except WhyformerError:
+        if name != "auto":
+            raise
+        return method_name, guides
 
 
 def _require_enough(algorithm: str, count: int, evaluations: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,15 +26,18 @@ class Pairs:
     """Coalitions, each with its complement, whose sizes follow the kernel of Lundberg & Lee 2017 (eq. 8).
 
     Sizes s have the share 1/(s(n-s)), so no observation needs a weight but for having been drawn twice. They are drawn
-    at even distances, and players join in shuffled rounds, so that all join about equally often.
+    at even distances, and players join in shuffled rounds, so that all join about equally often. ``strongest``: players
+    whose company matters most. Which of them are together is drawn at even distances, too, as likely with each size as
+    it is by chance: what three do together is then less often taken for what one does.
     """
 
-    def __init__(self, players: int, seed: int) -> None:
+    def __init__(self, players: int, seed: int, strongest: Sequence[int] = ()) -> None:
         self.players = players
         self._generator = np.random.default_rng([seed, players])
-        sizes = np.arange(1, players)
-        self._sizes, share = sizes, 1 / (sizes * (players - sizes))
+        self._cells = list(_cells(players, strongest))
+        share = np.array([share for _, _, share in self._cells])
         self._share = np.cumsum(share / share.sum())
+        self._others = np.setdiff1d(np.arange(players), strongest)
         self._queue: list[int] = []
         self._times: dict[bytes, int] = {}
         self.drawn = np.zeros((0, players), dtype=bool)
@@ -43,8 +46,8 @@ class Pairs:
         """(K, P) one side each of ``count`` further pairs; of few players there may be fewer that are new."""
         new: list[Array] = []
         most = 2 ** (self.players - 1) - 1 - len(self.drawn) if self.players < 40 else count
-        for size in self._drawn_sizes(count):
-            one = self._members(size)
+        for size, together in self._drawn_cells(count):
+            one = self._members(size, together)
             key = min(one.tobytes(), (~one).tobytes())
             if key not in self._times:
                 new.append(one)
@@ -62,17 +65,21 @@ class Pairs:
         times_K = np.array([self._times[key] for key in keys], dtype=float)
         return times_K / times_K.mean()
 
-    def _drawn_sizes(self, count: int) -> Iterator[int]:
+    def _drawn_cells(self, count: int) -> Iterator[tuple[int, list[int]]]:
         for _ in range(50):  # rounds; of few players most pairs come again and again
             places = (np.arange(count) + self._generator.random()) / count
-            yield from self._generator.permutation(self._sizes[np.searchsorted(self._share, places - 1e-12)]).tolist()
+            drawn = np.searchsorted(self._share, places - 1e-12).clip(max=len(self._cells) - 1)
+            for number in self._generator.permutation(drawn).tolist():
+                size, together, _ = self._cells[number]
+                yield size, together
 
-    def _members(self, size: int) -> Array:
-        """(P,) who joins: the next of a shuffled queue."""
+    def _members(self, size: int, together: list[int]) -> Array:
+        """(P,) who joins: of the strongest those ``together``, of the others the next of a shuffled queue."""
         one = np.zeros(self.players, dtype=bool)
+        one[together] = True
         while one.sum() < size:
             if not self._queue:
-                self._queue = self._generator.permutation(self.players).tolist()
+                self._queue = self._generator.permutation(self._others).tolist()
             later = [player for player in self._queue if one[player]]
             first = [player for player in self._queue if not one[player]][: size - int(one.sum())]
             one[first] = True
@@ -80,6 +87,22 @@ class Pairs:
             if later and one.sum() < size:  # all that are left have joined: the next round begins
                 self._queue = []
         return one
+
+
+def _cells(players: int, strongest: Sequence[int]) -> Iterator[tuple[int, list[int], float]]:
+    """Sizes, who of the strongest is together, and how likely that is; neighbours in the list are much alike."""
+    if not strongest:
+        yield from ((size, [], 1 / (size * (players - size))) for size in range(1, players))
+        return
+    count, others = len(strongest), players - len(strongest)
+    for size in range(1, players // 2 + 1):  # of a pair, the smaller side
+        share = 1 / (size * (players - size)) * (0.5 if 2 * size == players else 1.0)
+        for number in range(2**count):
+            code = number ^ (number >> 1)  # Gray's: from one to the next, one player comes or goes
+            together = [player for bit, player in enumerate(strongest) if code >> bit & 1]
+            if 0 <= size - len(together) <= others:
+                ways = math.comb(others, size - len(together)) / math.comb(players, size)
+                yield size, together, share * ways
 
 
 @dataclass(frozen=True)
@@ -107,16 +130,19 @@ class Fit:
         return True
 
 
-def fitted(present_KP: Array, difference_K: Array, weights_K: Array, change: float, guide_P: Array | None) -> Fit:
+def fitted(
+    present_KP: Array, difference_K: Array, weights_K: Array, change: float, guides: Sequence[Array] = ()
+) -> Fit:
     """The values φ with Σφ = ``change`` that explain by how much each coalition is ahead of its complement.
 
     Of a coalition and its complement, only the difference d = s(S) - s(not S) tells of φ: least squares over both, with
     the sum held, is least squares of d on z·φ, z = 1 in S and -1 outside. Whatever is even in S cancels.
 
     Priors: φ is normal around the even share, or around α·guide on top of it (α free), with variances that are equal or
-    follow the size of the guide. Each prior weighs as much as it foretold the differences (its evidence: every pair
-    predicted from those before it), so that a guide that says nothing is left alone by the pairs themselves.
-    Leave-one-out errors could choose instead; of so few pairs they are noise themselves, and chose worse.
+    follow the size of the guide. Of several guides, each of mean size 1, it is the mean that guides, and the mean size.
+    Each prior weighs as much as it foretold the differences (its evidence: every pair predicted from those before it),
+    so that a guide that says nothing is left alone by the pairs themselves. Leave-one-out errors could choose instead;
+    of so few pairs they are noise themselves, and chose worse.
     """
     count = present_KP.shape[1]
     centred = np.eye(count) - 1 / count
@@ -125,9 +151,9 @@ def fitted(present_KP: Array, difference_K: Array, weights_K: Array, change: flo
     y_K = difference_K * root_K[:, 0] - change / count * signs_KP.sum(1)
     x_KP = signs_KP @ centred
     priors: list[tuple[Array | None, Array]] = [(None, np.ones(count))]
-    if guide_P is not None and np.ptp(guide_P) > 0:
-        sizes = np.abs(guide_P) / np.abs(guide_P).mean() + FLOOR
-        direction = guide_P / np.abs(guide_P).mean()
+    said = [guide_P / np.abs(guide_P).mean() for guide_P in guides if np.ptp(guide_P) > 0]
+    if said:
+        direction, sizes = np.mean(said, 0), np.mean(np.abs(said), 0) + FLOOR
         priors += [(direction, np.ones(count)), (direction, sizes**2), (None, sizes**2)]
     candidates = [c for mean, variances in priors for c in _posteriors(x_KP, y_K, centred, mean, variances)]
     evidence = np.array([c.evidence for c in candidates])
