@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 import whyformer as wf
 from tests.support import folders, language
 from whyformer.errors import BadInput, MissingProcessor
+from whyformer.inputs import checkpoint
 from whyformer.inputs.modalities import unpacked
 
 TEXT = "i like it"
@@ -80,6 +82,34 @@ def test_a_name_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     for nothing in ("", "  ", "a\0b"):
         with pytest.raises(BadInput, match="model="):
             wf.Explainer(nothing)
+
+
+def test_without_a_network_nothing_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server is asked twice, and then files of earlier downloads are looked for; behind a proxy, as before."""
+    asked: list[Any] = []
+
+    def unknown(*where: Any, **how: Any) -> Any:
+        asked.append(where)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(checkpoint, "PAUSE", 0.0)
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(BadInput, match="no model could be loaded from 'no-one/nothing'"):
+        wf.Explainer("no-one/nothing")
+    assert asked == [("hub.invalid", 443)] * 2
+    asks = checkpoint.Checkpoint("no-one/nothing")._how
+    assert asks == {"trust_remote_code": False, "local_files_only": True}
+    monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
+    assert not checkpoint.hub_is_away()
+    monkeypatch.delenv("https_proxy")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *where, **how: asked.clear() or [])
+    assert not checkpoint.hub_is_away() and asked == []
+    assert checkpoint.Checkpoint("no-one/nothing")._how == {"trust_remote_code": False}
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:

@@ -6,12 +6,17 @@ standard input, where texts are read from.
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from whyformer.errors import BadInput
 from whyformer.extras import require
@@ -21,6 +26,7 @@ from whyformer.inputs.arguments import signature_of
 from whyformer.inputs.families import BOX_FEATURES
 
 HUB = " Give a folder written by save_pretrained(), or a name on the model hub."
+PAUSE = 1.0  # seconds before a name server is asked again
 LOAD_IT = "load the model by yourself with trust_remote_code=True, and pass that"
 PROCESSORS = {
     "text": "AutoTokenizer",
@@ -51,7 +57,7 @@ class Checkpoint:
         if is_file(Path(name) / "table.json"):
             raise BadInput(f"{name!r} is a model of a table: whyformer.tables.load_model(…) loads it with its columns.")
         with self._loading(f"no model could be loaded from {name!r}", HUB):
-            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=self.trusted)
+            config = transformers.AutoConfig.from_pretrained(name, **self._how)
         classes = getattr(config, "architectures", None)
         classes = classes if isinstance(classes, list) else []
         kind = self._class_of(config, classes)
@@ -63,7 +69,13 @@ class Checkpoint:
             )
         with self._loading(f"the weights of {name!r} could not be loaded"):
             read = {} if pickles else {"use_safetensors": True}
-            return kind.from_pretrained(name, config=config, trust_remote_code=self.trusted, **read).eval()
+            return kind.from_pretrained(name, config=config, **self._how, **read).eval()
+
+    @cached_property
+    def _how(self) -> dict[str, bool]:
+        """What is said to every loader; without a network, that files of earlier downloads are all there is."""
+        how = {"trust_remote_code": self.trusted}
+        return how if is_folder(Path(self.name)) or not hub_is_away() else how | {"local_files_only": True}
 
     def _class_of(self, config: Any, classes: list[str]) -> Any:
         """The class of transformers that the config names; of the model's own code, the door that the config names."""
@@ -85,7 +97,7 @@ class Checkpoint:
     def processor(self, auto: str, what: str) -> Any:
         """What turns raw inputs into tensors, by the class of transformers that loads it."""
         with self._loading(f"the {what} of {self.name!r} could not be loaded"):
-            return getattr(_transformers(), auto).from_pretrained(self.name, trust_remote_code=self.trusted)
+            return getattr(_transformers(), auto).from_pretrained(self.name, **self._how)
 
     def sound_processor(self) -> Any:
         """What turns samples into tensors, and the tokenizer where the folder has one."""
@@ -151,6 +163,26 @@ def loaded(name: str | Path, processor: Any = None) -> tuple[Any, Any]:
             return checkpoint.sentence_transformer(), processor
         model = checkpoint.model()
         return model, checkpoint.processor_of(model) if processor is None else processor
+
+
+def hub_is_away() -> bool:
+    """The hub's name has no address, asked twice: there is no network. Behind a proxy only the proxy could tell.
+
+    transformers would ask six times for each file, which takes half a minute until it says so.
+    """
+    from huggingface_hub import constants
+
+    hub = urlsplit(constants.ENDPOINT)
+    if constants.HF_HUB_OFFLINE or getproxies().keys() & {"https", "http", "all"}:
+        return bool(constants.HF_HUB_OFFLINE)
+    for pause in (PAUSE, 0.0):
+        try:
+            socket.getaddrinfo(hub.hostname, hub.port or 443)
+        except OSError:
+            time.sleep(pause)
+        else:
+            return False
+    return True
 
 
 def kind_of(model: Any) -> str:
