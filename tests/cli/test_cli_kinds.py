@@ -47,7 +47,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["-m", "grad_sam", "I like it", "So boring"], ["I like it", "So boring"], "BertForSequenceClassification"),
         (["lines.txt"], ["I like it", "So boring"], "BertForSequenceClassification"),
         (["photo.jpg"], ["photo.jpg"], "ViTForImageClassification"),
-        (["--target", "dog", "photo.jpg"], ["photo.jpg"], "ViTForImageClassification"),
+        (["--target", "dog", "photo.jpg"], ["Why 'dog'? · photo.jpg"], "ViTForImageClassification"),
         (["rows.csv"], ["row 0", "row 1"], "FTTransformer"),
     ],
 )

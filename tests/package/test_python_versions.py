@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from tests.package.environments import REPOSITORY
 
@@ -69,6 +73,29 @@ def _parametrised(function: ast.FunctionDef) -> bool:
 def test_newer_names_would_be_seen() -> None:
     code = "import tomllib, math\nfrom typing import Self\nfrom enum import Enum\nmath.cbrt(2)\nExceptionGroup('', [])"
     assert newer_names(ast.parse(code)) == {"tomllib", "typing.Self", "math.cbrt", "ExceptionGroup"}
+
+
+def test_no_pin_keeps_an_older_python_from_installing() -> None:
+    """``make demo`` installs with constraints.txt, on every Python that is named: a pin that one has not says so."""
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    held = [pin for pin in pins if pythons_of(pin) is not None]
+    assert len(pins) > 100 and len(held) > 0.8 * len(pins)
+    for pin in held:
+        needs = SpecifierSet(pythons_of(pin) or "")
+        for minor in range(OLDEST[1], sys.version_info[1] + 1):
+            version = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.9"}
+            asked = pin.marker is None or pin.marker.evaluate(version)
+            assert asked == needs.contains(f"3.{minor}.9"), f"{pin} on Python 3.{minor}, and it needs {needs}"
+
+
+def pythons_of(pin: Requirement) -> str | None:
+    """Which Pythons the pinned library runs on; None where it is not installed here in that version."""
+    try:
+        here = distribution(pin.name)
+    except PackageNotFoundError:
+        return None
+    return (here.metadata["Requires-Python"] or "") if pin.specifier.contains(here.version) else None
 
 
 def test_the_versions_that_are_named_are_those_that_are_asked_for() -> None:
