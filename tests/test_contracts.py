@@ -135,6 +135,21 @@ def test_left_padding_changes_nothing(method: str, name: str) -> None:
     close(found[0].scores, expected[0].scores)
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("method", ["raw_attention", "generic_attention", "grad_sam", "attn_lrp"])
+def test_an_earlier_position_is_counted_without_padding(method: str, name: str) -> None:
+    """Beside a longer text, with padding on its left: what is said after the third token is read at the third token."""
+    ids = torch.tensor([[11, 12, 13, 14, 15, 16]])
+    numbers = torch.arange(6)[None]
+    bare = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": numbers}
+    left = {key: torch.cat([torch.zeros(1, 3, dtype=torch.long), value], 1) for key, value in bare.items()}
+    target = wf.Target(index=1, position=2)
+    (alone,), (padded,) = (wf.explain(model_of(name), how, method=method, target=target) for how in (bare, left))
+    assert padded.value == pytest.approx(alone.value, abs=1e-5)
+    close(padded.scores, alone.scores)
+    assert (alone.scores[3:] == 0).all() or method == "attn_lrp"
+
+
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_has_a_twin_a_docs_page_and_a_citation(name: str) -> None:
     missing = [

@@ -113,6 +113,9 @@ def test_quantus_takes_them(bert: wf.Explainer) -> None:
     check_attributions(**arrays)
     assert arrays["a_batch"].shape == (2, 1, 32, 32) and arrays["y_batch"].tolist() == [0, 2]
     np.testing.assert_array_equal(arrays["x_batch"], pixels.numpy())
+    for shares, explanation in zip(arrays["a_batch"], images, strict=True):  # what channels have together
+        patches = shares[0].reshape(4, 8, 4, 8).sum((1, 3))
+        np.testing.assert_allclose(patches, explanation.heatmap(), rtol=1e-5)
     tokens = bert.processor(TEXTS, return_tensors="pt", padding=True)
     texts = bert.explain(TEXTS, method="generic_attention")
     arrays = wf.to_quantus(texts, tokens["input_ids"], tokens["attention_mask"])

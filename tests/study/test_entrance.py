@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models.case import randint, randn, seeded
 from tests.references.shap import shap
-from whyformer.errors import BadInput, NotOverUnits
+from whyformer.errors import BadInput, NotOverUnits, PartlyCaptured
 
 WIDTH, TARGET, OTHER = 16, 1, 7
 IDS = randint(8, 40, 2, 6, seed=3)
@@ -175,3 +175,49 @@ def test_metrics_take_the_words_away_that_have_the_scores() -> None:
         truth.append(float((np.sign(scores) * (p[0] - p[1:]) / rank).sum()))
     found = result.to_frame().set_index("method").loc["occlusion", metric]
     assert found == pytest.approx(np.mean(truth), abs=1e-5)
+
+
+# Keys that are no positions, and products that are no attention
+
+
+class WithMemory(nn.Module):
+    """nn.MultiheadAttention with keys of its own, or a codebook that every position looks up in."""
+
+    def __init__(self, layers: int = 2, codes: int = 0, **how: bool) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, WIDTH), nn.Linear(WIDTH, 3)
+        self.places = nn.Parameter(torch.zeros(12, WIDTH))
+        self.codes = nn.Parameter(torch.zeros(codes, WIDTH))
+        make = (nn.MultiheadAttention(WIDTH, 2, batch_first=True, **how) for _ in range(layers))
+        self.attentions = nn.ModuleList(make)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.words(input_ids) + self.places[: input_ids.shape[1]]
+        for attention in self.attentions:
+            x = x + attention(x, x, x)[0]
+            if len(self.codes):
+                x = x + (x @ self.codes.T).softmax(-1) @ self.codes
+        return self.head(x[:, 0])
+
+
+@pytest.mark.parametrize("memory", ["full", "fold"])
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("how", ["add_bias_kv", "add_zero_attn"])
+def test_keys_of_the_models_own_are_refused(how: str, layers: int, memory: str) -> None:
+    model = seeded(lambda: WithMemory(layers, **{how: True}))
+    for method in ("attention_rollout", "grad_sam", "raw_attention"):
+        with pytest.raises(NotOverUnits, match="attention over 7 keys from 6 positions"):
+            wf.explain(model, {"input_ids": IDS}, method=method, target=TARGET, memory=memory)
+    found = wf.explain(
+        model, {"input_ids": IDS}, method=["occlusion", "input_x_gradient"], target=TARGET, replace=OTHER
+    )
+    assert all(len(one.scores) == 6 for each in found.values() for one in each)
+    np.testing.assert_allclose(found["occlusion"][1].scores, drops(model, IDS[1], OTHER), atol=1e-5)
+
+
+def test_a_codebook_leaves_methods_alone_that_need_no_map() -> None:
+    model = seeded(lambda: WithMemory(codes=6))  # as many as there are words
+    with pytest.raises(PartlyCaptured, match="not followed to their values"):
+        wf.explain(model, {"input_ids": IDS}, method="attention_rollout", target=TARGET)
+    (one, _) = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
+    np.testing.assert_allclose(one.scores, drops(model, IDS[0], OTHER), atol=1e-5)

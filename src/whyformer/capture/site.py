@@ -130,9 +130,12 @@ class Contraction:
 
 
 def matmul_contraction(weights_ndim: int, value_ndim: int, key: tuple[int, bool]) -> Contraction | None:
-    """matmul/bmm sum over the last axis of the left and the second-last of the right operand."""
+    """matmul/bmm sum over the last axis of the left and the second-last of the right operand.
+
+    None where the second has fewer axes: a table that all inputs share holds no values of theirs (a codebook).
+    """
     axis, first = key
-    if weights_ndim < 2 or value_ndim < 2:
+    if weights_ndim < 2 or value_ndim != weights_ndim:
         return None
     if first and axis == weights_ndim - 1:
         return Contraction(weights_ndim - 2, axis, value_ndim - 2, value_ndim - 1, tuple(range(value_ndim - 2)))

@@ -69,6 +69,12 @@ AROUND = (
     "the layers); attention methods follow the layers, and miss what those tell the head directly."
 )
 
+OWN_KEYS = (
+    "{path}: attention over {keys} keys from {queries} positions: the model adds keys that are no positions (prefix "
+    "tuning, a learned memory, add_bias_kv or add_zero_attn of nn.MultiheadAttention), so that its layers are no "
+    "product of maps over the units."
+)
+
 OPAQUE = "the model is asked from outside (a function, a server): no attention of it can be seen."
 
 
@@ -199,6 +205,9 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
         columns = Study((), None, None, Leak(), (), 0, length, run.count)
         return columns.refused(NotOverUnits(ONE_TOKEN.format(count=sites[0].keys)))
+    if study.one_stream and (added := _with_own_keys(sites, length)) is not None:
+        units = Study((), None, modality.cells(one), Leak(), (), 0, length, run.count)
+        return units.refused(NotOverUnits(OWN_KEYS.format(path=added.path, keys=added.keys, queries=added.queries)))
     extra = sites[0].keys - length if modality.lengths_vary else 0
     if not study.one_stream:  # of one stream, the audit hears what is out of sight
         lost = _lost(run, names, schedule, sites)
@@ -271,6 +280,14 @@ def _unread(schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | No
         f"{len(unread)} of {len(sites)} attention layers, the last of them {sites[-1].path}, do not reach the model's "
         "output: its head reads what is known before them."
     )
+
+
+def _with_own_keys(sites: Sequence[SiteFacts], length: int) -> SiteFacts | None:
+    """The first layer that looks at more than positions; the last layer may ask from a few of them only."""
+    for site in sites:
+        if site.queries != site.keys and (site is not sites[-1] or site.queries == length < site.keys):
+            return site
+    return None
 
 
 def _lost(run: Passes, names: dict[int, str], schedule: Schedule, sites: Sequence[SiteFacts]) -> CaptureError | None:
