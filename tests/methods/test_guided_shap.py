@@ -37,7 +37,7 @@ def test_values_and_errors_against_all_sets() -> None:
     found = [explained("bert", inputs, **METHOD, **how, algorithm="regression", seed=s)[0] for s in range(8)]
     real = np.sqrt(np.mean([(e.scores - exact) ** 2 for e in found]))
     assert real < 0.2 * np.abs(exact).max()
-    assert 0.4 < np.sqrt(np.mean([e.errors**2 for e in found])) / real < 2.5
+    assert 0.6 < np.sqrt(np.mean([e.errors**2 for e in found])) / real < 1.6
     for e in found:
         assert e.cost.forwards == 62 and e.checks["additivity_error"] < 1e-5
         assert e.checks["standard_error"] == pytest.approx(float(np.sqrt((e.errors**2).mean())), rel=1e-5)

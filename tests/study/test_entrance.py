@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,37 @@ def test_patches_in_another_order_are_refused(order: str, fused: bool) -> None:
 def test_patches_row_by_row_are_not(order: str, fused: bool) -> None:
     one = wf.explain(seeded(lambda: Patches(order, fused)), {"pixel_values": PIXELS}, method="raw_attention")[0]
     assert one.units.grid == (3, 4)
+
+
+class Columns(nn.Module):
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__()
+        self.order, self.layers = list(order), Layers()
+        self.weights, self.kinds = nn.Parameter(torch.zeros(3, WIDTH)), nn.Embedding(8, WIDTH)
+
+    def forward(self, x_num: Tensor, x_cat: Tensor) -> Tensor:
+        columns = [*(x_num[..., None] * self.weights).unbind(1), *self.kinds(x_cat).unbind(1)]
+        return self.layers(torch.stack([columns[i] for i in self.order], 1))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 4, 0, 1, 2), (0, 3, 4, 1, 2), (0, 2, 1, 3, 4)], ids=str)
+def test_columns_in_another_order_are_refused_unless_they_are_described(order: tuple[int, ...]) -> None:
+    """Also where just two of them trade places; a description finds out by itself where each stands."""
+    model = seeded(lambda: Columns(order))
+    numbers, codes = randn(2, 3, seed=5), torch.tensor([[1, 3], [2, 0]])
+    if order == (0, 1, 2, 3, 4):
+        (one, _) = wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)
+    else:
+        with pytest.raises(NotOverUnits, match="which column stands where"):
+            wf.explain(model, (numbers, codes), method="raw_attention", target=TARGET)
+        one = None
+    table = wf.Table(numerical=list("abc"), categorical={"d": list(range(8)), "e": list(range(8))})
+    ready = {"numerical": numbers, "categorical": codes}
+    (named, _) = wf.explain(model, ready, processor=table, method="raw_attention", target=TARGET)
+    with pytest.raises(BadInput, match="'numerical' and 'categorical', in a dict"):
+        wf.explain(model, (numbers, codes), processor=table, method="raw_attention")
+    assert named.units.labels == tuple("abcde"[i] for i in order)
+    assert one is None or np.array_equal(one.scores, named.scores)
 
 
 def test_colours_that_come_last_are_refused() -> None:

@@ -70,6 +70,8 @@ class TableInput(Modality):
         """Rows as people have them, or ready tensors {"numerical": …, "categorical": …}; and whether it was one row."""
         if isinstance(inputs, Mapping) and any(isinstance(v, Tensor) for v in inputs.values()):
             return self.adopt(inputs), False
+        if isinstance(inputs, (tuple, list)) and any(isinstance(v, Tensor) and v.ndim == 2 for v in inputs):
+            return self.adopt(inputs), False  # which says that they have names
         columns, single = self.table.read(inputs)
         numbers, codes = self.table.encode(columns)
         tensors = {

@@ -25,12 +25,14 @@ from whyformer.inputs.batch import Batch
 from whyformer.study.again import Passes
 from whyformer.types import Units
 
+MANY = 64  # columns, of which a part is changed
 ELSEWHERE = (
     "the model puts the input in another order: a change of {unit} is not heard at position {place} of its attention, "
     "where it is taken to stand, but elsewhere (patches column by column, a text that is turned around, a token of the "
     "model's own among the others). Scores of attention would stand at the wrong units. Use a gradient or "
     "perturbation method (input_x_gradient, occlusion, shap), or let the model read the input as it is given."
 )
+DESCRIBED = " With processor=wf.Table(…) it is found out which column stands where."
 
 
 def misplaced(
@@ -57,9 +59,8 @@ def misplaced(
     there = plain if len(plain) > 1 else there
     if len(there) < 2 or len(places) != len(units):
         return None
-    # Half of them, at random: no order but the right one leaves such a set where it is.
-    half = np.random.default_rng(0).permutation(there)[: len(there) // 2].tolist()
-    for chosen in (half, [_aside(there, grid)]):
+    sets, clean = _sets(there, columns=modality.stream == "table"), True
+    for number, chosen in enumerate([*sets, [_aside(there, grid)]], start=1):
         variant, touched = _changed(one, owners, chosen)
         try:
             after_BHKD = first_values(partial(run, variant), names)
@@ -71,10 +72,26 @@ def misplaced(
         expected = {places[u]: u for u in touched}
         unheard = sorted(expected.keys() - moved)
         if unheard and moved - expected.keys():
-            return NotOverUnits(ELSEWHERE.format(unit=_named(units, expected[unheard[0]]), place=unheard[0]))
-        if moved <= expected.keys():
-            return None  # otherwise neighbours hear of each other (convolutions): a single unit tells more
+            told = ELSEWHERE.format(unit=_named(units, expected[unheard[0]]), place=unheard[0])
+            return NotOverUnits(told + (DESCRIBED if modality.stream == "table" else ""))
+        # Where neighbours hear of each other (convolutions), a single unit tells more.
+        clean &= moved <= expected.keys()
+        if clean and number == len(sets):
+            return None
     return None
+
+
+def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:
+    """Units that are changed together.
+
+    Half of the patches or words at random: hardly an order but the right one leaves such a set where it is. Of columns,
+    two may have traded places and no others: as many sets as it takes to tell all of them apart, by the digits of their
+    numbers.
+    """
+    if not columns or len(there) > MANY:
+        return [np.random.default_rng(0).permutation(there)[: len(there) // 2].tolist()]
+    digits = range((len(there) - 1).bit_length())
+    return [[unit for number, unit in enumerate(there) if number >> digit & 1] for digit in digits]
 
 
 def _owners(modality: Modality, units: Units, one: Batch, length: int, front: int | None) -> dict[str, Tensor]:

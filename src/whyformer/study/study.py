@@ -241,6 +241,8 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     direct = one.tensors[modality.main].data_ptr() in lineage.embedded
     if direct and (turned is not None if modality.pixels else modality.embeds and not extra):
         return study
+    if modality.named_columns:  # which column is which token was found out by running the model (TableInput.tokens)
+        return study
     elsewhere = misplaced(modality, run, names, first_BHKD, front, grid)
     study = replace(study, forwards=run.count)
     return study if elsewhere is None else study.refused(elsewhere)
