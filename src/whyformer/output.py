@@ -52,8 +52,8 @@ class Output:
         self.independent = problem == "multi_label_classification"
         # What it says is one of some classes. A detector says of each box how likely it is, and has one more: nothing.
         self.chooses = problem != "regression" and not (modality.objects or modality.opaque)
-        if problem == "regression" and scalar == "probability":
-            raise NotOffered("scalar='probability': the model estimates a number, which has none. Leave scalar out.")
+        if problem == "regression" and scalar in {"probability", "log_odds"}:
+            raise NotOffered(f"scalar={scalar!r}: the model estimates a number, which has none. Leave scalar out.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
         self.remarks: tuple[str, ...] = ()

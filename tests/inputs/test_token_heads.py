@@ -474,10 +474,12 @@ def test_a_number_is_what_is_said_first() -> None:
     assert name == "score" and float(told) == pytest.approx(value, rel=1e-3)
 
 
-def test_a_number_has_no_probability() -> None:
-    model = model_for("SequenceClassification", num_labels=1, problem_type="regression")
+@pytest.mark.parametrize("numbers", [1, 3])
+@pytest.mark.parametrize("scalar", ["probability", "log_odds"])
+def test_a_number_has_no_probability(scalar: str, numbers: int) -> None:
+    model = model_for("SequenceClassification", num_labels=numbers, problem_type="regression")
     with pytest.raises(NotOffered, match="estimates a number"):
-        wf.explain(model, TEXT, processor=pair_tokenizer(), scalar="probability")
+        wf.explain(model, TEXT, processor=pair_tokenizer(), scalar=scalar)
 
 
 # Other verbs

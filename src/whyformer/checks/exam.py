@@ -109,8 +109,11 @@ class Exam:
     def run(self, row: int, scalar: str = "log_odds", own_answer: bool = False) -> Run:
         """One input, to be looked into. Log-odds order units as the probability does, and do not saturate.
 
-        own_answer: what the model says now, whatever is explained.
+        A number that a model estimates has none, and is looked into as it is. own_answer: what the model says now,
+        whatever is explained.
         """
+        if getattr(getattr(self.explainer.model, "config", None), "problem_type", None) == "regression":
+            scalar = "logit"
         return self.session.run([row], alone=True, scalar=scalar, own_answer=own_answer)
 
     # Explanations by the method under examination
