@@ -77,7 +77,7 @@ def test_mistakes_are_usage_errors(tmp_path: Path) -> None:
 def test_compare_of_detections(tmp_path: Path, photo: Path) -> None:
     folder = tmp_path / "detr"
     CASES["detr"].build(None).save_pretrained(folder)
-    processors.detr().save_pretrained(folder)
+    processors.detr(16).save_pretrained(folder)
     common = ("--model", folder, "-m", "generic_attention", "-m", "occlusion", "--metric", "aopc")
     shown = run("compare", photo, *common, "--target", "LABEL_1").stdout
     assert "generic_attention" in shown and "greedy (ceiling)" in shown

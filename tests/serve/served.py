@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from io import BytesIO
 from typing import Any
 
@@ -55,7 +55,7 @@ STREAMS: dict[str, tuple[str, Callable[[], Any], str]] = {
     "caption": ("clip", processors.clip, "pair"),
     "similarity": ("bert", processors.tokenizer, "similarity"),
     "sound": ("wav2vec2", processors.wav2vec2, "sound"),
-    "detector": ("detr", processors.detr, "detector"),
+    "detector": ("detr", partial(processors.detr, 16), "detector"),
     "translation": ("t5", processors.tokenizer, "text"),
 }
 

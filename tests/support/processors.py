@@ -143,10 +143,11 @@ class Qwen:
         return {**words, **seen, "mm_token_type_ids": (words["input_ids"] == 99).int()}
 
 
-def detr() -> Any:
+def detr(shortest: int = 32) -> Any:
+    """A picture of 40 x 60 has 24 patches by 32, and 6 by 16: a greedy search asks about every pair of them."""
     from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil
 
-    return DetrImageProcessorPil(size={"shortest_edge": 32, "longest_edge": 64})
+    return DetrImageProcessorPil(size={"shortest_edge": shortest, "longest_edge": 64})
 
 
 def vit() -> Any:
