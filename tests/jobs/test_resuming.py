@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.jobs.sentences import numbers, sentences
+from tests.jobs.sentences import census, census_explainer, numbers, sentences
 from tests.support import folders
 from whyformer.errors import BadInput, JobStopped
 from whyformer.jobs.folder import COMMITS, EXPLANATIONS, MANIFEST
@@ -52,36 +52,36 @@ def test_a_stopped_job_goes_on(explainer: wf.Explainer, tmp_path: Path, undistur
 KILLED = """
 import sys, time
 import whyformer as wf
-from tests.jobs.sentences import sentences
-from tests.support import folders
-from pathlib import Path
+from tests.jobs.sentences import census, census_explainer
 
 def slowly():
-    for i, text in enumerate(sentences(24)):
+    for i, row in enumerate(census()[:24]):
         if i == 16:
             time.sleep(60)
-        yield text
+        yield row
 
-x = wf.Explainer(folders.bert(), folders.tokenizer(Path(sys.argv[2])))
-wf.explain_dataset(x, slowly(), out=sys.argv[1], method=["generic_attention", "grad_sam"], part_rows=4, top=0)
+how = {"method": ["generic_attention", "grad_sam"], "part_rows": 4, "top": 0}
+wf.explain_dataset(census_explainer(), slowly(), out=sys.argv[1], **how)
 """
 
 
-def test_a_driver_that_is_killed_loses_nothing(explainer: wf.Explainer, tmp_path: Path, undisturbed: Any) -> None:
-    out = tmp_path / "out"
-    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out), str(tmp_path / "tokenizer")])
+def test_a_driver_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    out, rows, explainer = tmp_path / "out", census()[:24], census_explainer()
+    wf.explain_dataset(explainer, rows, out=tmp_path / "undisturbed", **HOW)
+    undisturbed = numbers(tmp_path / "undisturbed")
+    driver = subprocess.Popen([sys.executable, "-c", KILLED, str(out)])
     try:
         until = time.monotonic() + 300  # a busy machine takes its time to start another Python
         while not (out / COMMITS).is_file() or len((out / COMMITS).read_bytes().splitlines()) < 2:
             assert driver.poll() is None and time.monotonic() < until
             time.sleep(0.02)
         with pytest.raises(BadInput, match="another job is writing"):
-            wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+            wf.explain_dataset(explainer, rows, out=out, **HOW)
     finally:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     assert len(numbers(out)) < len(undisturbed)
-    wf.explain_dataset(explainer, TEXTS, out=out, **HOW)
+    wf.explain_dataset(explainer, rows, out=out, **HOW)
     assert numbers(out) == undisturbed
 
 

@@ -172,11 +172,14 @@ def test_ctrl_c_ends_the_server_while_it_listens_and_works(tmp_path: Path) -> No
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = (
-        "from tests.serve.served import served; from whyformer.serve.server import run; import time\n"
-        f"whole = served('text', token='{TOKEN}')\n"
+        "import time, whyformer as wf; from whyformer.demo import load_adult; from whyformer.serve.server import run\n"
+        "from whyformer.serve.app import Served; from whyformer.serve.jobs import Jobs\n"
+        "from whyformer.serve.models import Models, ServedModel; from whyformer.serve.store import Store\n"
+        "model = ServedModel('table', 'table', wf.Explainer(*load_adult()))\n"  # whose libraries are imported soon
+        f"whole = Served(Models([model]), Store(None), Jobs(), token='{TOKEN}')\n"
         "def forever():\n    from whyformer.session import tracker\n"
         "    for _ in tracker(None)(range(10**6), 'forever'): time.sleep(0.01)\n"
-        "job = whole.jobs.add('text', 'forever', forever)\n"
+        "job = whole.jobs.add('table', 'forever', forever)\n"
         f"run(whole, {port}, lambda at: print(at, job.id, flush=True))"
     )
     with subprocess.Popen(
