@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -21,18 +20,23 @@ READY = (
 
 
 @pytest.fixture(scope="module")
-def executed() -> Iterator[Any]:
+def ran() -> Iterator[Any]:
+    """What executes notebooks, once it has, and its kernel is still there."""
     import nbformat
     from nbclient import NotebookClient
+    from nbclient.util import run_sync
 
-    before = os.environ.get("WHYFORMER_FEW")
-    os.environ["WHYFORMER_FEW"] = "1"
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    try:
-        NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    finally:
-        os.environ.pop("WHYFORMER_FEW") if before is None else os.environ.update(WHYFORMER_FEW=before)
-    yield notebook
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WHYFORMER_FEW", "1")
+        runner = NotebookClient(nbformat.read(NOTEBOOK, as_version=4), timeout=300, kernel_name="python3")
+        runner.execute(cleanup_kc=False)
+    yield runner
+    run_sync(runner._async_cleanup_kernel)()
+
+
+@pytest.fixture(scope="module")
+def executed(ran: Any) -> Any:
+    return ran.nb
 
 
 CLICKED = """
@@ -46,12 +50,15 @@ ask().widget(ask=ask)
 """
 
 
-def test_a_kernel_answers_the_widget() -> None:
+def test_a_kernel_answers_the_widget(ran: Any) -> None:
     """What a notebook's front end would send when a class is clicked, sent to a real kernel."""
-    from jupyter_client.manager import start_new_kernel
+    from jupyter_client.blocking import BlockingKernelClient
 
-    manager, client = start_new_kernel(kernel_name="python3")
+    client = BlockingKernelClient(connection_file=ran.km.connection_file)
+    client.load_connection_file()
+    client.start_channels()
     try:
+        client.wait_for_ready(timeout=300)
         shown: list[Any] = []
         client.execute_interactive(CLICKED, output_hook=shown.append, timeout=300)
         data = next(m["content"]["data"] for m in shown if m["msg_type"] == "execute_result")
@@ -68,7 +75,6 @@ def test_a_kernel_answers_the_widget() -> None:
         assert answered["question"]["words"] == "Why positive rather than negative?"
     finally:
         client.stop_channels()
-        manager.shutdown_kernel(now=True)
 
 
 @pytest.fixture(scope="module")
