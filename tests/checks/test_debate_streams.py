@@ -274,7 +274,8 @@ def test_erased_weights_are_those_of_the_position(name: str) -> None:
 @pytest.mark.parametrize("name", ["lxmert", "t5", "clip", "detr", "swin", "siglip", "bart_cls", "blip_retrieval"])
 def test_the_debate_runs(name: str) -> None:
     how = {"target": (2, 1)} if name == "detr" else {}
-    found = wf.check(model_of(name), CASES[name].inputs(), method="raw_attention", checks=SHARED, **how)
+    one = {k: v[:1] for k, v in CASES[name].inputs().items()}
+    found = wf.check(model_of(name), one, method="raw_attention", checks=SHARED, **how)
     compares = name in {"clip", "siglip"}
     assert set(found.results) == set(SHARED) - ({"serrano_smith"} if compares else set())
     for test in found.results["jain_wallace"].inputs:

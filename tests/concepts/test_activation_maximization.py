@@ -87,7 +87,7 @@ def test_checkerboard_sees_the_grid() -> None:
 def test_units_rise_and_seeds_reproduce(unit: object) -> None:
     model = textures.model()
     hooks = [len(m._forward_hooks) for m in model.modules()]
-    first, again = (wf.activation_maximization(model, unit, steps=25, seed=3) for _ in range(2))
+    first, again = (wf.activation_maximization(model, unit, steps=12, seed=3) for _ in range(2))
     assert first.history == again.history and np.array_equal(first.image, again.image)
     assert first.value > first.start and first.image.shape == (64, 64, 3) and first.image.dtype == np.uint8
     assert np.isfinite(first.checkerboard) and not first.warnings

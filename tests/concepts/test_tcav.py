@@ -83,7 +83,7 @@ def test_a_random_concept_is_not_significant() -> None:
 
 def test_agrees_with_the_twin() -> None:
     model = copy.deepcopy(textures.model()).double()
-    striped, dotted, zebras = textures.swatches("striped", 12), textures.swatches("dotted", 12), textures.zebras(4)
+    striped, dotted, zebras = textures.swatches("striped", 12), textures.swatches("dotted", 12), textures.zebras(2)
     found = wf.tcav(
         model, layer=2, concepts={"a": striped, "b": dotted}, random_sets=[], class_inputs=zebras, target=0,
         relative=[("a", "b")], pooling="mean",

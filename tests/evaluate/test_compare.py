@@ -93,10 +93,10 @@ def test_gain_over_random_has_the_sign_of_better() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_batch_size_changes_nothing(batch_size: int) -> None:
-    result = explainer().compare(TEXTS, methods=METHODS, batch_size=batch_size)
+    result = explainer().compare(TEXTS[:2], methods=METHODS, batch_size=batch_size)
     for metric, by_method in result.values.items():
         for name in (*METHODS, "random"):
-            np.testing.assert_allclose(by_method[name], compared().values[metric][name], atol=1e-5)
+            np.testing.assert_allclose(by_method[name], compared().values[metric][name][:2], atol=1e-5)
 
 
 def test_same_seed_same_numbers_and_the_model_is_handed_back() -> None:

@@ -73,7 +73,7 @@ KINKED = ("nn_transformer_encoder", "rtdl_ft_transformer")  # ReLU: the error fa
 @pytest.mark.parametrize("name", SUMS)
 def test_scores_add_up_within_the_reported_error(name: str) -> None:
     baseline = MASK if CASES[name].units == "tokens" else "zero"
-    for found in explained(name, method="integrated_gradients", steps=300, baseline=baseline):
+    for found in explained(name, method="integrated_gradients", steps=100, baseline=baseline):
         missing = abs(found.scores.sum() - (found.value - found.base))
         assert missing == pytest.approx(found.checks["completeness_error"], abs=1e-4)
         assert found.checks["completeness_error"] < 0.05 * max(1, abs(found.value - found.base))
