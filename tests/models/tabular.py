@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -53,9 +54,18 @@ def lucidrains(model_class: str, **options: Any) -> Build:
 
         size = {"dim": WIDTH, "depth": LAYERS, "heads": HEADS, "dim_head": WIDTH // HEADS, "dim_out": CLASSES}
         cls = getattr(tab_transformer_pytorch, model_class)
-        return seeded(lambda: cls(categories=CATEGORIES, num_continuous=NUMBERS, **size, **options))
+        return seeded(lambda: few_rounds(cls(categories=CATEGORIES, num_continuous=NUMBERS, **size, **options)))
 
     return build
+
+
+def few_rounds(model: nn.Module) -> nn.Module:
+    """Hyper-connections balance each mixing matrix in 20 rounds: nine tenths of the time of a model this small."""
+    for module in model.modules():
+        balance = getattr(module, "residual_mix_constraint_fn", None)
+        if balance is not None:
+            module.residual_mix_constraint_fn = partial(balance.func, iters=2)
+    return model
 
 
 def numbers_and_categories() -> Inputs:

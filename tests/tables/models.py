@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from bench.saint import SAINT, Mixer
 from tests.models.case import seeded, softmax_outputs
+from tests.models.tabular import few_rounds
 
 NUMBERS = ("age", "hours", "gain")
 CATEGORIES = {"work": ("private", "state", "self"), "sex": ("f", "m")}
@@ -95,7 +97,8 @@ def lucidrains(name: str, **more: Any) -> Callable[[], nn.Module]:
         import tab_transformer_pytorch
 
         size: dict[str, Any] = {"dim": WIDTH, "depth": LAYERS, "heads": HEADS, "dim_head": 8, "dim_out": len(CLASSES)}
-        return getattr(tab_transformer_pytorch, name)(categories=SIZES, num_continuous=len(NUMBERS), **size, **more)
+        kind = getattr(tab_transformer_pytorch, name)
+        return few_rounds(kind(categories=SIZES, num_continuous=len(NUMBERS), **size, **more))
 
     return make
 
@@ -130,6 +133,12 @@ LAYOUTS = {
         OneTensor, (None, *COLUMNS), (0,), lambda model, numbers, codes: model(torch.cat([numbers, codes], 1))
     ),
 }  # fmt: skip
+
+
+@cache
+def shared(name: str) -> nn.Module:
+    """A model that is only explained, and studied once for all who ask it."""
+    return LAYOUTS[name].build()
 
 
 def saint(layers: int = 2) -> nn.Module:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.tables.models import CATEGORIES, CLASSES, LAYOUTS, NUMBERS, HomeMade, rows, table
+from tests.tables.models import CATEGORIES, CLASSES, LAYOUTS, NUMBERS, HomeMade, rows, shared, table
 from whyformer.errors import BadInput, MissingProcessor, UnknownName
 from whyformer.tables import CsvRows
 
@@ -95,11 +95,11 @@ def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
 def test_ready_codes_are_checked_by_column() -> None:
     given = {"numerical": torch.zeros(2, 3), "categorical": torch.tensor([[0, 0], [0, 2]])}
     with pytest.raises(BadInput, match="'sex' holds codes from 0 to 2; its categories are 0 to 1"):
-        wf.explain(LAYOUTS["cls_first"].build(), given, processor=table())
+        wf.explain(shared("cls_first"), given, processor=table())
 
 
 def test_rows_without_a_table_are_told_of_it() -> None:
     frame = pd.DataFrame(SOME)
     for given in (frame, frame.iloc[0], SOME, SOME[0]):
         with pytest.raises(MissingProcessor, match=r"wf\.Table\(numerical="):
-            wf.explain(LAYOUTS["cls_first"].build(), given)
+            wf.explain(shared("cls_first"), given)

@@ -10,7 +10,7 @@ import pytest
 
 import whyformer as wf
 from tests.models import CASES
-from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, table
+from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, rows, saint, shared, table
 from whyformer.errors import BadInput
 from whyformer.tables import GlobalExplanation
 from whyformer.tables.column_result import Remarks
@@ -39,7 +39,7 @@ def test_it_is_the_mean_over_rows(method: str) -> None:
 
 
 def test_columns_that_attention_does_not_see_have_no_score() -> None:
-    found = wf.explain_global(LAYOUTS["lucidrains_tab"].build(), SOME, processor=table())
+    found = wf.explain_global(shared("lucidrains_tab"), SOME, processor=table())
     frame = found.to_frame().set_index("column")
     assert found.unseen == NUMBERS
     assert frame.loc[list(NUMBERS), "mean"].isna().all() and not frame.loc[list(NUMBERS), "explained"].any()
@@ -48,7 +48,7 @@ def test_columns_that_attention_does_not_see_have_no_score() -> None:
 
 
 def test_few_samples_are_kept_and_signed_scores_of_several_classes_warn() -> None:
-    found = wf.explain_global(LAYOUTS["rtdl"].build(), SOME, processor=table(), method="input_x_gradient", samples=4)
+    found = wf.explain_global(shared("rtdl"), SOME, processor=table(), method="input_x_gradient", samples=4)
     assert found.samples is not None and len(found.samples) == 4 and len(found.sample_values) == 4
     assert found.target == "the prediction of each row" and any("pass target=" in w for w in found.warnings)
     assert found.importance is found.mean_size
@@ -88,7 +88,7 @@ def test_kinds_of_warnings() -> None:
 
 
 def test_saved_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = wf.explain_global(LAYOUTS["lucidrains_tab"].build(), SOME, processor=table())
+    found = wf.explain_global(shared("lucidrains_tab"), SOME, processor=table())
     for name in ("x.json", "x.npz"):
         again = GlobalExplanation.load(found.save(tmp_path / name))
         for array in ("mean", "low", "high", "mean_size", "size_low", "size_high", "matrix", "samples"):

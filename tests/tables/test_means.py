@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import whyformer as wf
 from tests.models import CASES
 from tests.models.case import seeded
-from tests.tables.models import CATEGORIES, LAYOUTS, rows, table
+from tests.tables.models import CATEGORIES, LAYOUTS, rows, shared, table
 from whyformer.errors import BadInput
 
 MEANS: list[dict[str, Any]] = [
@@ -37,7 +37,7 @@ def test_a_row_has_the_same_scores_alone_and_with_others(how: dict[str, Any]) ->
 @pytest.mark.parametrize("how", MEANS, ids=lambda how: how["method"])
 def test_rows_to_take_the_mean_from_have_to_be_named(how: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=r"mean .*not .*explained together.*reference=rows"):
-        wf.explain(LAYOUTS["rtdl"].build(), SOME, processor=table(), **how)
+        wf.explain(shared("rtdl"), SOME, processor=table(), **how)
     case = CASES["rtdl_ft_transformer"]
     with pytest.raises(BadInput, match=r"mean of a column.*reference=rows"):
         wf.explain(case.build(None), case.inputs(), **how)

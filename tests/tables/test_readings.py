@@ -10,7 +10,7 @@ import torch
 
 import whyformer as wf
 from tests.references import tables as twin
-from tests.tables.models import CATEGORIES, HEADS, LAYOUTS, NUMBERS, maps_of, rows, table, tensors
+from tests.tables.models import CATEGORIES, HEADS, LAYOUTS, NUMBERS, maps_of, rows, shared, table, tensors
 
 TARGET = 1
 READINGS: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -29,7 +29,7 @@ READINGS: dict[str, tuple[str, dict[str, Any], Any]] = {
 def test_readings_equal_their_twins(name: str) -> None:
     layout = LAYOUTS[name]
     some = rows(3)
-    model = layout.build()
+    model = shared(name)
     expected = [maps_of(layout, row, TARGET) for row in some]
     assert all(a.std() > 0.02 for maps, _ in expected for a in maps), "maps too even to tell mistakes"
     for reading, (method, options, twin_of) in READINGS.items():
@@ -44,7 +44,7 @@ def test_readings_equal_their_twins(name: str) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_a_row_says_does_not_depend_on_its_batch(name: str) -> None:
     some = rows(3)
-    explainer = wf.Explainer(LAYOUTS[name].build(), table())
+    explainer = wf.Explainer(shared(name), table())
     together = explainer.explain(some, target=TARGET)
     for row, found in zip(some, together, strict=True):
         alone = explainer.explain(row, target=TARGET)
@@ -56,11 +56,11 @@ def test_what_a_row_says_does_not_depend_on_its_batch(name: str) -> None:
 
 
 def test_columns_without_a_token_are_listed_not_scored() -> None:
-    found = wf.explain(LAYOUTS["lucidrains_tab"].build(), rows(1)[0], processor=table())
+    found = wf.explain(shared("lucidrains_tab"), rows(1)[0], processor=table())
     assert found.units.labels == tuple(CATEGORIES)
     assert found.units.unseen == NUMBERS
     assert any("not explained by attention: age, hours, gain" in w for w in found.warnings)
-    plain = wf.explain(LAYOUTS["rtdl"].build(), rows(1)[0], processor=table())
+    plain = wf.explain(shared("rtdl"), rows(1)[0], processor=table())
     assert plain.units.unseen == () and not any("not explained" in w for w in plain.warnings)
 
 
@@ -70,15 +70,15 @@ def test_integrated_gradients_add_up_and_equal_their_definition(name: str) -> No
     layout, row = LAYOUTS[name], rows(1)[0]
     described = table(reference=rows(7, seed=5))
     options: dict[str, Any] = {"processor": described, "method": "integrated_gradients", "target": TARGET}
-    found = wf.explain(layout.build(), row, steps=60, **options)
+    found = wf.explain(shared(name), row, steps=60, **options)
     assert found.base is not None
     assert float(found.scores.sum()) == pytest.approx(found.value - found.base, abs=1e-3)
     columns = {c: [r[c] for r in rows(7, seed=5)] for c in row}
     typical = {c: float(np.mean(v)) if c in NUMBERS else max(v, key=v.count) for c, v in columns.items()}
-    assert found.base == pytest.approx(wf.explain(layout.build(), typical, **options).value, abs=1e-5)
+    assert found.base == pytest.approx(wf.explain(shared(name), typical, **options).value, abs=1e-5)
     if name == "rtdl":
         expected = _integrated(layout, row, typical, steps=6)
-        np.testing.assert_allclose(wf.explain(layout.build(), row, steps=6, **options).scores, expected, atol=1e-5)
+        np.testing.assert_allclose(wf.explain(shared(name), row, steps=6, **options).scores, expected, atol=1e-5)
 
 
 def _integrated(layout: Any, row: dict[str, Any], typical: dict[str, Any], steps: int) -> np.ndarray:
@@ -117,7 +117,7 @@ def test_value_norms_equal_their_twin(name: str) -> None:
         output = own.out_proj.weight.detach().T.unflatten(0, (HEADS, -1))
         blocks.append((attention, per_head.numpy(), output.numpy(), stream.numpy()))
     expected = twin.value_norms(blocks, layout.readout)
-    found = wf.explain(layout.build(), row, processor=table(), method="value_norms", target=TARGET)
+    found = wf.explain(shared(name), row, processor=table(), method="value_norms", target=TARGET)
     np.testing.assert_allclose(found.scores / expected.max(), expected / expected.max(), atol=1e-5)
 
 
@@ -127,7 +127,7 @@ def test_where_the_class_token_stands_only_moves_it(name: str) -> None:
     weights = LAYOUTS["cls_first"].build().state_dict()
     model = LAYOUTS[name].build()
     model.load_state_dict(weights)
-    first = LAYOUTS["cls_first"].build()
+    first = shared("cls_first")
     row = rows(1)[0]
     for method in ("generic_attention", "attention_rollout", "grad_sam", "raw_attention"):
         one = dict(wf.explain(first, row, processor=table(), method=method, target=TARGET).ranked())
@@ -137,7 +137,7 @@ def test_where_the_class_token_stands_only_moves_it(name: str) -> None:
 
 def test_half_precision_weights() -> None:
     for dtype in (torch.float16, torch.bfloat16):
-        found = wf.explain(LAYOUTS["rtdl"].build().to(dtype), rows(2), processor=table())
+        found = wf.explain(shared("rtdl").to(dtype), rows(2), processor=table())
         assert all(np.isfinite(e.scores).all() for e in found)
 
 
@@ -157,5 +157,5 @@ def test_columns_can_be_taken_away_and_filled_from_reference_rows() -> None:
 
 
 def test_classes_have_the_names_of_the_table() -> None:
-    found = wf.explain(LAYOUTS["rtdl"].build(), rows(1)[0], processor=table(), target="yes")
+    found = wf.explain(shared("rtdl"), rows(1)[0], processor=table(), target="yes")
     assert found.target.label == "yes"

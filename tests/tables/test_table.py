@@ -12,7 +12,7 @@ from torch import nn
 
 import whyformer as wf
 from tests.models.case import seeded
-from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, HomeMade, rows, table, tensors
+from tests.tables.models import CATEGORIES, LAYOUTS, NUMBERS, HomeMade, rows, shared, table, tensors
 from whyformer.errors import BadInput, NotOffered, UnknownName
 
 ROW = rows(1)[0]
@@ -98,7 +98,7 @@ def test_arrays_without_names(explainer: wf.Explainer) -> None:
 
 def test_the_target_column_may_stay_in_the_table() -> None:
     described = table(target="answer")
-    found = wf.explain(LAYOUTS["rtdl"].build(), ROW | {"answer": "yes"}, processor=described)
+    found = wf.explain(shared("rtdl"), ROW | {"answer": "yes"}, processor=described)
     assert "answer" not in found.units.labels
 
 
@@ -193,7 +193,7 @@ class Normed(HomeMade):
 def test_a_column_with_one_category_has_no_token_to_be_found() -> None:
     one = wf.Table(numerical=NUMBERS, categorical={"work": ["private"], "sex": ["f", "m"]})
     with pytest.raises(NotOffered, match="'work' has one category only"):
-        wf.explain(LAYOUTS["rtdl"].build(), ROW | {"work": "private"}, processor=one)
+        wf.explain(shared("rtdl"), ROW | {"work": "private"}, processor=one)
 
 
 def test_where_tokens_cannot_be_told_they_are_named() -> None:

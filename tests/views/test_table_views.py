@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import whyformer as wf
-from tests.tables.models import LAYOUTS, NUMBERS, rows, table
+from tests.tables.models import LAYOUTS, NUMBERS, rows, shared, table
 from tests.views import samples
 from whyformer import views
 from whyformer.errors import BadInput
@@ -21,7 +21,7 @@ ROW = rows(1)[0]
 
 
 def test_bars_have_names_and_values() -> None:
-    found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table())
+    found = wf.explain(shared("rtdl"), ROW, processor=table())
     shown = text(views.view_of(found)._page(), 100)
     assert f"work = {ROW['work']}" in shown and f"age = {ROW['age']:.6g}" in shown and "strongest scores" in shown
     assert f"work = {ROW['work']}" in found.to_html()
@@ -29,7 +29,7 @@ def test_bars_have_names_and_values() -> None:
 
 
 def test_columns_that_attention_does_not_see_are_named() -> None:
-    found = wf.explain(LAYOUTS["lucidrains_tab"].build(), ROW, processor=table())
+    found = wf.explain(shared("lucidrains_tab"), ROW, processor=table())
     for shown in (text(views.view_of(found)._page()), samples.still(found.to_html())):
         assert "not explained by attention" in shown and ", ".join(NUMBERS) in shown
         assert "age = " not in shown
@@ -37,15 +37,15 @@ def test_columns_that_attention_does_not_see_are_named() -> None:
 
 def test_methods_side_by_side() -> None:
     methods = ["raw_attention", "generic_attention"]
-    found = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=methods)
+    found = wf.explain(shared("rtdl"), ROW, processor=table(), method=methods)
     shown = samples.still(views.side_by_side(found).to_html())
     assert shown.count(f">work = {ROW['work']}<") == 2  # bars in the order of the columns, no ranked list besides
-    three = wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method=[*methods, "occlusion"])
+    three = wf.explain(shared("rtdl"), ROW, processor=table(), method=[*methods, "occlusion"])
     assert f"work = {ROW['work']}" in views.side_by_side(three).to_html()
 
 
 def test_limits_are_drawn() -> None:
-    overall = wf.explain_global(LAYOUTS["rtdl"].build(), rows(20), processor=table(), method="occlusion", target=1)
+    overall = wf.explain_global(shared("rtdl"), rows(20), processor=table(), method="occlusion", target=1)
     view = view_of(overall)
     bars = [m for p in view.panels for m in p.marks if isinstance(m, Bars)]
     assert len(bars) == 2  # mean size and mean, for signed scores
@@ -60,7 +60,7 @@ def test_limits_are_drawn() -> None:
 
 
 def test_shap_gets_names_and_values() -> None:
-    found = wf.explain(LAYOUTS["rtdl"].build(), rows(3), processor=table(), method="occlusion")
+    found = wf.explain(shared("rtdl"), rows(3), processor=table(), method="occlusion")
     made = wf.to_shap(found)
     assert list(made.feature_names) == list(found[0].units.labels)
     assert made.data[0, 1] == pytest.approx(float(f"{ROW['age']:.6g}")) and made.data[0, 4] == ROW["work"]
@@ -76,7 +76,7 @@ def test_maps_between_columns(tmp_path: Path) -> None:
     np.testing.assert_allclose(mark.values, found.matrix)
     assert mark.row_labels[4] == f"work = {ROW['work']}" and mark.column_labels[4] == "work"
     assert view.save(tmp_path / "x.png").stat().st_size > 1000
-    last = views.table_map(wf.explain(LAYOUTS["rtdl"].build(), ROW, processor=table(), method="raw_attention"))
+    last = views.table_map(wf.explain(shared("rtdl"), ROW, processor=table(), method="raw_attention"))
     one_row = last.panels[0].marks[0]
     assert isinstance(one_row, Matrix) and one_row.values.shape == (1, 6)
     with pytest.raises(BadInput, match="has no map"):
