@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,12 @@ def does_without(statement: ast.AST) -> bool:
 def package_doors(path: Path) -> set[str]:
     """Of the packages that a module is in: they are imported before it."""
     inside = [folder for folder in path.parents if folder.is_relative_to(SOURCE)]
-    return set().union(*(doors(ast.parse((f / "__init__.py").read_text(encoding="utf-8"))) for f in inside))
+    return set().union(*map(doors_of_package, inside))
+
+
+@cache
+def doors_of_package(folder: Path) -> set[str]:
+    return doors(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
 
 
 def unguarded(path: Path, place: str) -> list[str]:

@@ -5,6 +5,7 @@ A block that this cannot be asked of says so where readers see it: ```` ```pytho
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch
 from docs.code_blocks import blocks_of, run
 from tests.support.demo_models import shared_models
 from whyformer.checks.jain_wallace import jain_wallace
+from whyformer.heads.gates import gate_curve
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -50,7 +52,10 @@ WRITES = {  # what running a page leaves behind; all others leave nothing
     "docs/methods/grad_cam.md": {"grad_cam.png"},
     "docs/methods/vit_cx.md": {"vit_cx.png"},
 }
-FEWER = {"permutations": 10, "steps": 8}  # of a check-up's longest search, whose numbers no page shows
+FEWER = [  # of the longest searches, whose numbers no page shows
+    (jain_wallace, {"permutations": 10, "steps": 8}),
+    (gate_curve, {"penalties": (0.01, 0.1)}),
+]
 
 
 def numbers_before_and_after_smoothing(printed: str, folder: Path) -> None:
@@ -97,8 +102,9 @@ def test_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for option, few in FEWER.items():
-        monkeypatch.setitem(jain_wallace.__kwdefaults__, option, few)
+    for verb, options in FEWER:
+        for option, few in options.items():
+            monkeypatch.setitem(inspect.unwrap(verb).__kwdefaults__, option, few)
     torch.manual_seed(0)
     with shared_models(monkeypatch):
         run(Path(page), RUN[page])
