@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from whyformer.evaluate.lead import RARE, chance_of_lead
-from whyformer.intervals import spread
+from whyformer.intervals import interval, spread
 
 
 def test_chance_by_hand() -> None:
@@ -45,3 +45,12 @@ def test_a_true_lead_is_seen() -> None:
     values_IM = np.random.default_rng(0).standard_normal((20, 20))
     values_IM[:, 7] += 3
     assert chance_of_lead(values_IM, 0, 0, range(20)) < RARE
+
+
+def test_limits_are_those_of_95_percent() -> None:
+    """Of many samples, the mean and 1.96 standard errors on either side; all of a few percent is left to the draws."""
+    samples = np.random.default_rng(0).standard_normal((400, 3)) * [1.0, 5.0, 0.1]
+    width = 1.96 * samples.std(0, ddof=1) / np.sqrt(len(samples))
+    for low, high in (interval(samples), spread(samples)[1:]):
+        np.testing.assert_allclose((high - low) / 2, width, rtol=0.08)
+        np.testing.assert_allclose((high + low) / 2, samples.mean(0), atol=0.2 * width.max())
