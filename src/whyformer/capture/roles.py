@@ -235,19 +235,21 @@ def shape_of(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-class _FirstValues(Outline):
-    """Keeps the values of the first attention."""
+class _Values(Outline):
+    """Keeps the values of one attention."""
 
     value_BHKD: Tensor | None = None
+    number = 0
 
     def at_site(self, site: OpenSite) -> None:
-        if self.value_BHKD is None:
+        if len(self.sites) == self.number:
             self.value_BHKD = site.value_BHKD
 
 
-def first_values(forward: Callable[[], Tensor], names: dict[int, str]) -> Tensor:
-    """(1, H, K, D) what the first attention reads at each position of one input."""
-    intercept = _FirstValues(1, names)
+def first_values(forward: Callable[[], Tensor], names: dict[int, str], number: int = 0) -> Tensor:
+    """(1, H, K, D) what the first attention, or the one of this number, reads at each position of one input."""
+    intercept = _Values(1, names)
+    intercept.number = number
     with torch.no_grad(), intercept:
         forward()
     value_BHKD, intercept.value_BHKD = intercept.value_BHKD, None

@@ -11,7 +11,7 @@ audited (``leak_of``, ``Turn``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import partial
 
 import numpy as np
@@ -23,6 +23,7 @@ from whyformer.errors import NotOffered, NotOverUnits, WhyformerError
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch
 from whyformer.study.again import Passes
+from whyformer.study.schedule import Schedule
 from whyformer.types import Units
 
 MANY = 64  # columns, of which a part is changed
@@ -78,6 +79,41 @@ def misplaced(
         clean &= moved <= expected.keys()
         if clean and number == len(sets):
             return None
+    return None
+
+
+def misplaced_words(
+    modality: Modality, run: Passes, names: dict[int, str], schedule: Schedule, embedded: Set[int]
+) -> NotOverUnits | None:
+    """The same of texts among several streams, where no lookup was seen that reads their ids as they were given.
+
+    embedded: addresses of what lookups read.
+    """
+    one = run.one
+    for step in schedule.steps:
+        if step.query != step.key or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
+            continue
+        try:
+            part, view = modality.part(step.query, one)
+        except (NotOffered, KeyError):
+            continue
+        ids = one.tensors.get(part.main)
+        if not part.embeds or ids is None or view.keep_BN is None or ids.data_ptr() in embedded:
+            continue
+        places = view.keep_BN[0].nonzero()[:, 0].tolist()
+        owner = torch.full_like(ids[0], -1)
+        owner[places] = torch.tensor(places, device=owner.device)
+        variant, touched = _changed(one, {part.main: owner}, _sets(places, columns=False)[0])
+        try:
+            before, after = (first_values(partial(run, each), names, step.site) for each in (one, variant))
+        except (WhyformerError, RuntimeError, IndexError, ValueError):
+            continue
+        if before.shape != after.shape or before.shape[2] != ids.shape[1]:
+            continue
+        moved = set((before != after).any(-1).any(1)[0].nonzero()[:, 0].tolist())
+        if (touched - moved) and (moved - touched):
+            place = min(touched - moved)
+            return NotOverUnits(ELSEWHERE.format(unit=f"word {place} of the {step.query}", place=place))
     return None
 
 

@@ -25,7 +25,7 @@ from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output
 from whyformer.study.again import Again, Passes, confirmed, leak_of
 from whyformer.study.dataflow import Lineage, trace
-from whyformer.study.entrance import misplaced
+from whyformer.study.entrance import misplaced, misplaced_words
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
@@ -211,8 +211,11 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     extra = sites[0].keys - length if modality.lengths_vary else 0
     if not study.one_stream:  # of one stream, the audit hears what is out of sight
         lost = _lost(run, names, schedule, sites)
-        study = replace(study, forwards=run.count)
-        return study_several(modality, one, study, schedule) if lost is None else study.refused(lost, hidden=True)
+        if lost is None:
+            elsewhere = misplaced_words(modality, run, names, schedule, lineage.embedded)
+            several = study_several(modality, one, replace(study, forwards=run.count), schedule)
+            return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
+        return replace(study, forwards=run.count).refused(lost, hidden=True)
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
