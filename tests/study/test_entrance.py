@@ -172,17 +172,17 @@ def said(model: nn.Module, ids: Tensor, present: frozenset[int]) -> float:
 @pytest.mark.parametrize("cls", [0, 6])
 def test_words_beside_a_token_of_the_models_own(cls: int) -> None:
     model = seeded(lambda: Words(cls=cls))
-    own = slice(1, 7) if cls == 0 else slice(0, 6)
+    span = slice(1, 7) if cls == 0 else slice(0, 6)
     how = {"target": TARGET, "replace": OTHER}
     found = wf.explain(model, {"input_ids": IDS}, method=["occlusion", "shap", "two_ended"], **how)
     for number, ids in enumerate(IDS):
         left_out, shares, ends = (found[name][number] for name in ("occlusion", "shap", "two_ended"))
-        assert left_out.units.labels[own] == tuple(map(str, ids.tolist()))
-        np.testing.assert_allclose(left_out.scores[own], drops(model, ids, OTHER), atol=1e-5)
+        assert left_out.units.labels[span] == tuple(map(str, ids.tolist()))
+        np.testing.assert_allclose(left_out.scores[span], drops(model, ids, OTHER), atol=1e-5)
         value = lambda present, ids=ids: said(model, ids, present)  # noqa: E731
-        np.testing.assert_allclose(shares.scores[own], shap(value, 6), atol=1e-5)
+        np.testing.assert_allclose(shares.scores[span], shap(value, 6), atol=1e-5)
         alone = [value(frozenset({i})) - value(frozenset()) for i in range(6)]
-        np.testing.assert_allclose(ends.scores[own], (drops(model, ids, OTHER) + alone) / 2, atol=1e-5)
+        np.testing.assert_allclose(ends.scores[span], (drops(model, ids, OTHER) + alone) / 2, atol=1e-5)
         assert all(one.scores[0 if cls == 0 else 6] == 0 for one in (left_out, shares, ends))
     free = wf.explain(model, {"input_ids": IDS}, method="shap", keep_special=False, **how)
     np.testing.assert_allclose(free[0].scores, found["shap"][0].scores, atol=1e-6)

@@ -51,7 +51,7 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
     patches_PN: of tokens that were merged of patches, instead of units.
     """
     replacements, count = run.modality.replacements, len(run.units[0] if patches_PN is None else patches_PN)
-    own = run.own_units(0) if patches_PN is None else slice(0, count)
+    span = run.input_span(0) if patches_PN is None else slice(0, count)
     try:
         if not replacements:
             return np.full(count, np.nan)
@@ -62,12 +62,12 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
     except NotOffered:
         return np.full(count, np.nan)
     said, after = said_of(run), []
-    for start in range(0, own.stop - own.start, run.batch_size):
-        rows = range(start, min(start + run.batch_size, own.stop - own.start))
+    for start in range(0, span.stop - span.start, run.batch_size):
+        rows = range(start, min(start + run.batch_size, span.stop - span.start))
         variants = every.select(rows) if patches_PN is None else tokens.batch(~np.eye(count, dtype=bool)[rows], 0)
         after.append(said(run.forward(variants, [0] * len(rows))))
     changes: Array = np.zeros(count, dtype=np.float32)  # what the model puts around a text stays
-    changes[own] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
+    changes[span] = tvd(torch.cat(after), said(run.logits)).cpu().numpy()
     return changes
 
 

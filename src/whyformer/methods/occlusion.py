@@ -51,12 +51,12 @@ def occlusion(run: Run, *, replace: Replacement = None) -> Attribution:
             continue
         game = game_of_scores(run, row, LeftOut(run, row, replacement), len(units))
         games.append(game)
-        own = run.own_units(row)
-        without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool)[own])).float()
+        span = run.input_span(row)
+        without_U = torch.from_numpy(game.scores(~np.eye(len(units), dtype=bool)[span])).float()
         drop_U = values_B[row] - without_U.to(scores.device)
         # What stays whatever is asked for (queries of the model's own) has no score.
-        removable_U = torch.tensor(run.removable(row)[own], device=drop_U.device)
-        scores[row, run.keep_BN[row].nonzero()[own, 0]] = torch.where(removable_U, drop_U, 0.0)
+        removable_U = torch.tensor(run.removable(row)[span], device=drop_U.device)
+        scores[row, run.keep_BN[row].nonzero()[span, 0]] = torch.where(removable_U, drop_U, 0.0)
     used, remarks = Variants.used(run, replacement)
     return Attribution(
         scores, checks=saved_by_prefix(games), warnings=[remarks] * run.batch.size, used={"replace": used}

@@ -79,7 +79,7 @@ class PlacedBatch(ABC):
             return streams.units_of(self.modality, self.batch, self.stream_sizes, self.study.grid)
         return self.modality.units(self.batch, self.length, self.front, self.study.grid)
 
-    def own_units(self, row: int) -> slice:
+    def input_span(self, row: int) -> slice:
         """The units of one input that are its own tokens: a model may put others around a text (a learned [CLS])."""
         count, extra = len(self.units[row]), self.study.extra
         if self.multi_stream or self.modality.multi_input or not self.modality.embeds or extra <= 0:
@@ -89,9 +89,9 @@ class PlacedBatch(ABC):
 
     def removable(self, row: int) -> list[bool]:
         """Per unit of one input, whether it can be taken away."""
-        units, own = self.units[row], self.own_units(row)
+        units, span = self.units[row], self.input_span(row)
         may = self.modality.removable(units)
-        return [may[i] and own.start <= i < own.stop for i in range(len(units))]
+        return [may[i] and span.start <= i < span.stop for i in range(len(units))]
 
     @cached_property
     def segments(self) -> list[tuple[list[list[int]], Units]]:

@@ -94,7 +94,7 @@ class Replaced(Filled):
         # Padding at the end is cut off, since every variant would pay for it.
         one = run.modality.trimmed(run.batch.select([row]))
         each = run.modality.without_unit(one, 0, units, replacement)
-        part_U = _part_of_units(units, players)[run.own_units(row)]
+        part_U = _part_of_units(units, players)[run.input_span(row)]
         part_of, filling = {}, {}
         for name, variants in each.tensors.items():
             changed = variants != one.tensors[name]
@@ -193,7 +193,7 @@ class LeftOut(Variants):
 
     def __init__(self, run: Run, row: int, replacement: Any) -> None:
         modality, units = run.modality, run.units[row]
-        self.first = run.own_units(row).start
+        self.first = run.input_span(row).start
         # Queries of the model's own beside a single input (a learned query that pools) stay.
         if run.multi_stream and not modality.multi_input:
             self._stretch: Callable[[slice], Batch] = without_each(modality, run.batch, row, units, replacement).select
