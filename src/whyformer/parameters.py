@@ -396,24 +396,24 @@ def _with_processor(owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def checked_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a method, metric or check, held to the annotations of its keyword parameters."""
     known = parameters_of(function, name)
-    own = [option for option in known.names if option not in known.positional]
+    allowed = [option for option in known.names if option not in known.positional]
     for option in options:
-        if option not in own:
-            raise UnknownName(f"option of {name}", option, own or ["(it has none)"])
+        if option not in allowed:
+            raise UnknownName(f"option of {name}", option, allowed or ["(it has none)"])
     return known.admit(options)
 
 
 def _miscalled(known: Parameters, args: Sequence[Any], named: Mapping[str, Any]) -> BadInput:
-    own = [name for name in known.positional if name != "self"]
-    first = len(args) - (len(known.positional) - len(own))
-    if first > len(own):
+    places = [name for name in known.positional if name != "self"]
+    first = len(args) - (len(known.positional) - len(places))
+    if first > len(places):
         return BadInput(
-            f"{known.owner} takes {listed(own, 'and') or 'nothing'} without a name, and {first} values were given so: "
-            "write the others as name=value."
+            f"{known.owner} takes {listed(places, 'and') or 'nothing'} without a name, and {first} values were given "
+            "so: write the others as name=value."
         )
-    if twice := [name for name in own[:first] if name in named]:
+    if twice := [name for name in places[:first] if name in named]:
         return BadInput(f"{known.owner} was given {twice[0]} twice: once in its place and once by name.")
-    missing = [name for name in known.required if name not in named and name not in own[:first] and name != "self"]
+    missing = [name for name in known.required if name not in named and name not in places[:first] and name != "self"]
     return BadInput(f"{known.owner} needs {listed(missing, 'and')}: write {missing[0]}=….")
 
 

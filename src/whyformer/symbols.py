@@ -22,11 +22,11 @@ def as_symbols(text: str) -> str:
 
 def escaped_json(text: str) -> str:
     """JSON with the same characters as its own escapes: it reads back as it was."""
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def _symbol(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _symbol(match: re.Match[str]) -> str:
+    code = ord(match[0])
     if code < ord(" "):
         return chr(PICTURES + code)
     return "␡" if code == DELETE else f"⟨U+{code:04X}⟩"

@@ -72,35 +72,35 @@ def kind_of(inputs: Sequence[str]) -> str:
     return kinds[0]
 
 
-def _kind(given: str) -> str:
-    refuse_address(given)
-    if given == "-" or any(character.isspace() for character in given.strip()):
+def _kind(argument: str) -> str:
+    refuse_address(argument)
+    if argument == "-" or any(character.isspace() for character in argument.strip()):
         return "text"
-    path = Path(given)
+    path = Path(argument)
     if path.is_dir():
         raise BadInput(
-            f"{given!r} is a folder: give files, e.g. whyformer explain {path}/*.jpg. Of a whole dataset: whyformer "
-            f"batch. If it is the word that is meant: whyformer explain text {given}"
+            f"{argument!r} is a folder: give files, e.g. whyformer explain {path}/*.jpg. Of a whole dataset: whyformer "
+            f"batch. If it is the word that is meant: whyformer explain text {argument}"
         )
     ending = path.suffix.lower()
     if ending in KINDS:
         if not path.exists():
-            raise BadInput(f"there is no file {given!r}. If it is a text: whyformer explain text {given}")
+            raise BadInput(f"there is no file {argument!r}. If it is a text: whyformer explain text {argument}")
         return KINDS[ending]
     if path.is_file():
         raise BadInput(
-            f"what is in {given!r} cannot be told from its name: say it, whyformer explain text --file {given}, or "
-            "explain image, table or sound."
+            f"what is in {argument!r} cannot be told from its name: say it, whyformer explain text --file {argument}, "
+            "or explain image, table or sound."
         )
     return "text"
 
 
-def refuse_address(given: str) -> None:
+def refuse_address(argument: str) -> None:
     """Nothing is downloaded: an address is no input."""
-    if ADDRESS.match(given.strip()) and not any(character.isspace() for character in given.strip()):
+    if ADDRESS.match(argument.strip()) and not any(character.isspace() for character in argument.strip()):
         raise BadInput(
-            f"{given!r} is an address, and no network is used here: download it first (curl -O ADDRESS), then give the "
-            "file."
+            f"{argument!r} is an address, and no network is used here: download it first (curl -O ADDRESS), then give "
+            "the file."
         )
 
 
@@ -108,5 +108,5 @@ def _called(kind: str) -> str:
     return {"text": "a text", "image": "an image", "table": "a table", "sound": "a clip of sound"}[kind]
 
 
-def _is_text_file(given: str) -> bool:
-    return given != "-" and Path(given).suffix.lower() == ".txt" and Path(given).is_file()
+def _is_text_file(argument: str) -> bool:
+    return argument != "-" and Path(argument).suffix.lower() == ".txt" and Path(argument).is_file()

@@ -47,14 +47,14 @@ def doctor(
       whyformer doctor
       whyformer doctor --json
     """
-    found = diagnosis(test)
+    state = diagnosis(test)
     if json:
         from whyformer.cli._output import print_json
 
-        print_json(found)
+        print_json(state)
     else:
-        _print(found)
-    if any(outcome["trouble"] for outcome in found["self_test"]):
+        _print(state)
+    if any(outcome["trouble"] for outcome in state["self_test"]):
         raise typer.Exit(1)
 
 
@@ -134,7 +134,7 @@ def _tested(device: str) -> dict[str, Any]:
     return asdict(self_test(device))
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(state: dict[str, Any]) -> None:
     from rich.console import Group, RenderableType
     from rich.table import Table
     from rich.text import Text
@@ -150,24 +150,24 @@ def _print(found: dict[str, Any]) -> None:
         return table
 
     lines: list[RenderableType] = [
-        Text(f"whyformer {found['whyformer']}, Python {found['python']}, {found['system']}", style="bold"),
-        Text(", ".join(f"{name} {number}" for name, number in found["libraries"].items())),
+        Text(f"whyformer {state['whyformer']}, Python {state['python']}, {state['system']}", style="bold"),
+        Text(", ".join(f"{name} {number}" for name, number in state["libraries"].items())),
     ]
     lines += [
         "",
         Text("Extras", style="bold"),
-        listed([(each["name"], _extra_words(each)) for each in found["extras"]]),
+        listed([(each["name"], _extra_words(each)) for each in state["extras"]]),
     ]
     lines += [
         "",
         Text("Devices", style="bold"),
-        listed([(d["name"], Text(_device_words(d))) for d in found["devices"]]),
+        listed([(d["name"], Text(_device_words(d))) for d in state["devices"]]),
     ]
-    here = [name for name, folder in found["models"].items() if folder]
+    here = [name for name, folder in state["models"].items() if folder]
     words = f"{', '.join(here)} (nothing is downloaded)" if here else "none here: pip install 'whyformer[models]'"
     lines += ["", Text.assemble(("Shipped models", "bold"), f"  {words}")]
-    if found["self_test"]:
-        rows = [(each["device"], _test_words(each)) for each in found["self_test"]]
+    if state["self_test"]:
+        rows = [(each["device"], _test_words(each)) for each in state["self_test"]]
         lines += ["", Text("Self-test", style="bold"), listed(rows)]
     put(Group(*lines))
 

@@ -127,11 +127,11 @@ class AudioInput(Modality):
     def units(self, batch: Batch, length: int, front: int | None, grid: tuple[int, int] | None) -> list[Units]:
         layout, result = self.layout(batch, length), []
         for row, keep in enumerate(self.keep(batch, length, front)):
-            own = [position in layout.own for position in keep.nonzero()[:, 0].tolist()]
-            parts = iter(self._labels(batch, row, layout, own.count(False)))
-            names = iter(_own_names(own.count(True)))
-            labels = tuple(next(names) if special else next(parts) for special in own)
-            units = Units(labels, tuple(own), (self.stream,) * len(own))
+            added = [position in layout.added for position in keep.nonzero()[:, 0].tolist()]
+            parts = iter(self._labels(batch, row, layout, added.count(False)))
+            names = iter(_own_names(added.count(True)))
+            labels = tuple(next(names) if special else next(parts) for special in added)
+            units = Units(labels, tuple(added), (self.stream,) * len(added))
             if layout.grid is not None:
                 shape = batch.tensors[self.main].shape[1:]
                 size = (shape[layout.bands or 0], shape[layout.time])

@@ -19,14 +19,14 @@ class Layout:
     """Axes are those of one input, without the batch axis. ``positions``: that the first attention runs over.
 
     bands: the axis of frequencies, where patches cut it, too (AST). grid: rows of bands by columns of steps in time,
-    in the order of positions. own: positions that the model brings itself, whatever is heard ([CLS], [DIST]).
+    in the order of positions. added: positions that the model brings itself, whatever is heard ([CLS], [DIST]).
     """
 
     time: int
     positions: int
     bands: int | None = None
     grid: Grid | None = None
-    own: frozenset[int] = frozenset()
+    added: frozenset[int] = frozenset()
 
     @property
     def unplaced(self) -> bool:
@@ -49,7 +49,7 @@ def layout_of(sound: Tensor, values_at: Callable[[Tensor], Tensor], grid: Grid |
     before = values_at(sound)
     length, other = len(before), _other(sound)
     heard = _moved(before, values_at(other), 0.0)
-    own = frozenset((~heard).nonzero()[:, 0].tolist())
+    added = frozenset((~heard).nonzero()[:, 0].tolist())
     axes = [axis for axis, size in enumerate(sound.shape) if size > 1]
     reached: dict[int, list[int]] = {}
     for axis in axes:
@@ -57,21 +57,21 @@ def layout_of(sound: Tensor, values_at: Callable[[Tensor], Tensor], grid: Grid |
         middle = sound.shape[axis] // 2
         changed.select(axis, middle).copy_(other.select(axis, middle))
         reached[axis] = _moved(before, values_at(changed), MOVED).nonzero()[:, 0].tolist()
-    share = {axis: len(moved) / max(1, length - len(own)) for axis, moved in reached.items()}
+    share = {axis: len(moved) / max(1, length - len(added)) for axis, moved in reached.items()}
     split = [axis for axis in axes if share[axis] <= ALL_OF_THEM]
     likely = likely_time(sound.shape, bands)
     if len(split) < 2 or len(axes) > 2:
         alone = min(axes, key=lambda axis: (share[axis], axis != likely), default=likely)
-        return Layout(alone if split else likely, length, own=own)
+        return Layout(alone if split else likely, length, added=added)
     bands_axis = next(axis for axis in split if axis != likely)
     # Steps of time along the rows of a grid: those that one step moves stand in the same columns.
-    if grid is None or grid[0] * grid[1] != length - len(own):
-        return Layout(likely, length, bands_axis, None, own)
-    order = {position: i for i, position in enumerate(p for p in range(length) if p not in own)}
+    if grid is None or grid[0] * grid[1] != length - len(added):
+        return Layout(likely, length, bands_axis, None, added)
+    order = {position: i for i, position in enumerate(p for p in range(length) if p not in added)}
     columns = {order[p] % grid[1] for p in reached[likely]}
     rows = {order[p] // grid[1] for p in reached[likely]}
     along_rows = len(columns) / grid[1] < len(rows) / grid[0]
-    return Layout(likely, length, bands_axis, grid if along_rows else None, own)
+    return Layout(likely, length, bands_axis, grid if along_rows else None, added)
 
 
 def _other(sound: Tensor) -> Tensor:

@@ -102,19 +102,19 @@ class TensorInput(Modality):
         if batch.keep_BN is not None and batch.keep_BN.shape[1] == length:  # found out by running the model
             return batch.keep_BN
         if batch.keep_BN is not None and self.stream == "sequence" and batch.keep_BN.shape[1] < length:
-            own = length - batch.keep_BN.shape[1]
-            before = own if front is None else front
-            return nn.functional.pad(batch.keep_BN.bool(), (before, own - before), value=True)
+            added = length - batch.keep_BN.shape[1]
+            before = added if front is None else front
+            return nn.functional.pad(batch.keep_BN.bool(), (before, added - before), value=True)
         tensor = next(iter(batch.tensors.values()))
         keep = torch.ones(batch.size, length, dtype=torch.bool, device=tensor.device)
         steps = (batch.size, self.length(batch)) if self.stream == "sequence" else keep.shape
-        own = length - steps[1]  # the model's own tokens, which no mask of the input speaks of
-        before = own if front is None else front
+        added = length - steps[1]  # the model's own tokens, which no mask of the input speaks of
+        before = added if front is None else front
         for name, mask in batch.tensors.items():
-            if mask.shape == steps and own >= 0 and "mask" in name:
+            if mask.shape == steps and added >= 0 and "mask" in name:
                 real = ~mask.bool() if "padding" in name else mask.bool()
                 require_shown(name, real)
-                keep = nn.functional.pad(real, (before, own - before), value=True)
+                keep = nn.functional.pad(real, (before, added - before), value=True)
         return keep
 
     @property

@@ -184,11 +184,11 @@ def _is_plain_collection(value: Any) -> bool:
 def _seen(modules: Sequence[nn.Module]) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
     """Who has attributes: modules, and their configs in the order in which they are met; how many, and whose config is
     whose; the unique numbers of hooks."""
-    own = [module.__dict__ for module in modules]
-    configs = [owner.get("config") for owner in own]
+    attributes = [module.__dict__ for module in modules]
+    configs = [owner.get("config") for owner in attributes]
     each = {id(config): config for config in configs if config is not None}
-    owners = own + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
-    sizes = [*map(len, owners), *[len(owner["_buffers"]) for owner in own], *map(id, configs)]
+    owners = attributes + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
+    sizes = [*map(len, owners), *[len(owner["_buffers"]) for owner in attributes], *map(id, configs)]
     pre, post, before, after = HOOKS
-    hooked = [i for i, o in enumerate(own) if o[pre] or o[post] or o[before] or o[after]]
-    return owners, sizes, [(i, *(tuple(own[i][name]) for name in HOOKS)) for i in hooked]
+    hooked = [i for i, o in enumerate(attributes) if o[pre] or o[post] or o[before] or o[after]]
+    return owners, sizes, [(i, *(tuple(attributes[i][name]) for name in HOOKS)) for i in hooked]

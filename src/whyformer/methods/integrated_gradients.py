@@ -195,8 +195,8 @@ def _free(run: Run, space: SingleInput, keep_special: bool | Sequence[int]) -> T
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     free_BN = run.keep_BN & ~run.special_BN if keep_special else run.keep_BN.clone()
     free_BN[len(run.explained) :] = False  # rows that are only looked at stay what they are
-    own = free_BN.shape[1] - inputs.shape[1]  # tokens that the model adds to vectors that it is given
-    if space.entrance is None and own > 0:
-        before = own if run.front is None else run.front
+    added = free_BN.shape[1] - inputs.shape[1]  # tokens that the model adds to vectors that it is given
+    if space.entrance is None and added > 0:
+        before = added if run.front is None else run.front
         free_BN = free_BN[:, before : before + inputs.shape[1]]
     return free_BN[:, :, None]

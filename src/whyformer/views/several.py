@@ -101,11 +101,11 @@ def rows_view(explanations: Sequence[Explanation]) -> View:
     first = explanations[0]
     scores_RU = np.stack([e.scores for e in explanations])
     model = [fact for fact in facts_about_input(first) if fact.name == "model"]
-    kept = [fact for fact in facts_about_method(first) if fact.name in ("method", "options")]
+    told = [fact for fact in facts_about_method(first) if fact.name in ("method", "options")]
     return View(
         f"{len(explanations)} rows together",
         (Panel((global_bars(first.units, np.abs(scores_RU).mean(0)),), "mean size of the score", wide=True),),
-        (*model, *kept),
+        (*model, *told),
         caption="Each row is explained for its own target: a score raises or lowers the value of that one.",
         explained=Rows(list(explanations)),
     )
