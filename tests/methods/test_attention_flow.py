@@ -100,11 +100,6 @@ def test_several_rows_feed_the_head() -> None:
     close(found.scores, rows.mean(0))
 
 
-@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
-def test_a_batch_is_its_rows(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
-
-
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_padding_is_nothing(name: str) -> None:
     padding_is_nothing(name, **METHOD)

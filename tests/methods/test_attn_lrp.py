@@ -13,7 +13,6 @@ import whyformer as wf
 from tests.methods.properties import (
     FAMILY,
     TARGET,
-    batch_is_its_rows,
     close,
     explained,
     golden,
@@ -202,12 +201,6 @@ def test_depends_on_the_target_and_has_signs(method: str) -> None:
     assert one.min() < 0 < one.max()
     contrast = explained("bert", target=(0, 1), method=method)[0].scores
     close(contrast, one - other)  # relevance is linear in the seed
-
-
-@BOTH
-@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
-def test_a_batch_is_its_rows(name: str, method: str) -> None:
-    batch_is_its_rows(name, method=method)
 
 
 @BOTH

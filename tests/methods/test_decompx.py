@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import whyformer as wf
 from tests.methods.properties import (
     FAMILY,
-    batch_is_its_rows,
     close,
     explained,
     golden,
@@ -199,11 +198,6 @@ class Largest(TorchDispatchMode):
         if isinstance(out, Tensor) and not out._is_view():
             self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
         return out
-
-
-@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
-def test_a_batch_is_its_rows(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

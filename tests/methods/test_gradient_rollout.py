@@ -61,8 +61,7 @@ def test_depends_on_the_target() -> None:
 
 @pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
 def test_a_batch_is_its_rows(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
-    batch_is_its_rows(name, **METHOD, discard=0.5)
+    batch_is_its_rows(name, **METHOD, discard=0.5)  # of all of it, tests/test_contracts.py
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

@@ -8,8 +8,6 @@ import torch
 
 import whyformer as wf
 from tests.methods.properties import (
-    FAMILY,
-    batch_is_its_rows,
     close,
     explained,
     half_precision_is_finite,
@@ -56,11 +54,6 @@ def test_seeds_reproduce_and_differ() -> None:
     one, same, other = (explained("bert", **METHOD, seed=seed)[0].scores for seed in (1, 1, 2))
     assert np.array_equal(one, same)
     assert not np.allclose(one, other)
-
-
-@pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer"])
-def test_a_batch_is_its_rows(name: str) -> None:
-    batch_is_its_rows(name, **METHOD)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
