@@ -7,7 +7,7 @@ DEVELOPING := $(VENV)/.developing
 
 SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
 
-.PHONY: setup setup-demo setup-browser page demo test test-part check bench soak docs release clean
+.PHONY: setup setup-demo setup-browser page demo test check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
@@ -38,16 +38,8 @@ demo: setup-demo
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 # For two cores: some tests wait, for a browser or another process, and a third worker goes on meanwhile.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
-
 test: setup
-	$(PYTEST)
-
-# While working: of large products of methods and models a part, another one every day (tests/support/turns.py).
-TURN ?= $(shell echo $$(($$(date +%s) / 86400)))
-
-test-part: setup
-	WHYFORMER_TURN=$(TURN) $(PYTEST)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -14,8 +14,6 @@ import typer.testing
 from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import install_import_hook
 
-from tests.support.turns import left_for_later
-
 FORMULAS = [  # where maps are computed with; what only carries them about is not checked
     "whyformer.engines.attention",
     "whyformer.methods",
@@ -62,14 +60,9 @@ LONG = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # of pytest-xdist: in the order below
-    config.addinivalue_line("markers", "in_turn(of): `make test-part` runs one in so many of its combinations, in turn")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if turn := os.environ.get("WHYFORMER_TURN"):
-        later = left_for_later(items, int(turn))
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in later])
-        items[:] = [item for item in items if item.nodeid not in later]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {name: place for place, name in enumerate(LONG)}
     sizes: dict[str, int] = {}
     for item in items:

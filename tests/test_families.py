@@ -5,6 +5,7 @@ This table is the "supported" table of the docs.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -33,11 +34,19 @@ def outputs(case: Case, model: nn.Module, intercept: Intercept | None = None) ->
         return case.logits(run(model, inputs))
 
 
-@pytest.mark.in_turn(2)
+@cache
+def model_of(name: str, implementation: str | None) -> nn.Module:
+    return CASES[name].build(implementation)
+
+
+@cache
+def reference_of(name: str) -> dict[int, Tensor]:
+    return CASES[name].reference()
+
+
 @EACH
 def test_every_attention_is_seen_and_equals_the_models_own(name: str, implementation: str | None) -> None:
-    case = CASES[name]
-    model = case.build(implementation)
+    case, model = CASES[name], model_of(name, implementation)
     with borrowed(model), torch.no_grad():
         intercept = Observe(2, module_names(model))
         seen = outputs(case, model, intercept)
@@ -49,17 +58,15 @@ def test_every_attention_is_seen_and_equals_the_models_own(name: str, implementa
         torch.testing.assert_close(seen, plain, rtol=1e-5, atol=1e-5)
     else:
         assert torch.equal(seen, plain), "observing changed the output"
-    for index, reference in case.reference().items():
+    for index, reference in reference_of(name).items():
         torch.testing.assert_close(sites[index].attention_BHQK, reference, rtol=0, atol=1e-5)
         B, H, _, K = reference.shape
         assert sites[index].value_BHKD.shape[:3] == (B, H, K)
 
 
-@pytest.mark.in_turn(2)
 @EACH
 def test_recorded_attention_has_gradients_and_the_output_agrees(name: str, implementation: str | None) -> None:
-    case = CASES[name]
-    model = case.build(implementation)
+    case, model = CASES[name], model_of(name, implementation)
     with borrowed(model), torch.enable_grad():
         recorder = Recorder(2, module_names(model))
         logits = outputs(case, model, recorder)

@@ -21,7 +21,6 @@ SUBSET = (
 LISTED = {each.split(" | ")[0].removeprefix("| "): each for each in PAGE.read_text(encoding="utf-8").splitlines()}
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.filterwarnings("ignore")  # of the models, not of ours
 @pytest.mark.parametrize("name", SUBSET)
 def test_value_and_scores_are_those_of_the_formula(name: str) -> None:

@@ -34,7 +34,6 @@ def expected(model: Any, case: Any, row: int) -> dict[str, Tensor]:
     return {"attention_rollout": rollout[read].mean(0), "generic_attention": relevance[read].mean(0)}
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", OTHERS)
 def test_scores_are_those_of_the_models_own_attention(name: str) -> None:
     case = OTHERS[name]

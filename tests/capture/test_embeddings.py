@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -51,13 +53,17 @@ class Twice(nn.Module):
 GRADIENT = ["input_x_gradient", "saliency", "smooth_grad", "integrated_gradients", "attn_lrp", "cp_lrp"]
 
 
-@pytest.mark.in_turn(2)
+@cache
+def twice(again: str) -> nn.Module:
+    return Twice(again).eval()
+
+
 @pytest.mark.parametrize("again", ["lookup", "index", "bag"])
 @pytest.mark.parametrize("method", GRADIENT)
 def test_all_lookups_are_one_input(method: str, again: str) -> None:
     """The model that adds up what it has looked up once is the same function of its words."""
-    once, twice = (wf.explain(Twice(kind).eval(), IDS, method=method, target=0) for kind in ("the same", again))
-    for one, other in zip(once, twice, strict=True):
+    once, each_time = (wf.explain(twice(kind), IDS, method=method, target=0) for kind in ("the same", again))
+    for one, other in zip(once, each_time, strict=True):
         np.testing.assert_allclose(other.scores, one.scores, rtol=1e-4, atol=1e-5)
 
 

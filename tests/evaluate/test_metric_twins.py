@@ -96,7 +96,6 @@ def comparisons() -> list[Any]:
     ]
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(("name", "options"), comparisons())
 def test_the_library_agrees_with_the_twin(name: str, options: dict[str, Any] | None) -> None:
     assert options is not None, f"no module of tests/references/metrics has {name} among its TWINS"

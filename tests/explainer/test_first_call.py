@@ -71,7 +71,6 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
 
 
 # A table's columns and the detections of a detector are found by passes of their own, before the study.
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.units != "columns" and n != "detr"])
 def test_passes_are_counted_as_they_are_run(name: str) -> None:
     case = CASES[name]

@@ -41,7 +41,6 @@ def answer_log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) 
     return total
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize(
     "family, method",
     # The blocks of a mixture of experts cannot be run again on other numbers.

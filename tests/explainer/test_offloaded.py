@@ -60,14 +60,22 @@ def offloaded(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.in_turn(2)
+@functools.cache
+def here(name: str) -> nn.Module:
+    return CASES[name].build("sdpa")
+
+
+@functools.cache
+def elsewhere(name: str) -> nn.Module:
+    return offloaded(CASES[name].build("sdpa"))
+
+
 @pytest.mark.parametrize("name", ["bert", "vit"])
 @pytest.mark.parametrize("method", METHODS)
 def test_offloaded_weights_give_the_same_scores(name: str, method: str) -> None:
-    case = CASES[name]
-    here, elsewhere = case.build("sdpa"), offloaded(case.build("sdpa"))
-    expected = wf.explain(here, case.inputs(), method=method, target=1)
-    results = wf.explain(elsewhere, case.inputs(), method=method, target=1)
+    inputs = CASES[name].inputs()
+    expected = wf.explain(here(name), inputs, method=method, target=1)
+    results = wf.explain(elsewhere(name), inputs, method=method, target=1)
     for one, other in zip(expected, results, strict=True):
         np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
         assert other.value == pytest.approx(one.value, abs=1e-6)
@@ -114,14 +122,18 @@ def spread(model: nn.Module, folder: Path) -> nn.Module:
     return dispatch_model(model, device_map, main_device="cpu", offload_dir=str(folder), force_hooks=True)
 
 
+@pytest.fixture(scope="module")
+def on_disk(tmp_path_factory: pytest.TempPathFactory) -> nn.Module:
+    return spread(CASES["bert"].build("sdpa"), tmp_path_factory.mktemp("weights"))
+
+
 @pytest.mark.parametrize("method", [*METHODS, "grad_sam", "value_zeroing", "alti"])
-def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, tmp_path: Path) -> None:
-    case = CASES["bert"]
-    here, elsewhere = case.build("sdpa"), spread(case.build("sdpa"), tmp_path)
-    places = {p.device.type for p in elsewhere.parameters()}
+def test_a_model_over_cpu_and_disk_gives_the_same_scores(method: str, on_disk: nn.Module) -> None:
+    inputs = CASES["bert"].inputs()
+    places = {p.device.type for p in on_disk.parameters()}
     assert places == {"cpu", "meta"}, "some weights are on the disk"
-    expected = wf.explain(here, case.inputs(), method=method, target=1)
-    results = wf.explain(elsewhere, case.inputs(), method=method, target=1)
+    expected = wf.explain(here("bert"), inputs, method=method, target=1)
+    results = wf.explain(on_disk, inputs, method=method, target=1)
     for one, other in zip(expected, results, strict=True):
         np.testing.assert_allclose(other.scores, one.scores, atol=1e-6)
-    assert {p.device.type for p in elsewhere.parameters()} == places, "handed back as it was"
+    assert {p.device.type for p in on_disk.parameters()} == places, "handed back as it was"

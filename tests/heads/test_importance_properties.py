@@ -21,7 +21,6 @@ from whyformer.heads import HeadImportance, head_importance
 from whyformer.heads.importance import normalized
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("how", KINDS, ids=NAMES)
 @pytest.mark.parametrize("name", FAMILY)
 def test_a_batch_is_its_rows(name: str, how: dict[str, Any]) -> None:

@@ -191,7 +191,6 @@ def explained(head: Head, inputs: Any, method: str = "generic_attention") -> Any
     return wf.explain(head.model(), inputs, processor=pair_tokenizer(), method=method, **how)
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("method", ["generic_attention", "input_x_gradient", "occlusion"])
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head.name)
 def test_value_and_scores_are_those_of_a_plain_forward(head: Head, method: str) -> None:

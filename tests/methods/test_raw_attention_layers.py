@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import whyformer as wf
@@ -44,12 +46,15 @@ def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) ->
     assert whole > peaks[1] + 5 * one_map
 
 
-@pytest.mark.in_turn(2)
+@cache
+def model_of(name: str) -> nn.Module:
+    return CASES[name].build(CASES[name].implementations[0])
+
+
 @pytest.mark.parametrize("layers", CHOICES, ids=str)
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2", "looped_heads", "folded_heads", "einsum", "swin"])
 def test_numbers_are_those_of_the_whole_record(name: str, layers: Any) -> None:
-    case = CASES[name]
-    model, x = case.build(case.implementations[0]), case.inputs()
+    model, x = model_of(name), CASES[name].inputs()
     alone = wf.explain(model, x, method="raw_attention", target=0, layers=layers, keep_layers=True)
     other = "occlusion" if name == "swin" else "attention_rollout"
     together = wf.explain(model, x, method=["raw_attention", other], target=0, layers=layers, keep_layers=True)

@@ -92,7 +92,6 @@ def test_depends_on_the_target() -> None:
     assert not np.allclose(one[0].scores, other[0].scores, rtol=1e-3)
 
 
-@pytest.mark.in_turn(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", [*FAMILY, "rtdl_ft_transformer", "deberta_v2", "nn_transformer_encoder_seq_first"])
 def test_a_batch_is_its_rows(name: str, variant: str) -> None:

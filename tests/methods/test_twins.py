@@ -34,7 +34,6 @@ def comparisons() -> list[Any]:
     return found
 
 
-@pytest.mark.in_turn(3)
 @pytest.mark.parametrize(("method", "setting"), comparisons())
 def test_the_library_agrees_with_the_twin(method: str, setting: Setting | None) -> None:
     assert setting is not None, f"tests/references/{method}.py exports no TWIN, or one without settings"
