@@ -35,6 +35,7 @@ ELSEWHERE = {
     ("capture/kernels.py", "triton"): "asked for only where capture.kernels.available() says so",
     ("capture/triton_kernels.py", "triton"): "imported by capture/kernels.py alone",
     ("engines/perturbation/prefix.py", "transformers"): "the model that is explained comes from it",
+    ("inputs/checkpoint.py", "huggingface_hub"): "part of transformers, which is asked for first",
     ("tables/permutation.py", "sklearn"): "scikit-learn itself asks for these tags",
     ("serve/app.py", "starlette"): "part of fastapi",
     ("serve/uploads.py", "starlette"): "part of fastapi",

@@ -80,7 +80,7 @@ def test_no_pin_keeps_an_older_python_from_installing() -> None:
     lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     held = [pin for pin in pins if pythons_of(pin) is not None]
-    assert len(pins) > 100 and len(held) > 0.8 * len(pins)
+    assert len(pins) > 100 and len(held) > 0.3 * len(pins)  # fewer on the oldest
     for pin in held:
         needs = SpecifierSet(pythons_of(pin) or "")
         for minor in range(OLDEST[1], sys.version_info[1] + 1):
