@@ -44,12 +44,15 @@ class Stopper:
 
     def __init__(self, at: int, files: tuple[str, ...], by_signal: bool) -> None:
         self.at, self.files, self.by_signal = at, files, by_signal
-        self.lines = 0
+        self.lines, self.before = 0, (0, 0)
 
     def __call__(self, frame: Any, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.endswith(self.files):
             return None
-        if event == "line":
+        # A line that comes again at once is a comprehension, which stands inline since Python 3.12: what a trace raises
+        # there passes every ``finally`` by, what a signal raises does not.
+        again, self.before = self.before == (id(frame), frame.f_lineno), (id(frame), frame.f_lineno)
+        if event == "line" and not again:
             self.lines += 1
             if self.lines == self.at:
                 if self.by_signal:
