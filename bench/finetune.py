@@ -1,13 +1,17 @@
-"""Classifiers of texts for ``python -m bench.frontier --part text --model``: fine-tuned, or trained from nothing.
+r"""Classifiers of texts for ``python -m bench.frontier --part text --model``: fine-tuned, or trained from nothing.
 
     python -m bench.finetune --base MINILM --data sst/train.tsv --test sst/dev.tsv --out sst-minilm
     python -m bench.finetune --base MINILM --data imdb50k.csv.xz --out imdb-minilm
-    python -m bench.finetune --base MINILM --shape modernbert --data imdb50k.csv.xz --lr 1e-3 --out modernbert
+    python -m bench.finetune --base MINILM --shape modernbert --data sst/train.tsv --test sst/dev.tsv --texts 6920 \
+        --epochs 3 --lr 1e-3 --out sst-modernbert
 
 --base is a folder in the format of transformers. With --shape only its tokenizer is used, and the weights begin at
 random: "modernbert" (rotary positions, norms first, gated MLPs) averages all positions before its head, "roberta"
-reads the first one. --data and --test are lines of ``text<TAB>label``, or a csv.xz with the columns review and
-sentiment; without --test, the texts behind those of training are. Texts are cut to 128 tokens.
+reads the first one, "gpt2" looks back only and reads the last one. Some of their tokens are masked in training, so that
+a mask is nothing new to them.
+
+--data and --test are lines of ``text<TAB>label``, or a csv.xz with the columns review and sentiment; without --test,
+the texts behind those of training are. Texts are cut to 128 tokens.
 
 The folder --out holds model, tokenizer and ``held_out.tsv``, texts that training did not see, cut as the model reads
 them: what --data of bench.frontier takes.
@@ -35,12 +39,14 @@ HELD_OUT = "held_out.tsv"
 SHAPES: dict[str, dict[str, Any]] = {
     "modernbert": {"classifier_pooling": "mean", "global_attn_every_n_layers": 1},
     "roberta": {"max_position_embeddings": MAX_LENGTH + 2, "type_vocab_size": 1},
+    "gpt2": {"max_position_embeddings": MAX_LENGTH},
 }
 HEADS = 4
+MASKED = 0.15  # share of the tokens that a new model reads as masks
 Texts = list[tuple[str, int]]
 
 
-def labelled(path: Path, count: int) -> Texts:
+def labelled(path: Path, count: int = sys.maxsize) -> Texts:
     """The first texts of a file, each in one line, with 0 or 1."""
     rows = read_tsv(path) if path.suffix == ".tsv" else read_reviews(path, count)
     return [(" ".join(re.sub(r"<br\s*/?>", " ", text).split()), label) for text, label in rows[:count]]
@@ -69,6 +75,13 @@ def untrained(shape: str, tokenizer: Any, layers: int, width: int) -> Any:
         num_labels=len(LABELS),
     )
     return AutoModelForSequenceClassification.from_config(config)
+
+
+def masked(ids_NT: torch.Tensor, tokenizer: Any, seed: int) -> torch.Tensor:
+    """The ids with some of the words masked."""
+    drawn = torch.rand(ids_NT.shape, generator=torch.Generator().manual_seed(seed)) < MASKED
+    special = torch.isin(ids_NT, torch.tensor(tokenizer.all_special_ids, dtype=ids_NT.dtype))
+    return torch.where(drawn & ~special, tokenizer.mask_token_id, ids_NT)
 
 
 def arguments(words: list[str] | None) -> argparse.Namespace:
@@ -109,6 +122,8 @@ def main(words: list[str] | None = None) -> int:
     train = rows[: options.texts]
     test = labelled(options.test, options.held_out) if options.test else rows[options.texts :]
     ids, lengths = encode(tokenizer, [text for text, _ in train], model.device)
+    if options.shape is not None:
+        ids = masked(ids, tokenizer, options.seed)
     labels = torch.tensor([label for _, label in train])
 
     def report(epoch: int, loss: float) -> None:

@@ -5,8 +5,9 @@
                              [--out frontier] [--resume]
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
-text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label``;
-or a classifier of yours (--model, a folder of transformers; ``python -m bench.finetune`` makes such).
+text: the shipped sentiment model, on sentences from templates, or (--data) on lines of ``sentence<TAB>label`` or
+reviews (csv.xz, columns review and sentiment), cut to 128 tokens; or a classifier of yours (--model, a folder of
+transformers; ``python -m bench.finetune`` makes such).
 image: a ViT of six layers, trained here on textures (or --photos) whose class is decided by a planted stamp.
 table: the shipped FT-Transformer on its 40 rows of census data.
 language: a Llama of six layers, trained here on stories of facts; over tokens, and over sentences.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import whyformer as wf
+from bench.finetune import cut, labelled
 from bench.frontier.contenders import Contenders, of_many_passes, of_one_pass
 from bench.frontier.subject import Array, Row, Subject
 from whyformer.demo import load_sentiment
@@ -83,6 +84,7 @@ def contenders() -> Contenders:
     others: Contenders = {
         "integrated_gradients, [PAD]": ("integrated_gradients", {"baseline": "pad"}),
         "integrated_gradients, [CLS] stays": ("integrated_gradients", {"baseline": "mask", "keep_special": True}),
+        "input_x_gradient, first block": ("input_x_gradient", {"at": "embeddings"}),
         GRADIENT_FORM: (GRADIENT_FORM, {}),
     }
     return of_one_pass() | of_many_passes("mask") | others
@@ -93,7 +95,7 @@ def subject(
 ) -> Sentences:
     texts = made_sentences(count, seed) if data is None else read_sentences(data, count, seed)
     model, tokenizer = load_sentiment() if folder is None else load_classifier(folder)
-    return Sentences(wf.Explainer(model.to(device), tokenizer), texts)
+    return Sentences(wf.Explainer(model.to(device), tokenizer), [cut(tokenizer, text) for text in texts])
 
 
 def load_classifier(folder: Path) -> tuple[Any, Any]:
@@ -129,5 +131,9 @@ def made_sentences(count: int, seed: int) -> list[str]:
 
 
 def read_sentences(path: Path, count: int, seed: int) -> list[str]:
-    lines = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """Some of the texts of a file, lines of ``text<TAB>label`` or a csv.xz of reviews."""
+    if path.suffix == ".xz":
+        lines = [text for text, _ in labelled(path)]
+    else:
+        lines = [line.split("\t")[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [lines[i] for i in np.random.default_rng(seed).permutation(len(lines))[:count]]

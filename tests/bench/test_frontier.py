@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,13 @@ def test_a_classifier_that_was_trained_here_is_judged_on_texts_it_did_not_see(
     main([*how, "--methods", "generic_attention", "grad_sam(reduce=key)"])
     shown = capsys.readouterr().out
     assert "ModernBertForSequenceClassification, 1 layers" in shown and "| grad_sam(reduce=key) | " in shown
+
+
+def test_reviews_are_read_as_one_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv.xz"
+    with lzma.open(path, "wt", encoding="utf-8") as file:
+        file.write('review,sentiment\n"Not<br /><br />bad, at &quot;all&quot;",positive\n')
+    assert read_sentences(path, 3, seed=0) == ['Not bad, at "all"']
 
 
 def untrained(task: Facts | Stamps, count: int) -> Trained:
