@@ -101,9 +101,7 @@ def test_the_rows_that_are_changed_are_those_that_feed_the_head(name: str) -> No
     for place in places:
         assert float(place.read_R.sum()) == pytest.approx(1)
         assert place.shown(place.weights_HRK[None]).sum().item() == pytest.approx(1)
-        free_HRK = place.weights_HRK * place.free_RK
-        share_HRK = free_HRK / free_HRK.sum(-1, keepdim=True).clamp(min=torch.finfo(free_HRK.dtype).tiny)
-        assert torch.allclose(place.full(share_HRK[None])[0], place.weights_HRK, atol=1e-6)
+        assert torch.allclose(place.full(place.share_HRK[None])[0], place.weights_HRK, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])

@@ -15,7 +15,7 @@ from whyformer.types import Explanation, Target, Units
 from whyformer.views import side_by_side, view_of
 from whyformer.views.checks import _drawn
 from whyformer.views.marks import Picture
-from whyformer.views.pair import boxes_drawn
+from whyformer.views.pair import boxes_drawn, boxes_view
 from whyformer.views.scales import scale_of
 from whyformer.views.streams import steps_view
 
@@ -45,13 +45,16 @@ def test_a_picture_is_drawn_wherever_it_is_given() -> None:
 def test_question_and_boxes(tmp_path: Path) -> None:
     explanation = wf.explain(CASES["lxmert"].build("eager"), CASES["lxmert"].inputs(), target=1)[0]
     image = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
-    view = view_of(explanation, image)
+    view = boxes_view(explanation, image)
     html = view.to_html()
     assert "boxes (image)" in html and "box 3" in html
     assert view.save(tmp_path / "boxes.html").stat().st_size > 1000
     again = wf.load(explanation.save(tmp_path / "lxmert.json"))
     assert again.units == explanation.units
     assert again.matrix["text", "image"].shape == (10, 6)
+    plain = Explanation(np.ones(1), Units(("a",), (False,), ("text",)), Target(0), "logit", 1.0, Target(0), "random")
+    with pytest.raises(BadInput, match="no boxes"):
+        boxes_view(plain)
 
 
 def test_one_written_token_shows_both_texts() -> None:

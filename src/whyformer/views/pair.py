@@ -1,4 +1,4 @@
-"""Where an image is given as boxes: they are drawn on it, by their weight."""
+"""Image and text together where the image is given as boxes: the boxes drawn by their weight, the words beside them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,45 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.errors import BadInput
+from whyformer.parameters import Count, checked
 from whyformer.types import Explanation
 from whyformer.views.color import colours
-from whyformer.views.marks import Scale
+from whyformer.views.facts import answer, details, doubts
+from whyformer.views.image import to_pixels
+from whyformer.views.marks import Picture, Scale
 from whyformer.views.scales import scale_of
+from whyformer.views.text import ranking, token_run
+from whyformer.views.view import Panel, View
 
 Array = np.ndarray[Any, Any]
+CANVAS = 256  # side of the empty canvas, where no image is given
+
+
+@checked
+def boxes_view(explanation: Explanation, image: Any = None, *, most: Count | None = None) -> View:
+    """Weighted boxes on the image, token bars beside it. Without an image they are drawn on an empty canvas."""
+    units = explanation.units
+    if units.boxes is None:
+        raise BadInput("this explanation has no boxes: boxes_view is for models that read regions of an image.")
+    regions = [i for i, stream in enumerate(units.stream) if stream == "image"]
+    words = [i for i, stream in enumerate(units.stream) if stream != "image"]
+    pixels = np.full((CANVAS, CANVAS, 3), 255, np.uint8) if image is None else to_pixels(image)
+    scale = scale_of([explanation.scores[regions]], explanation.signed)
+    panels = [Panel((Picture(boxes_on(explanation, regions, pixels, scale)),), "boxes (image)")]
+    if words:
+        panels.append(Panel((token_run(explanation, members=words),), "text"))
+    panels.append(Panel((ranking(explanation, most=most),), "highest scores"))
+    return View(
+        f"{explanation.method}: {explanation.target}",
+        tuple(panels),
+        (answer(explanation),),
+        doubts(explanation),
+        "Boxes are coloured by their score; the strongest is drawn last.",
+        columns=2,
+        legend=scale,
+        details=details(explanation),
+    )
 
 
 def boxes_on(
