@@ -57,7 +57,7 @@ class Checkpoint:
         if is_file(Path(name) / "table.json"):
             raise BadInput(f"{name!r} is a model of a table: whyformer.tables.load_model(…) loads it with its columns.")
         with self._loading(f"no model could be loaded from {name!r}", HUB):
-            config = transformers.AutoConfig.from_pretrained(name, **self._how)
+            config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=self.trusted, **self._places)
         classes = getattr(config, "architectures", None)
         classes = classes if isinstance(classes, list) else []
         kind = self._class_of(config, classes)
@@ -68,14 +68,13 @@ class Checkpoint:
                 "explain. Use a fine-tuned checkpoint, e.g. one for sequence or image classification."
             )
         with self._loading(f"the weights of {name!r} could not be loaded"):
-            read = {} if pickles else {"use_safetensors": True}
-            return kind.from_pretrained(name, config=config, **self._how, **read).eval()
+            read = self._places if pickles else self._places | {"use_safetensors": True}
+            return kind.from_pretrained(name, config=config, trust_remote_code=self.trusted, **read).eval()
 
     @cached_property
-    def _how(self) -> dict[str, bool]:
-        """What is said to every loader; without a network, that files of earlier downloads are all there is."""
-        how = {"trust_remote_code": self.trusted}
-        return how if is_folder(Path(self.name)) or not hub_is_away() else how | {"local_files_only": True}
+    def _places(self) -> dict[str, bool]:
+        """What every loader is told of places; without a network, that files of earlier downloads are all there is."""
+        return {} if is_folder(Path(self.name)) or not hub_is_away() else {"local_files_only": True}
 
     def _class_of(self, config: Any, classes: list[str]) -> Any:
         """The class of transformers that the config names; of the model's own code, the door that the config names."""
@@ -97,7 +96,9 @@ class Checkpoint:
     def processor(self, auto: str, what: str) -> Any:
         """What turns raw inputs into tensors, by the class of transformers that loads it."""
         with self._loading(f"the {what} of {self.name!r} could not be loaded"):
-            return getattr(_transformers(), auto).from_pretrained(self.name, **self._how)
+            return getattr(_transformers(), auto).from_pretrained(
+                self.name, trust_remote_code=self.trusted, **self._places
+            )
 
     def sound_processor(self) -> Any:
         """What turns samples into tensors, and the tokenizer where the folder has one."""
