@@ -102,14 +102,14 @@ def test_without_a_network_nothing_is_asked_again_and_again(monkeypatch: pytest.
     with pytest.raises(BadInput, match="no model could be loaded from 'no-one/nothing'"):
         wf.Explainer("no-one/nothing")
     assert asked == [("hub.invalid", 443)] * 2
-    asks = checkpoint.Checkpoint("no-one/nothing")._how
-    assert asks == {"trust_remote_code": False, "local_files_only": True}
+    asks = checkpoint.Checkpoint("no-one/nothing")._places
+    assert asks == {"local_files_only": True}
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
     assert not checkpoint.hub_is_away()
     monkeypatch.delenv("https_proxy")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *where, **how: asked.clear() or [])
     assert not checkpoint.hub_is_away() and asked == []
-    assert checkpoint.Checkpoint("no-one/nothing")._how == {"trust_remote_code": False}
+    assert checkpoint.Checkpoint("no-one/nothing")._places == {}
 
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:
