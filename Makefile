@@ -38,8 +38,12 @@ demo: setup-demo
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 # For two cores: some tests wait, for a browser or another process, and a third worker goes on meanwhile.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
+OF_CHECK := tests/docs tests/package
+
+# The library. What holds the docs (all their code is run) and the packages (built and installed) is part of `check`.
 test: setup
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
+	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -52,6 +56,7 @@ check: setup
 	$(BIN)/python -m docs.start_pictures --check
 	$(BIN)/python -m docs.notebook --check
 	$(SITE) -W --keep-going
+	$(PYTEST) $(OF_CHECK)
 
 bench: setup
 	$(BIN)/python -m bench

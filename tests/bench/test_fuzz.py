@@ -6,6 +6,6 @@ from bench.fuzz import ended_calls
 
 
 def test_nonsense_is_refused() -> None:
-    reports = list(ended_calls(90, 0, None))
-    assert len(reports) == 90
+    reports = list(ended_calls(60, 0, None))
+    assert len(reports) == 60
     assert [report for report in reports if report["outcome"] != "ours"] == []

@@ -29,3 +29,11 @@ def test_every_target_is_phony_and_a_release_makes_both_packages() -> None:
     recipe = MAKEFILE.partition("\nrelease: setup\n")[2].partition("\n\n")[0]
     assert re.findall(r"pyproject-build --no-isolation --outdir dist (\S+)", recipe) == [".", "models"]
     assert "twine check --strict dist/*" in recipe
+
+
+def test_what_one_of_the_two_commands_leaves_out_the_other_runs() -> None:
+    recipes = {name: MAKEFILE.partition(f"\n{name}: setup\n")[2].partition("\n\n")[0] for name in ("test", "check")}
+    assert "$(PYTEST) $(OF_CHECK:%=--ignore=%)" in recipes["test"]
+    assert "$(PYTEST) $(OF_CHECK)" in recipes["check"]
+    (folders,) = re.findall(r"^OF_CHECK := (.+)$", MAKEFILE, re.MULTILINE)
+    assert all((REPOSITORY / folder).is_dir() for folder in folders.split())
