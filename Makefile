@@ -38,7 +38,7 @@ demo: setup-demo
 	$(BIN)/whyformer demo --out whyformer-demo.html
 
 # For two cores: some tests wait, for a browser or another process, and others go on meanwhile.
-PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 4 --dist loadfile
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
 OF_CHECK := tests/docs tests/package
 
 # The library. What holds the docs (all their code is run) and the packages (built and installed) is part of `check`.
