@@ -20,11 +20,11 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
+from whyformer.loan.offload import offloaded, require_loaded
 from whyformer.loan.parts import Guard, Members, Parts
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
@@ -312,7 +312,7 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                 loan.forget(lent := traits_of(modules), modules)
             if any(map(IS_META, parameters)):
                 require_loaded(model)
-                handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in _offloaded(m)]
+                handed.offloaded = [(m, n, p.requires_grad) for m in modules for n, p in offloaded(m)]
             changes: Changes = [(loan, "lent", members)]
             if unlooked:
                 changes.append((loan, "unlooked", True))
@@ -409,73 +409,6 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-# Layers that forget what they computed, and compute it again in backward.
-
-
-def recomputable(model: nn.Module) -> list[nn.Module]:
-    """Layers of transformers models that can do so."""
-    return [m for m in modules_of(model) if any(c.__name__ == "GradientCheckpointingLayer" for c in type(m).__mro__)]
-
-
-@contextlib.contextmanager
-def recomputing(layers: list[nn.Module]) -> Iterator[None]:
-    """These layers are computed again in backward, one at a time, so that only what lies between them is stored.
-
-    They do so in training alone; it is the layer itself that is told so, none of its parts.
-    """
-    func = functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False, preserve_rng_state=False)
-    told = {"gradient_checkpointing": True, "training": True, "_gradient_checkpointing_func": func}
-    before = [(layer, {name: layer.__dict__.get(name, told) for name in told}) for layer in layers]
-    try:
-        for layer in layers:
-            layer.__dict__.update(told)
-        yield
-    finally:
-        for layer, values in before:
-            for name, value in values.items():
-                if value is told:  # it had none of its own
-                    layer.__dict__.pop(name, None)
-                else:
-                    layer.__dict__[name] = value
-
-
-# Weights that are elsewhere: accelerate's offload leaves them on the meta device, and a hook brings them for each pass.
-
-
-def _offloaded(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    return [(name, p) for name, p in module._parameters.items() if p is not None and p.is_meta]
-
-
-def require_loaded(model: nn.Module) -> None:
-    """Refuse a model with weights on the meta device that no hook brings."""
-    brought: tuple[str, ...] = ()  # paths whose hook places everything below
-    for path, module in model.named_modules():
-        hook = getattr(module, "_hf_hook", None)
-        if getattr(hook, "place_submodules", False):
-            brought += (f"{path}." if path else "",)
-        missing = _offloaded(module)
-        hooked = hook is not None or module._forward_pre_hooks or "forward" in module.__dict__
-        if missing and not hooked and not path.startswith(brought):
-            name = f"{path}.{missing[0][0]}" if path else missing[0][0]
-            raise NotOffered(
-                f"{name} is on the meta device, which holds shapes and no numbers, and no hook loads it before a pass: "
-                "there is nothing to explain yet. Load the weights, e.g. with from_pretrained(…) or "
-                "model.load_state_dict(state, assign=True)."
-            )
-
-
-def execution_device(model: nn.Module) -> torch.device:
-    """Where a model runs whose first weight is on the meta device: as its other weights, or its hooks, say."""
-    for parameter in model.parameters():
-        if not parameter.is_meta:
-            return parameter.device
-    for module in modules_of(model):
-        device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
-        if device is not None:
-            return torch.device(device)
-    return torch.device("cpu")
 
 
 def names_no_padding(model: nn.Module) -> bool:

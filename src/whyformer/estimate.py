@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import torch
 
-from whyformer.borrow import known_about, recomputable
+from whyformer.borrow import known_about
 from whyformer.capture.fold import Fold, HeadFusion, NotFolded, tile_bytes
 from whyformer.capture.roles import Recorder
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.batch import Batch
+from whyformer.loan.recomputation import recomputable
 from whyformer.memory import SavedBytes, free_bytes
 from whyformer.output import Output
 from whyformer.parameters import OneOf

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from whyformer.borrow import execution_device
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
@@ -23,6 +22,7 @@ from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, named_tenso
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.stream_inputs import StreamInput
+from whyformer.loan.offload import execution_device
 from whyformer.types import Units
 
 

@@ -8,11 +8,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from whyformer.borrow import recomputable, recomputing
 from whyformer.capture.fold import Fold, FoldedSite, HeadFusion, NotFolded, Scaled
 from whyformer.capture.plan import OffPlan
 from whyformer.capture.record import folded, require_sites
 from whyformer.errors import NotOffered
+from whyformer.loan.recomputation import recomputable, recomputing
 from whyformer.output import Output
 from whyformer.run import Run
 from whyformer.study import require_readable
