@@ -27,18 +27,19 @@ def of_one_pass() -> Contenders:
     return cheap | VARIANTS
 
 
-def of_many_passes(replace: str | None, guided: bool = True) -> Contenders:
-    """``replace``: what stands for the absent, the same for methods and judge."""
-    away = {} if replace is None else {"replace": replace}
+def of_many_passes(replace: str | None, guided: bool = True, hold: int | None = None) -> Contenders:
+    """``replace``: what stands for the absent, the same for methods and judge; ``hold``: what never is."""
+    away: dict[str, Any] = {} if replace is None else {"replace": replace}
+    among = away if hold is None else away | {"hold": hold}
     made: Contenders = {
         "integrated_gradients": ("integrated_gradients", {}),
         "smooth_grad": ("smooth_grad", {}),
         "occlusion": ("occlusion", away),
-        "two_ended": ("two_ended", away),
+        "two_ended": ("two_ended", among),
     }
     for count in EVALUATIONS:
-        made[f"shap {count}"] = ("shap", {"evaluations": count} | away)
-        made[f"shap {count}, regression"] = ("shap", {"evaluations": count, "algorithm": "regression"} | away)
+        made[f"shap {count}"] = ("shap", {"evaluations": count} | among)
+        made[f"shap {count}, regression"] = ("shap", {"evaluations": count, "algorithm": "regression"} | among)
         if guided:
-            made[f"shap {count}, guided"] = ("shap", {"evaluations": count, "guide": "auto"} | away)
+            made[f"shap {count}, guided"] = ("shap", {"evaluations": count, "guide": "auto"} | among)
     return made

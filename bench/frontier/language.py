@@ -15,6 +15,8 @@ from bench.frontier.planted import PlantedSubject, Trained
 from bench.frontier.subject import Array
 from bench.known_truth.facts import ID, SENTENCES, VOCABULARY, WORDS
 
+QUESTION = -1  # the last unit of a story, which the judge never takes away
+
 
 class Stories(PlantedSubject):
     """The log-probability of the right answer; [BOS] and the question always stay."""
@@ -84,11 +86,11 @@ class WholeSentences(Stories):
 
 
 def contenders_of_tokens() -> Contenders:
-    return of_one_pass() | of_many_passes("unk")
+    return of_one_pass() | of_many_passes("unk", hold=QUESTION)
 
 
 def contenders_of_sentences() -> Contenders:
-    return of_one_pass() | of_many_passes("delete")
+    return of_one_pass() | of_many_passes("delete", hold=QUESTION)
 
 
 def subjects(count: int, seed: int, cache: Path | None, device: str = "cpu") -> tuple[Tokens, WholeSentences]:

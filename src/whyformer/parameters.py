@@ -85,6 +85,10 @@ Size = Annotated[tuple[Pixels, Pixels], Words("(height, width), whole numbers of
 Rate = Annotated[float, Limits(0, open_low=True)]
 Megabytes = Annotated[float, Limits(0, open_low=True)]
 Replacement = Annotated[str, Filled()] | Annotated[int, Limits(0, 2**31 - 1)] | None  # of an absent part
+# Parts of an input that are always there: by number, by label, or as they stand in the text.
+Held = Annotated[str, Filled()] | Place
+_OF_PARTS = Words("the text, label or number of a part, a list of such")
+Hold = Annotated[Held | Annotated[Sequence[Held], Filled()], _OF_PARTS] | None
 
 
 def _number(value: float) -> str:

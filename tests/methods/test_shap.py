@@ -168,7 +168,7 @@ def test_words_share_among_their_pieces() -> None:
 
 def test_superpixels_are_connected_groups_of_patches() -> None:
     with running("vit") as run:
-        players = players_of(run, 0, "superpixel", True, 5)
+        players = players_of(run, 0, "superpixel", True, 5, np.zeros(len(run.units[0]), bool))
         assert len(players.members) == 5
         assert sorted(i for m in players.members for i in m) == list(range(1, 17))
         for members in players.members:

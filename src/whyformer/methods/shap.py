@@ -14,13 +14,13 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, Players, absent_player, players_of, special_doubts
+from whyformer.engines.perturbation.players import BY, Players, absent_player, held_units, players_of, special_doubts
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
 from whyformer.interop import shap_package
 from whyformer.methods.integrated_gradients import alone
-from whyformer.parameters import Limits, OneOf, Replacement
+from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, get_method, method
 from whyformer.run import Attribution, Run
 
@@ -71,28 +71,32 @@ def shap(
     replace: Replacement = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
+    hold: Hold = None,
 ) -> Attribution:
     """A fair share of the score for every part of the input: its mean contribution over all orders of joining.
 
     φ_i = Σ_S |S|!(n-|S|-1)!/n! · (s(S ∪ i) - s(S)); they add up to s(all) - s(none), which is ``base``. ``by``: what
-    joins: None is the unit itself (token, patch, column), "word" whole words, "superpixel" about ``superpixels``
-    groups of patches of like colour; a group's share is split evenly among its units. ``replace``: what stands for the
-    absent, as for ``occlusion``. ``keep_special``: special tokens are always there (True), join too (False), or a list
-    of the token ids to keep. ``algorithm``: "exact" (all 2^n sets), "partition" (Owen values over a tree of
-    neighbours), "permutation" (sampled orders), "regression" (pairs of a coalition and its complement); "auto" is exact
-    where ``evaluations`` allow, else regression where a guide or evaluations="auto" is asked for, else partition for
-    text and images, permutation for columns. ``guide``: a method of few passes, whose scores the regression leans on as
-    far as the coalitions bear them out, with "+alone" behind it also what each part would do alone, by the gradient
-    where all are absent; or "auto", both of the first of attn_lrp, generic_attention and input_x_gradient that runs.
-    Its passes are in the cost. ``evaluations="auto"`` goes on until the order of the five largest values is
-    settled, 1,024 at most. Standard errors of sampled values are in ``errors``, and their root mean square over the
-    players in ``checks["standard_error"]``. ``interactions``: so many pairs among the players of the largest values, in
-    the result's ``interactions``: what two do more together than each, mean of with none and with all the others.
+    joins: None is the unit itself (token, patch, column), "word" whole words, "superpixel" about ``superpixels`` groups
+    of patches of like colour; a group's share is split evenly among its units. ``replace``: what stands for the absent,
+    as for ``occlusion``. ``keep_special``: special tokens are always there (True), join too (False), or a list of the
+    token ids to keep. ``hold``: parts that are always there as well, such as the question of a prompt: the text as it
+    stands in the input, a label, or the number of a unit (-1 is the last), or several. ``algorithm``: "exact" (all 2^n
+    sets), "partition" (Owen values over a tree of neighbours), "permutation" (sampled orders), "regression" (pairs of a
+    coalition and its complement); "auto" is exact where ``evaluations`` allow, else regression where a guide or
+    evaluations="auto" is asked for, else partition for text and images, permutation for columns. ``guide``: a method of
+    few passes, whose scores the regression leans on as far as the coalitions bear them out, with "+alone" behind it
+    also what each part would do alone, by the gradient where all are absent; or "auto", both of the first of attn_lrp,
+    generic_attention and input_x_gradient that runs. Its passes are in the cost. ``evaluations="auto"`` goes on until
+    the order of the five largest values is settled, 1,024 at most. Standard errors of sampled values are in ``errors``,
+    and their root mean square over the players in ``checks["standard_error"]``. ``interactions``: so many pairs among
+    the players of the largest values, in the result's ``interactions``: what two do more together than each, mean of
+    with none and with all the others.
 
     Misleads when: absent parts make inputs that the model never saw; partition gives credit by groups of neighbours,
     so parts that work together from afar share it with their surroundings.
     """
     replacement = absent_player(run, replace)
+    held_BU = held_units(run, hold)
     if algorithm not in {"auto", "regression"} and (guide is not None or evaluations == "auto"):
         raise BadInput(f"guide and evaluations='auto' are for algorithm='regression' or 'auto', not {algorithm!r}.")
     guide, guides_BN = _guides(run, guide)
@@ -102,7 +106,7 @@ def shap(
     together: list[tuple[tuple[str, str, float], ...]] = [()] * run.batch.size
     games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "shap"):
-        players = players_of(run, row, by, keep_special, superpixels)
+        players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
         if not players.members:  # nothing but special tokens
             continue
         made = grouped_variants if run.segments else Replaced

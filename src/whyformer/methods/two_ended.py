@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, absent_player, players_of, special_doubts
+from whyformer.engines.perturbation.players import BY, absent_player, held_units, players_of, special_doubts
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants, grouped_variants
-from whyformer.parameters import Limits, OneOf, Replacement
+from whyformer.parameters import Hold, Limits, OneOf, Replacement
 from whyformer.registry import Passes, method
 from whyformer.run import Attribution, Run
 
@@ -38,21 +38,23 @@ def two_ended(
     replace: Replacement = None,
     keep_special: bool | Sequence[int] = True,
     superpixels: Annotated[int, Limits(2, 10**6)] = 32,
+    hold: Hold = None,
 ) -> Attribution:
     """What a part does when all others are there and when none is: the mean of leave-one-out and keep-one.
 
     r_i = ½ [s(all) - s(all without i)] + ½ [s(i alone) - s(none)]: the semivalue with half of its weight on the
     empty and half on the full coalition. Of two players it is the Shapley value; of a sum of parts, every part's term.
-    ``by``, ``replace``, ``keep_special`` and ``superpixels`` are those of ``shap``; "delete" is possible, too.
+    ``by``, ``replace``, ``keep_special``, ``superpixels`` and ``hold`` are those of ``shap``; "delete" is possible.
 
     Misleads when: evidence is doubled in such a way that neither end shows it (any two of three signs suffice: one
     alone is too little, without one there are still enough). Scores do not add up to the change of the score.
     """
     replacement = absent_player(run, replace)
+    held_BU = held_units(run, hold)
     scores = torch.zeros(run.keep_BN.shape)
     games: list[Game | None] = [None] * run.batch.size
     for row in run.track(range(run.batch.size), "two_ended"):
-        players = players_of(run, row, by, keep_special, superpixels)
+        players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
         count = len(players.members)
         if not count:  # nothing but special tokens
             continue

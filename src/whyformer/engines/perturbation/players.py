@@ -13,7 +13,9 @@ from torch import Tensor
 from whyformer.errors import BadInput, NotOffered
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
+from whyformer.parameters import Hold
 from whyformer.run import Run
+from whyformer.types import Units
 
 BY = ("token", "patch", "column", "word", "superpixel")
 Array = np.ndarray[Any, Any]
@@ -59,10 +61,12 @@ class Players:
         return np.array(joins, dtype=float)
 
 
-def players_of(run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int) -> Players:
-    """The players of one input: its units, its words, or about so many superpixels."""
+def players_of(
+    run: Run, row: int, by: str | None, keep_special: bool | Sequence[int], superpixels: int, held_U: Array
+) -> Players:
+    """The players of one input: its units, its words, or about so many superpixels; ``held_U`` do not play."""
     units = run.units[row]
-    free = np.array(run.removable(row)) & ~_always_there(run, row, keep_special)
+    free = np.array(run.removable(row)) & ~_always_there(run, row, keep_special) & ~held_U
     members: list[tuple[int, ...]]
     if run.segments:
         groups = [tuple(int(i) for i in group if free[i]) for group in run.segments[row][0]]
@@ -116,6 +120,58 @@ def _always_there(run: Run, row: int, keep_special: bool | Sequence[int]) -> Arr
     if ids_U is None:
         raise BadInput("keep_special takes token ids for plain text only: use True or False here.")
     return np.isin(ids_U.cpu().numpy(), list(keep_special))
+
+
+def held_units(run: Run, hold: Hold) -> list[Array]:
+    """(U,) of each input, the units that were said to be always there."""
+    wanted = [] if hold is None else [hold] if isinstance(hold, (str, int)) else list(hold)
+    return [_held(run, row, wanted) for row in range(run.batch.size)]
+
+
+def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
+    units = run.units[row]
+    held_U = np.zeros(len(units), dtype=bool)
+    if not wanted:
+        return held_U
+    groups, named = run.segments[row] if run.segments else ([[i] for i in range(len(units))], units)
+    members = [group for one in wanted for group in _named(groups, units, named, one, row)]
+    held_U[[i for group in members for i in group]] = True
+    if all(held_U[i] for i in np.flatnonzero(run.removable(row)) if not units.special[i]):
+        raise BadInput(f"hold={_short(wanted)} is all of input {row}: nothing is left that could be away.")
+    return held_U
+
+
+def _named(
+    groups: Sequence[Sequence[int]], units: Units, named: Units, one: str | int, row: int
+) -> list[Sequence[int]]:
+    """The groups of units that a number, a label or a stretch of the text stands for."""
+    if not isinstance(one, str):
+        if not -len(groups) <= one < len(groups):
+            raise BadInput(f"hold={one}: input {row} has {len(groups)} units, numbered from 0, or from -1 backwards.")
+        return [groups[one]]
+    labelled = [group for group, label in zip(groups, named.labels, strict=True) if label == one]
+    if len(labelled) == 1:
+        return labelled
+    times = len(labelled)
+    if units.text is not None and units.spans is not None:
+        times = units.text.count(one)
+        if times == 1:
+            start = units.text.index(one)
+            end = start + len(one)
+            return [[i for i, (a, b) in enumerate(units.spans) if a < end and start < b and not units.special[i]]]
+    if not times:
+        raise BadInput(
+            f"hold={one!r} is not in input {row}. Write it as it stands there, or give numbers of units (see "
+            "explanation.units.labels; -1 is the last one)."
+        )
+    raise BadInput(
+        f"hold={one!r} is {times} times in input {row}. Write more of the text around it, or give numbers of units "
+        "(see explanation.units.labels; -1 is the last one)."
+    )
+
+
+def _short(wanted: Sequence[str | int]) -> str:
+    return repr(wanted[0] if len(wanted) == 1 else list(wanted))
 
 
 def _words(run: Run, row: int, free: Array) -> list[tuple[int, ...]]:
