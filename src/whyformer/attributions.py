@@ -10,12 +10,12 @@ from torch import Tensor
 
 from whyformer.engines.attention.fold_pass import NotFoldable
 from whyformer.errors import NotOffered
-from whyformer.estimate import LONG, folding
+from whyformer.estimate import folding
 from whyformer.explanations import explanations
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
 from whyformer.inputs.language import shortened
-from whyformer.memory import Peak
+from whyformer.memory import LONG, Peak
 from whyformer.registry import Method
 from whyformer.run import Attribution, Run
 from whyformer.session import Session

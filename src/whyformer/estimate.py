@@ -14,7 +14,7 @@ from whyformer.capture.roles import Recorder
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.inputs.batch import Batch
 from whyformer.loan.recomputation import recomputable
-from whyformer.memory import SavedBytes, free_bytes
+from whyformer.memory import LONG, SavedBytes, free_bytes
 from whyformer.output import Output
 from whyformer.parameters import OneOf
 from whyformer.registry import Method
@@ -22,7 +22,6 @@ from whyformer.run import Run
 from whyformer.session import Session
 
 Memory = Annotated[str, OneOf("auto", "fold", "full")]
-LONG = 1024  # positions; below, maps are stored without thinking about it
 SHARE = 0.25  # of the free memory that stored maps may take before they are folded
 FULL = 0.85  # of the free memory that a pass may take before its layers are computed again
 SHORT = 256  # positions of the piece that a forward pass is measured on

@@ -194,8 +194,10 @@ class Explainer(LoadedModel):
             "keep_layers": keep_layers,
             "memory": memory,
             "foldable": partial(foldable, chosen, settings),
-            "reads_maps": len(chosen) == 1 and chosen[0].needs == {"attention"},
+            "reads": "maps" if len(chosen) == 1 and chosen[0].needs == {"attention"} else "",
         }
+        if any("attention_gradients" in m.needs for m in chosen) and not one_pass:
+            how["reads"] = "gradients"
         if units != "token":
             how["units"] = units
         source.modality.first_token = first_token

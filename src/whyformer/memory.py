@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+LONG = 1024  # positions; below, maps are stored without thinking about it
+
 # How much memory the graph of a forward pass keeps for its backward pass.
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import Marks, borrowed, known_about, module_names, unwrapped
+from whyformer.borrow import Marks, borrowed, first_weight, known_about, module_names, unwrapped
 from whyformer.capture.intercept import letters_of, mark_attention
 from whyformer.capture.record import observe, require_sites
 from whyformer.capture.roles import Observe
@@ -152,7 +152,7 @@ class Session:
         decoding: Decoding = PLAIN,
         memory: str = "full",
         foldable: Callable[[], bool] = lambda: False,
-        reads_maps: bool = False,
+        reads: str = "",
     ) -> None:
         self.source = source = inputs if isinstance(inputs, Source) else loaded.source(inputs)
         if decoding is not PLAIN or units != "token":
@@ -170,10 +170,13 @@ class Session:
         if decoding.span and scalar == "logit":  # an answer of several tokens has no logit of its own
             self.scalar = "log_probability"
         self.keep_layers, self.at_once, self.track = keep_layers, at_once, tracker(progress)
-        # The study's pass over the one input that there is serves who reads its maps, too: see Run.record.
+        # The study's pass over the one input that there is serves who reads its maps ("maps"), or these and their
+        # gradients ("gradients"), too: see Run.record.
         same_output = scalar != "cosine" and not reads_itself  # as the study reads it
-        shares = reads_maps and same_output and memory != "fold" and source.size == 1
-        self.retained = Retained(operands=True) if shares else None
+        shares = bool(reads) and same_output and memory != "fold" and source.size == 1
+        leaf = first_weight(self.model) if shares and reads == "gradients" else None
+        shares = shares and (reads == "maps" or leaf is not None)
+        self.retained = Retained(operands=True, leaf=leaf) if shares else None
         self.setup_forwards = 0  # of the study, where it had to be made now
         self.started = time.perf_counter()
         self.forwards = self.backwards = 0.0

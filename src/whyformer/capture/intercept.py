@@ -263,10 +263,15 @@ class Intercept(TorchFunctionMode):
         for (site, _), weights in zip(waiting, all_weights([call for _, call in waiting]), strict=True):
             site.attention, site.waits = weights, False
 
-    def attended(self, call: FusedCall) -> None:
-        """Torch's own attention as if it came now: it ran before, in a pass that was only followed."""
+    def attended(self, call: FusedCall, edge: Any = None) -> None:
+        """Torch's own attention as if it came now: it ran before, in a pass that was only followed.
+
+        edge: where the gradient of its result arrives, if that pass has a graph.
+        """
         site = self.foreseen(call)
-        self.at_result(site, call.value.new_empty(0))
+        if edge is None:
+            self.at_result(site, call.value.new_empty(0))
+        site.edge = edge
         self.sites.append(site)
 
     def _next_step(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -190,11 +190,11 @@ class Run(TracedBatch):
                 role.layers, role.glance = layers, partial(self._glance, shares) if padded else None
             self.forwards_B += rows / self.batch.size
             retained, self.retained, once = self.retained, None, forward
-            if retained is not None and not grad and role.plan is not None and role.plan.paths:
+            if retained is not None and grad == bool(retained.edges) and role.plan is not None and role.plan.paths:
                 once = partial(retained.handed_to, role, forward)
             try:
                 if isinstance(role, Recorder):
-                    maps = record(forward, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
+                    maps = record(once, role, partial(self.scalars, ask=False), values, rows < self.batch.size)
                     if isinstance(role, Lineage):
                         if self.settles_later:
                             self._unconfirmed = partial(self._confirmed, role, of_kind)

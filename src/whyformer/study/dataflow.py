@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from whyformer.capture.functions import PRODUCTS, sdpa_operands, tensors_in
 from whyformer.capture.intercept import current_path
+from whyformer.capture.lineage import rooted
 from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
 from whyformer.study.fingerprints import Fingerprints
@@ -88,7 +89,7 @@ class Lineage(Survey):
     def at_site(self, site: OpenSite) -> None:
         super().at_site(site)
         if not self.calls:
-            self._first_BHKD = site.value_BHKD
+            self._first_BHKD = site.value_BHKD.detach()
         scores = self._marks.get(site.attention)
         query, key = self._fused or (scores.pair if scores is not None and scores.pair else (Ancestry(), Ancestry()))
         if query.stream is None and (key.stream is not None or any(c.key.stream for c in self.calls)):
@@ -149,7 +150,7 @@ def _makes_shape(name: str) -> bool:
 
 class Tail(Lineage):
     """A lineage that also finds the rows that feed the head: it keeps the graph behind the latest attention, from call
-    ``start`` on.
+    ``start`` on; or all of it, for who differentiates this very pass (``retained.leaf``).
     """
 
     def __init__(
@@ -195,20 +196,40 @@ class Tail(Lineage):
         if self.retained.whole:
             self.prints.at_values(site.value_BHKD)
 
+    @property
+    def whole_graph(self) -> bool:
+        return self.retained.leaf is not None
+
+    def at_result(self, site: OpenSite, out: Tensor) -> Tensor:
+        if self.whole_graph and not self.sites and out.grad_fn is None and torch.is_grad_enabled():
+            return out.detach().requires_grad_().clone()  # the weight is none that the input meets: it begins here
+        return out
+
     def _sdpa(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        with torch.no_grad():
+        whole = self.whole_graph
+        with torch.set_grad_enabled(whole and torch.is_grad_enabled()):
             out = super()._sdpa(func, args, kwargs)
         self.retained.add(sdpa_operands(args, kwargs), out)
-        return self._started(out)
+        return self._started(out, whole)
 
     def _claim(self, *how: Any) -> Any:
+        whole = self.whole_graph
         self.retained.drop()
         with torch.no_grad():
             out = super()._claim(*how)
-        return self._started(out)
+        return self._started(out, whole)
 
-    def _started(self, out: Tensor) -> Tensor:
-        """The result at the start of a graph; a copy is handed on, since models may write into it."""
+    def _started(self, out: Tensor, whole: bool) -> Tensor:
+        """The result at the start of a graph; a copy is handed on, since models may write into it.
+
+        whole: there was a graph of everything up to here.
+        """
+        if self.whole_graph:
+            self.ending = Ending(self.sites[-1], self.retained.edges[-1])
+            return out
+        if whole:  # it is of no use: from here on as without it
+            torch.set_grad_enabled(False)
+            out = out.detach()
         if len(self.sites) <= self.start:
             return out
         self._saved.clear()
@@ -220,7 +241,9 @@ class Tail(Lineage):
         """Rows of the last attention that reach the logits; None if this pass cannot tell."""
         ending, self.ending = self.ending, None
         try:
-            reached = ending.reached(logits) if ending is not None and logits.requires_grad else None
+            reached = None
+            if ending is not None and logits.requires_grad:
+                reached = ending.reached(logits, again=self.whole_graph)
             return reached if reached is not None and reached.rows else None
         except (RuntimeError, KeyError):  # cut, without derivative, or in need of what was let go (checkpoints)
             return None
@@ -241,19 +264,28 @@ def trace(
     the attentions were given, and what they and the model said, for who can use it.
     """
     tail = Tail(1, names, inputs, likely_last(names), retained)
+    leaf = tail.retained.leaf
     try:
-        with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(tail.pack, tail.unpack), tail:
-            logits = forward()
+        if leaf is not None:
+            with torch.enable_grad(), rooted(leaf), tail:
+                logits = forward()
+        else:
+            with torch.no_grad(), torch.autograd.graph.saved_tensors_hooks(tail.pack, tail.unpack), tail:
+                logits = forward()
     except Exception:  # whatever is wrong with the model itself is said by the second pass
         tail.retained.drop()
+        if leaf is not None:
+            return trace(forward, names, inputs)
         plain = Lineage(1, names, inputs)
         with torch.no_grad(), plain:
             logits = forward()
         return plain, plain.reaching(logits), None
-    tail.prints.marks.output = tail.retained.logits = logits.detach()
+    tail.prints.marks.output = logits.detach()
+    tail.retained.logits = logits if tail.whole_graph else logits.detach()
+    reached = tail.reached(logits)
     if len(tail.sites) != tail.start + 1 or not tail.retained.intact():
         tail.retained.drop()
-    return tail, tail.reaching(logits), tail.reached(logits)
+    return tail, tail.reaching(logits), reached
 
 
 def likely_last(names: dict[int, str]) -> int:

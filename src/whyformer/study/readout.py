@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.intercept import Intercept
 from whyformer.capture.record import Forward
@@ -129,7 +130,7 @@ class Ending:
     """What follows one attention: its result, the start of a graph, and the rows of it that are picked by index."""
 
     site: OpenSite
-    result: Tensor
+    result: Tensor | GradientEdge
     picked: list[tuple[int, Tensor]] = field(default_factory=list)  # rows taken one by one, as in hidden[:, 0]
     maximum: bool = False  # the largest over the rows was taken
 
@@ -163,13 +164,16 @@ class Ending:
         """A vector for each of the rows."""
         return tensor.ndim == 3 and tensor.shape[1] == self.site.attention.shape[self.site.contraction.query]
 
-    def reached(self, logits: Tensor, seed: int = 0) -> Reached:
-        """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used."""
+    def reached(self, logits: Tensor, seed: int = 0, again: bool = False) -> Reached:
+        """The gradient at the result shows which rows reach the logits; that of a picked row, whether it was used.
+
+        again: the graph is differentiated once more.
+        """
         mix = torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)).to(logits)
         taken = [(row, part) for row, part in self.picked if part.requires_grad]
         with torch.enable_grad():
-            wanted = [self.result, *(part for _, part in taken)]
-            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, allow_unused=True)
+            wanted: list[Any] = [self.result, *(part for _, part in taken)]
+            grad, *others = torch.autograd.grad((logits * mix).sum(), wanted, retain_graph=again, allow_unused=True)
         if grad is None:
             return Reached([], self.site.attention.shape[self.site.contraction.query], set())
         rows = grad_rows(self.site, grad)
@@ -192,8 +196,9 @@ class ReadoutFinder(Outline):
         out = super().__torch_function__(func, types, args, kwargs)
         if before == self.last and len(self.sites) == self.last + 1 and func.__name__ != "multi_head_attention_forward":
             torch.set_grad_enabled(True)
-            self.ending = Ending(self.sites[-1], out.detach().requires_grad_())
-            return self.ending.result.clone()  # models may write into it
+            start = out.detach().requires_grad_()
+            self.ending = Ending(self.sites[-1], start)
+            return start.clone()  # models may write into it
         if self.ending is not None:
             self.ending.see(func.__name__, args, kwargs, out)
         return out

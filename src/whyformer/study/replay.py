@@ -18,13 +18,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from whyformer.capture.functions import repeat_heads, sdpa_operands
 from whyformer.capture.fused import FusedCall
 from whyformer.capture.intercept import Intercept, current_path
 from whyformer.capture.site import OpenSite
 from whyformer.errors import CaptureError
+from whyformer.memory import LONG
 from whyformer.study.fingerprints import Fingerprints, Marks
 from whyformer.study.readout import Reached, ReadoutFinder
 
@@ -40,12 +42,14 @@ class OffReplay(CaptureError):
 class Retained:
     """What torch's own attentions of one pass gave back, and with ``operands`` what they were given.
 
-    Nothing is left of a pass that attends in another way besides, writes over it, or takes too much memory.
+    ``leaf``: a weight from which the pass has a graph, so that it can be differentiated as well. Nothing is left of a
+    pass that attends in another way besides, writes over it, or takes too much memory.
     """
 
-    def __init__(self, operands: bool = False) -> None:
-        self.operands, self.whole, self.used = operands, True, False
+    def __init__(self, operands: bool = False, leaf: nn.Parameter | None = None) -> None:
+        self.operands, self.leaf, self.whole, self.used = operands, leaf, True, False
         self.calls: list[FusedCall] = []
+        self.edges: list[GradientEdge] = []  # where the gradient of each result arrives
         self.results: list[Tensor] = []
         self.logits: Tensor | None = None
         self._versions: list[int] = []
@@ -59,6 +63,12 @@ class Retained:
         if self._bytes > RETAINED or any(t.is_inference() for t in tensors) or call["dropout_p"]:
             self.drop()
             return
+        # Maps of long inputs may not be stored at all; and what autograd does not see, the record finds out by itself.
+        node = result.grad_fn
+        if self.leaf is not None and (node is None or call["key"].shape[-2] >= LONG):
+            self.release()
+        elif self.leaf is not None and node is not None:
+            self.edges.append(GradientEdge(node, result.output_nr))
         self.results.append(result.detach())
         self._versions.append(result._version)
         if self.operands:
@@ -66,7 +76,12 @@ class Retained:
             self.calls.append(FusedCall(query, key, value, call["attn_mask"], call["is_causal"], call["scale"]))
 
     def drop(self) -> None:
-        self.whole, self.calls, self.results, self._versions, self.logits = False, [], [], [], None
+        self.whole, self.results, self._versions = False, [], []
+        self.release()
+
+    def release(self) -> None:
+        """Nobody reads the maps of this pass: what they are made of goes, and its graph."""
+        self.operands, self.leaf, self.calls, self.edges, self.logits = False, None, [], [], None
 
     def drop_results(self) -> None:
         """They have served the audit."""
@@ -78,12 +93,13 @@ class Retained:
 
     def handed_to(self, role: Intercept, forward: Changed) -> Tensor:
         """The attentions as if they came now, in a pass that ``role`` looks into; that pass itself if they are gone."""
-        logits, calls, self.logits, self.calls = self.logits, self.calls, None, []
+        logits, calls, edges = self.logits, self.calls, self.edges
+        self.release()
         if logits is None or not calls or any(call.written for call in calls):
             return forward()
         self.used = True
-        for call in calls:
-            role.attended(call)
+        for number, call in enumerate(calls):
+            role.attended(call, edges[number] if edges else None)
         return logits
 
 

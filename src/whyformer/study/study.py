@@ -200,6 +200,8 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
         schedule=schedule,
         fused=not lineage.softmaxes,
     )
+    if retained is not None and not study.torch_own:  # who reads the maps will follow it by itself
+        retained.release()
     if first_BHKD is None:
         return study
     if study.one_stream and modality.is_one_token(one, sites[0].keys, run):
