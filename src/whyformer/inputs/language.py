@@ -91,11 +91,11 @@ def kept_logits(modality: Modality, positions: Tensor) -> dict[str, Tensor]:
 
 def _another(modality: Modality, ids: Tensor) -> int:
     """A token that the text does not end with, an ordinary one where there is."""
-    table = modality.embedding()
-    known = dict.fromkeys([*ids.tolist(), *range(table.num_embeddings if table is not None else 0)])
-    others = [token for token in known if token != int(ids[-1])]
-    ordinary = (token for token in others if token not in modality.special_ids())
-    return next(ordinary, others[0] if others else int(ids[-1]))
+    table, text = modality.embedding(), ids.tolist()
+    known = (*dict.fromkeys(text), *range(table.num_embeddings if table is not None else 0))
+    others, special = [token for token in known if token != text[-1]], modality.special_ids()
+    ordinary = (token for token in others if token not in special)
+    return next(ordinary, others[0] if others else text[-1])
 
 
 # Where a text is explained

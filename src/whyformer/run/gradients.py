@@ -15,8 +15,11 @@ from whyformer.capture.roles import Impose, Recorder, Rewrite
 from whyformer.errors import NotOffered
 from whyformer.output import Output
 from whyformer.run.scores import ScoredBatch
-from whyformer.study.slopes import require_reached, require_slopes
+from whyformer.study.slopes import require_measured, require_reached, require_slopes
+from whyformer.study.swayed import OffSway, Swayed, may_sway
 from whyformer.types import Record
+
+OFF_SWAY = ("off sway",)  # of a study: the model attends otherwise when nobody looks
 
 
 class TracedBatch(ScoredBatch, ABC):
@@ -86,6 +89,45 @@ class TracedBatch(ScoredBatch, ABC):
         self.backwards_B += 1
         return traced.gradients(tensors)
 
+    def held_at_once(self, maps: Record, role: Recorder) -> bool:
+        """Whether one pass showed that gradients are slopes, and that looking changed nothing (study/swayed.py)."""
+        form = self._form(graph=True)
+        if role.lost or {form, ("slopes",)} & self.study.undisturbed or not self._may_sway(maps):
+            return False
+        if self.reading != "logit":  # of logits it is known how far they may move
+            return False
+        swayed = Swayed(maps, self._part_of(self.together), self.scalars)
+        try:
+            held = swayed.says_both(self.modality.model, halves=not self.modality.mixes_rows)
+        except OffSway:
+            held = False
+            self.study.undisturbed.add(OFF_SWAY)
+        self.setup_forwards += swayed.passes
+        if held:
+            self.study.undisturbed.update({form, ("slopes",)})
+        return held
+
+    def _may_sway(self, maps: Record) -> bool:
+        plain = self.rows_run == self.batch.size and not self.batch.reference_rows and bool(self.study.torch_own)
+        return plain and OFF_SWAY not in self.study.undisturbed and may_sway(self.modality.model, maps)
+
+    def _held_by_swaying(self, maps: Record, score: Callable[[Tensor], Tensor]) -> bool:
+        """The slope measured with torch's own kernels, where there are no others; what is none is refused."""
+        if not self._may_sway(maps):
+            return False
+        swayed = Swayed(maps, self._part_of(self.together), score)
+        with torch.no_grad():
+            score_B = score(maps.logits).detach()
+        try:
+            doubt = require_measured(swayed.measured, score_B)[1]
+        except OffSway:
+            self.study.undisturbed.add(OFF_SWAY)
+            return False
+        finally:
+            self.setup_forwards += swayed.passes
+        self.study.doubts.extend([doubt] * bool(doubt))
+        return True
+
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
 
@@ -97,6 +139,10 @@ class TracedBatch(ScoredBatch, ABC):
         if not due:
             return
         score = self.scalars if score is None else score
+        if due == [("slopes",)] and self._held_by_swaying(maps, score):
+            self.study.undisturbed.add(("slopes",))
+            self.notes.update(self.study.doubts)
+            return
         output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
         def changed(rewrite: Rewrite) -> Tensor:

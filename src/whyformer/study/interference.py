@@ -75,19 +75,19 @@ def require_same(model: nn.Module, watched: Tensor, part: Part, halves: bool) ->
     everything, looked = slice(len(watched)), watched.detach().float()
     halves = halves and len(watched) > 1 and MIXES not in known_about(model)
     with torch.no_grad():
-        plain = _halved(part, len(watched)) if halves else part(everything).detach().float()
-        if _same(model, plain, looked):
+        plain = halved(part, len(watched)) if halves else part(everything).detach().float()
+        if same(model, plain, looked):
             if halves:
                 known_about(model)[MIXES] = False
             return 1
         together = part(everything).detach().float() if halves else plain
         again = part(everything).detach().float()
-    if not _same(model, together, again):
+    if not same(model, together, again):
         raise NotOffered(
             f"the model answers differently each time ({_shown(together, again)}), so that no explanation would be of "
             "its answer. Take what is random out of its forward, or seed it there."
         )
-    if halves and _same(model, together, looked):
+    if halves and same(model, together, looked):
         raise mixed(model, together, plain)
     fused = _by_fused_path(model, looked, lambda: part(everything))
     raise NotOffered(
@@ -102,8 +102,8 @@ def require_apart(model: nn.Module, together: Tensor, part: Part) -> int:
     if MIXES in facts or len(together) < 2:
         return 0
     with torch.no_grad():
-        halves = _halved(part, len(together))
-    if not _same(model, halves, together.detach().float()):
+        halves = halved(part, len(together))
+    if not same(model, halves, together.detach().float()):
         raise mixed(model, together.detach().float(), halves)
     facts[MIXES] = False
     return 1
@@ -118,13 +118,13 @@ def mixed(model: nn.Module, together: Tensor, apart: Tensor) -> MixedInputs:
     )
 
 
-def _halved(part: Part, rows: int) -> Tensor:
+def halved(part: Part, rows: int) -> Tensor:
     """(rows, C) of two passes, over half of the rows each."""
     halves = [part(half).detach().float() for half in (slice(0, rows // 2), slice(rows // 2, rows))]
     return torch.cat(halves) if len({half.shape[1] for half in halves}) == 1 else halves[0]
 
 
-def _same(model: nn.Module, one: Tensor, other: Tensor) -> bool:
+def same(model: nn.Module, one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and _apart(one, other) <= rounding(model, one)
 
 

@@ -49,6 +49,10 @@ class Measured:
     size: float  # of the terms that it is a sum of
     noise: float  # of a score
 
+    def agrees(self, slope: float, step: float) -> bool:
+        """Whether a slope that was measured by this step is that of the gradients."""
+        return abs(slope - self.slope) <= TOLERANCE * self.size + self.noise / step
+
 
 def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool = False) -> tuple[int, str]:
     """Refuse gradients that are not the slope of ``score_B``; how many passes that took, and what is left to say.
@@ -71,7 +75,7 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
         for number, site in enumerate(maps.sites)
         if site.attention_grad_BHQK is not None
     ]
-    noise = _noise(torch.finfo(maps.logits.dtype).eps, maps.logits)
+    noise = noise_of(torch.finfo(maps.logits.dtype).eps, maps.logits)
 
     def moved(step: float) -> float:
         def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
@@ -81,10 +85,15 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
 
         return float(changed(rewrite).double().sum())
 
-    passes, doubt, slope = _held(Measured(moved, sum(said), sum(map(abs, said)), noise), score_B)
+    return require_measured(Measured(moved, sum(said), sum(map(abs, said)), noise), score_B)
+
+
+def require_measured(measured: Measured, score_B: Tensor) -> tuple[int, str]:
+    """The same of a change of the maps that someone else makes."""
+    passes, doubt, slope = _held(measured, score_B)
     if slope is None:
         return passes, doubt
-    raise CaptureError(NO_SLOPE.format(said=sum(said), slope=slope))
+    raise CaptureError(NO_SLOPE.format(said=measured.slope, slope=slope))
 
 
 def require_scaled_slopes(
@@ -101,11 +110,8 @@ def require_scaled_slopes(
     def moved(step: float) -> float:
         return float(changed({n: 1 + step * direction for n, direction in by.items()}).double().sum())
 
-    noise = _noise(torch.finfo(logits.dtype).eps, logits)
-    passes, doubt, slope = _held(Measured(moved, sum(terms), sum(map(abs, terms)), noise), score_B)
-    if slope is None:
-        return passes, doubt
-    raise CaptureError(NO_SLOPE.format(said=sum(terms), slope=slope))
+    noise = noise_of(torch.finfo(logits.dtype).eps, logits)
+    return require_measured(Measured(moved, sum(terms), sum(map(abs, terms)), noise), score_B)
 
 
 def require_input_slopes(
@@ -124,7 +130,7 @@ def require_input_slopes(
     def moved(step: float) -> float:
         return float(changed((numbers + step * direction).to(inputs.dtype)).double().sum())
 
-    measured = Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), _noise(step, logits))
+    measured = Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), noise_of(step, logits))
     passes, doubt, slope = _held(measured, score_B)
     if slope is None:
         return passes, doubt
@@ -134,22 +140,19 @@ def require_input_slopes(
     )
 
 
-def _noise(step: float, logits: Tensor) -> float:
+def noise_of(step: float, logits: Tensor) -> float:
     return NOISE * step * (float(logits.detach().abs().max()) + 1) * len(logits) ** 0.5
 
 
 def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
     """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
 
-    def agrees(slope: float, step: float) -> bool:
-        return abs(slope - measured.slope) <= TOLERANCE * measured.size + measured.noise / step
-
-    if agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
+    if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
         return 1, "", None
     slopes: list[float] = []
     for step in STEPS:  # a bend of the model, or one of its choices, may lie within one step, not within all
         slopes.append((measured.moved(step) - measured.moved(-step)) / (2 * step))
-        if agrees(slopes[-1], step):
+        if measured.agrees(slopes[-1], step):
             return 1 + 2 * len(slopes), "", None
     passes = 1 + 2 * len(slopes)
     if max(slopes) - min(slopes) > UNSTEADY * max(map(abs, slopes)) + measured.noise / min(STEPS):
