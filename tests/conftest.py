@@ -7,6 +7,7 @@ import os
 from functools import cache
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -28,6 +29,10 @@ held = beartype(
 
 # The hook sees modules that are imported after it: nothing of whyformer may be imported above.
 install_import_hook(FORMULAS, "tests.conftest.held")
+
+# Here every formula meets every tiny model, and what is passed is held to the annotations. To go on with that in tests
+# of pages, commands and searches would say nothing new, and takes a tenth of the time of a method.
+HELD = ("tests/methods/", "tests/engines/", "tests/tables/", "tests/heads/", "tests/test_")
 
 # The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times
 # here, on ten players. As Python they do the same at once.
@@ -80,3 +85,8 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage has to go through it again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # and garbage in cycles may wait: to look for it took a twentieth of the time
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(HELD))

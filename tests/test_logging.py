@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import logging
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,9 +100,3 @@ def test_a_change_of_plan_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         wf.explain(folders.vit(), {"pixel_values": torch.zeros(2, 3, 32, 32)}, method="raw_attention")
     assert sizes[0] == 2 and sizes[-2:] == [1, 1]
     assert "going on with 1 inputs at a time" in records[-1].getMessage()
-
-
-def test_without_a_handler_nothing_reaches_the_terminal() -> None:
-    code = "import logging, whyformer; logging.getLogger('whyformer.serve').error('failed')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "")

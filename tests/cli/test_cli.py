@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -59,13 +57,6 @@ def test_help_has_examples(command: tuple[str, ...]) -> None:
 
 def test_version() -> None:
     assert run("--version").stdout == f"whyformer {wf.__version__}\n"
-
-
-def test_the_command_line_starts_without_torch() -> None:
-    heavy = ("torch", "transformers", "matplotlib")
-    code = f"import sys, whyformer.cli.main; print([m for m in {heavy} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
 
 
 # demo

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -99,25 +96,3 @@ def test_files_that_are_no_text_or_no_image(tmp_path: Path, vit_folder: Path) ->
     binary.write_bytes(b"\xff\xfe\x00\x80")
     assert "no UTF-8 text" in run("explain", "text", "--file", binary, code=1).stderr
     assert "cannot be read as an image" in run("explain", "image", binary, "--model", vit_folder, code=1).stderr
-
-
-def test_in_a_pipe_there_is_the_result_and_nothing_else() -> None:
-    """The real program, its output piped: no colour codes, no progress bars, no notices of other libraries.
-
-    The pipe takes ASCII only: blocks become question marks, and nothing crashes.
-    """
-    environment = os.environ | {"COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "whyformer", "explain", "text", "I like the movie", "So boring", "-m", "occlusion"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    assert done.stderr == ""
-    assert "So boring" in done.stdout
-    assert "?" in done.stdout
-    assert "\x1b" not in done.stdout
-    assert "\r" not in done.stdout
-    assert all(line == line.rstrip() and len(line) <= 80 for line in done.stdout.splitlines())
-
-
-def test_a_reader_that_has_seen_enough_is_no_error() -> None:
-    command = f"{sys.executable} -m whyformer --help | head -c 10"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stderr == ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,18 +76,3 @@ def test_json_is_what_it_was() -> None:
     shown = run("explain", "text", text, "-m", "random", "--json").stdout
     assert not RAW.search(shown)
     assert json.loads(shown)[0]["units"]["text"] == text
-
-
-def test_a_bug_keeps_its_traceback_and_steers_nothing(tmp_path: Path) -> None:
-    module = tmp_path / "mine.py"
-    module.write_text(
-        f"import warnings\ndef load():\n    warnings.warn('look: ' + {ESCAPE!r})\n    raise RuntimeError({ESCAPE!r})\n",
-        encoding="utf-8",
-    )
-    command = [sys.executable, "-m", "whyformer", "explain", "table", "--model", f"{module}:load"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert "RuntimeError: ␛]0;owned" in done.stderr
-    assert "UserWarning: look: ␛]0;owned" in done.stderr
-    assert not RAW.search(done.stderr)

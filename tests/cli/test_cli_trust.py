@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -65,10 +63,9 @@ def changed_json(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
 
 
-@pytest.fixture
-def unknown_kind(tmp_path: Path, marker: Path) -> Path:
+def of_unknown_kind(folder: Path, marker: Path) -> Path:
     """A kind of model that transformers does not have: config and model are the folder's code."""
-    folder = plain_folder(tmp_path / "mine")
+    plain_folder(folder)
     (folder / "configuration_mine.py").write_text(CONFIG.format(marker=str(marker)), encoding="utf-8")
     (folder / "modeling_mine.py").write_text(MODEL, encoding="utf-8")
     changed_json(
@@ -81,6 +78,11 @@ def unknown_kind(tmp_path: Path, marker: Path) -> Path:
         },
     )
     return folder
+
+
+@pytest.fixture
+def unknown_kind(tmp_path: Path, marker: Path) -> Path:
+    return of_unknown_kind(tmp_path / "mine", marker)
 
 
 @pytest.fixture
@@ -156,13 +158,6 @@ def test_code_beside_what_transformers_has_is_left_alone(
     folder = request.getfixturevalue(kind)
     assert "like" in run("explain", "text", "-", "--model", folder, stdin="i like it\n").stdout
     assert not marker.exists()
-
-
-def test_the_program_itself_with_a_pipe(unknown_kind: Path, marker: Path) -> None:
-    command = [sys.executable, "-m", "whyformer", "explain", "text", "-", "--model", str(unknown_kind)]
-    done = subprocess.run(command, input="y\ny\n", capture_output=True, text=True, check=False, env=dict(os.environ))
-    assert done.returncode == 1 and not marker.exists()
-    assert "--trust-remote-code" in done.stderr and "y/N" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", ["unknown_kind", "unknown_class", "unknown_tokenizer"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +62,6 @@ def test_ranked_lists_special_tokens_unless_told_not_to(tmp_path: Path) -> None:
     assert "[CLS]" not in [u for u, _ in found.ranked(specials=False)]
     values = [s for _, s in found.ranked()]
     assert values == sorted(values, reverse=True)
-
-
-def test_importing_is_light() -> None:
-    heavy = ("transformers", "matplotlib", "pandas", "sklearn", "rich", "typer", "shap", "PIL")
-    code = f"import sys, whyformer; print([m for m in {heavy} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
 
 
 def test_the_registry_reads_options_from_the_signature() -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -18,6 +14,7 @@ import pytest
 
 import whyformer as wf
 from tests.models import CASES
+from tests.test_fresh_python import block
 from whyformer import extend, registry
 from whyformer.errors import UnknownName
 
@@ -73,12 +70,6 @@ def test_types_are_shipped() -> None:
 # Methods of others
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", extend.__doc__ or "", re.S)
-    assert found is not None
-    return found.group(1)
-
-
 @pytest.fixture
 def registered() -> Iterator[registry.Method]:
     """The method of the docstring, as if its package had been imported; gone afterwards."""
@@ -107,26 +98,6 @@ def test_the_method_of_the_docstring_explains(registered: registry.Method) -> No
 
 def test_it_is_gone_again() -> None:
     assert "mean_attention" not in wf.list_methods()
-
-
-def test_a_package_that_declares_it_is_enough(tmp_path: Path) -> None:
-    """An installed distribution, as pip would leave it: a module and its entry point."""
-    module = re.search(r'= "([\w.]+)"', block("toml"))
-    assert module is not None
-    package, name = module.group(1).split(".")
-    (tmp_path / package).mkdir()
-    (tmp_path / package / f"{name}.py").write_text(block("python"), encoding="utf-8")
-    about = tmp_path / "someone_elses-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: someone-elses\nVersion: 1.0\n", encoding="utf-8")
-    group = block("toml").replace('[project.entry-points."whyformer.methods"]', "[whyformer.methods]").replace('"', "")
-    (about / "entry_points.txt").write_text(group, encoding="utf-8")
-    code = "import whyformer as wf; print(wf.list_methods()['mean_attention'].idea)"
-    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
-    shown = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.startswith("What the position that feeds the prediction attends to")
 
 
 def test_extend_offers_what_it_lists() -> None:
