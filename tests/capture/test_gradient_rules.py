@@ -118,6 +118,52 @@ def test_a_gate_is_told_from_what_it_gates() -> None:
     torch.testing.assert_close(slope * x, torch.cat([0 * value, value], 1))
 
 
+def by_topk(t: Tensor) -> Tensor:
+    weights = t[:, :3].softmax(-1).topk(2).values.type_as(t)
+    return weights / weights.sum(-1, keepdim=True) * t[:, 3:5]
+
+
+def by_sigmoid(t: Tensor) -> Tensor:
+    scores = t[:, :3].sigmoid()
+    return 2.5 * scores.gather(1, scores.topk(2).indices) * t[:, 3:5]
+
+
+def by_matrix(t: Tensor) -> Tensor:
+    return torch.einsum("te,ted->td", t[:, :3].softmax(-1), t[:, 3:].unsqueeze(-1))
+
+
+def by_clamped(t: Tensor) -> Tensor:
+    gate, gated = t[:, :3].clamp(max=1), t[:, 3:].clamp(-9, 9)
+    return gated * (gate * torch.sigmoid(1.702 * gate))
+
+
+@pytest.mark.parametrize("road", [by_topk, by_sigmoid, by_matrix, by_clamped])
+def test_what_a_router_chose_weighs_as_a_gate_does(road: Function) -> None:
+    x = randn(4, 6, seed=5).double()
+    value, slope = gradient(road, x, constant=True)
+    assert not slope[:, :3].any()
+    torch.testing.assert_close((slope * x).sum(1), value.sum(1))
+    value, slope = gradient(road, x)
+    torch.testing.assert_close((slope * x)[:, 3:].sum(1), value.sum(1) / 2)
+
+
+@pytest.mark.parametrize(
+    "product", [F.linear, lambda a, b: torch.addmm(a.new_zeros(1), a, b.mT), lambda a, b: torch.mm(a, b.mT)]
+)
+def test_weights_that_depend_on_the_input_are_a_factor(product: Callable[[Tensor, Tensor], Tensor]) -> None:
+    x = randn(4, 6, seed=6).double()
+    value, slope = gradient(lambda t: product(t[:, :3], t[:, 3:]), x)
+    torch.testing.assert_close((slope * x)[:, :3].sum(1), value.sum(1) / 2)
+    torch.testing.assert_close((slope * x).sum(), value.sum())
+
+
+def test_pairs_as_complex_numbers() -> None:
+    turn, x = torch.polar(torch.ones(3), torch.arange(3.0)), randn(4, 6, seed=7)
+    rotated: Function = lambda t: torch.view_as_real(torch.view_as_complex(t.unflatten(1, (3, 2))) * turn).flatten(1)  # noqa: E731
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(gradient(rotated, x)[1], torch.autograd.grad(rotated(leaf).sum(), leaf)[0])
+
+
 def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])).softmax(-1) @ v
 

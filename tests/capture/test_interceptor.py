@@ -33,6 +33,7 @@ def test_reshape_keeps_what_axes_are_made_of() -> None:
     assert sizes(reshaped(fresh((6, 5)), (2, 3, 5))) == [[2], [3], [5]]
     assert sizes(reshaped(fresh((4, 6)), (8, 3))) == [[4, 2], [3]]
     assert sizes(reshaped(fresh((3, 4)), (2, 6))) == [[2], [6]], "no shared boundary: nothing is known any more"
+    assert sizes(reshaped(fresh((0, 6)), (2, 0, 3))) == [[2], [0], [3]], "a tensor of no numbers has no boundaries"
 
 
 def canonical(shape: tuple[int, ...], batch: int, axes: tuple | None = None, batch_axis: int | None = None):

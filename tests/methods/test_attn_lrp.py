@@ -24,6 +24,7 @@ from tests.methods.properties import (
 )
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
+from tests.models.others import OTHERS
 from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
 from whyformer.errors import NotOffered, NotOverUnits, UnknownName
@@ -82,6 +83,14 @@ def test_cp_lrp_conserves_at_the_tokens_once_biases_are_zero(name: str) -> None:
     model = without_biases(CASES[name].build(CASES[name].implementations[0]))
     for found in wf.explain(model, CASES[name].inputs(), method="cp_lrp", at="tokens", target=TARGET):
         assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+
+
+@pytest.mark.parametrize("name", ["mixtral", "olmoe"])
+def test_cp_lrp_takes_the_router_of_experts_as_given(name: str) -> None:
+    case = OTHERS[name]
+    for found in wf.explain(case.build(case.implementations[0]), case.inputs(), method="cp_lrp", target=TARGET):
+        assert abs(found.scores.sum() - found.value) <= 1e-5 * np.abs(found.scores).sum()
+        assert not found.warnings
 
 
 def without_biases(model: nn.Module) -> nn.Module:

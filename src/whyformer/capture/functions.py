@@ -60,6 +60,10 @@ LARGEST = _names(
 PROJECTIONS = _names("linear addmm conv1d")
 MATMULS = _names("matmul __matmul__ bmm")
 PRODUCTS = MATMULS | {"baddbmm", "einsum"}
+WEIGHTED = _names(  # of a tensor with weights; a model may compute these from its input, too
+    "linear addmm addbmm addmv conv1d conv2d conv3d conv_transpose1d conv_transpose2d bilinear _grouped_mm grouped_mm"
+)
+RARE_PRODUCTS = _names("mm mv dot vdot inner outer tensordot chain_matmul __rmatmul__")
 
 # What bends. ACTIVATIONS are known to all rules, RARE_ACTIVATIONS to those of LRP.
 
@@ -85,6 +89,9 @@ LINEAR = (
     "index_add index_copy index_put masked_fill masked_select masked_scatter where tril triu",
     "cpu cuda requires_grad nan_to_num copy",
 )
+
+MIXES = _names("addbmm conv_transpose1d lerp diff interpolate")  # of these, linear ones that weigh what they add up
+COMPLEX_VIEWS = _names("view_as_complex view_as_real")  # pairs of numbers as one: rotary positions
 
 # As the leak audit needs them: what works on each position by itself, and choices as a router makes them
 

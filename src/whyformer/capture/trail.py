@@ -49,7 +49,7 @@ def reshaped(axes: Axes, shape: Sequence[int]) -> Axes:
         taken: list[Atom] = []
         rest = size
         while rest > 1:
-            if not atoms:
+            if not atoms or not atoms[0].size:  # an empty tensor (experts that no token chose) has no boundaries
                 return fresh(shape)
             atom = atoms.pop(0)
             if rest % atom.size == 0:

@@ -18,6 +18,7 @@ from whyformer.capture.functions import (
     CLAMPS,
     LINEAR,
     MATMULS,
+    MIXES,
     REDUCTIONS,
     REVERSED_SUBS,
     Function,
@@ -236,7 +237,7 @@ class AlphaBeta(Intercept):
             if rule is None:
                 written, read = (args[:1], args[1:]) if in_place or name == "__setitem__" else ((), args)
                 out = func(*written, *self.lifted(read), **self.lifted_named(kwargs))
-                if name not in LINEAR and carrying((out,)):
+                if (name not in LINEAR or name in MIXES) and carrying((out,)):
                     self.unruled.add(name)
                 return out
             if not in_place and not kwargs.get("inplace"):

@@ -11,9 +11,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whyformer.capture.functions import (
+    COMPLEX_VIEWS,
     LINEAR,
     MEASURES,
     PRODUCTS,
+    RARE_PRODUCTS,
+    WEIGHTED,
     Function,
     open_body,
     out_of_place,
@@ -114,14 +117,23 @@ def _norm(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any], scaled_
 
 
 def product(rules: GradientRules, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """R/n to each of the n factors that carry relevance."""
-    first = 1 if func.__name__ == "baddbmm" else 0  # its first operand is added, not multiplied
-    factors = carrying((*args[first:], *(v for k, v in kwargs.items() if first == 0 or k != "input")))
+    """R/n to each of the n factors that carry relevance; in CP-LRP, one that weighs the others is a constant."""
+    # What is added to the product is no factor: the first operand of baddbmm, the bias of a linear layer.
+    added = {"input"} if func.__name__.startswith(("addmm", "addbmm", "addmv", "baddbmm")) else {"bias"}
+    first, last = (1, None) if "input" in added else (0, 2 if plain_name(func.__name__)[0] in WEIGHTED else None)
+    factors = carrying((*args[first:last], *(v for k, v in kwargs.items() if k not in added)))
+    if len(factors) < 2:
+        return func(*args, **kwargs)
+    weights = [f for f in factors if rules.attention_is_constant and rules.elementwise.of(f).weighs]
+    weights = [] if len(weights) == len(factors) else weights
+    part = 1 / (len(factors) - len(weights))
 
     def share(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return type(value)(share(v) for v in value)
-        return scaled(value, 1 / len(factors)) if any(value is f for f in factors) else value
+        if any(value is w for w in weights):
+            return value.detach()
+        return scaled(value, part) if any(value is f for f in factors) else value
 
     return func(*(share(a) for a in args), **{k: share(v) for k, v in kwargs.items()})
 
@@ -134,8 +146,8 @@ def elementwise_product(rules: GradientRules, func: Function, args: tuple[Any, .
     a, b = rules.elementwise.of(left), rules.elementwise.of(right)
     if a.origin is b.origin:  # f(x) = g(x)·h(x): with g by its own rule and h constant, the gradient is f(x)/x
         return func(left.detach(), right) if a.curved and not b.curved else func(left, right.detach())
-    if rules.attention_is_constant and a.curved != b.curved:
-        return func(left.detach(), right) if a.curved else func(left, right.detach())
+    if rules.attention_is_constant and a.weighs != b.weighs:
+        return func(left.detach(), right) if a.weighs else func(left, right.detach())
     return func(scaled(left, 0.5), scaled(right, 0.5))
 
 
@@ -192,7 +204,7 @@ def normalize(rules: GradientRules, func: Function, args: tuple[Any, ...], kwarg
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS, activation),
     **dict.fromkeys(CONSTANT, constant),
-    **dict.fromkeys(PRODUCTS | {"mm", "__rmatmul__"}, product),
+    **dict.fromkeys(PRODUCTS | RARE_PRODUCTS | WEIGHTED, product),
     "mul": elementwise_product,
     "div": quotient,
     "layer_norm": layer_norm,
@@ -232,14 +244,13 @@ class GradientRules(TorchFunctionMode):
         rule = RULES.get(name)
         if rule is None:
             out = func(*args, **kwargs)
-            if name not in LINEAR and carrying((out,)):
+            if name not in LINEAR and name not in COMPLEX_VIEWS and carrying((out,)):
                 self.unruled.add(name)
         elif in_place or kwargs.get("inplace"):
             out = self._in_place(rule, out_of_place(name) if in_place else func, args, kwargs)
         else:
             out = rule(self, func, args, kwargs)
-        if isinstance(out, Tensor):
-            self.elementwise.follow(name, operands, out)
+        self.elementwise.follow(name, operands, out)
         return out
 
     def _in_place(self, rule: Rule, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -1,8 +1,11 @@
-"""Which tensors are functions, element by element, of one and the same tensor.
+"""Which tensors are functions, element by element, of one and the same tensor, and which weigh others.
 
 Activations are often written out: ``0.5 * x * (1 + tanh(…x…))``, ``x * sigmoid(1.702 * x)``. Rules for products would
 take such a line apart. So every tensor that was computed element by element from a single tensor carries that tensor's
 mark: a product of two tensors with the same mark is a piece of an activation, a product of two others is a gate.
+
+Of two factors the gate is the one that an activation or a softmax made, and that was only moved, chosen from or
+normalised since: act(Wx) of a gated MLP, the weights a router gives its experts.
 """
 
 from __future__ import annotations
@@ -13,7 +16,18 @@ from typing import Any
 
 from torch import Tensor
 
-from whyformer.capture.functions import ACTIVATIONS, CASTS, CLAMPS, DROPOUTS, RARE_ACTIVATIONS, RARE_DROPOUTS
+from whyformer.capture.functions import (
+    ACTIVATIONS,
+    CASTS,
+    CLAMPS,
+    DROPOUTS,
+    LAYOUTS,
+    LISTED,
+    PIECES,
+    RARE_ACTIVATIONS,
+    RARE_DROPOUTS,
+    REPEATS,
+)
 from whyformer.capture.notes import Notes
 
 # Curved: f(x) is not proportional to x. Of these the rules know BENDS as activations.
@@ -22,6 +36,13 @@ CURVED = BENDS | CLAMPS | frozenset("exp expm1 log log1p abs reciprocal __rdiv__
 STRAIGHT = (CASTS | DROPOUTS | RARE_DROPOUTS) | frozenset(
     "add sub rsub __rsub__ mul div neg negative positive contiguous clone".split()
 )
+# A clamp is curved and makes no gate: GPT-OSS clamps what is gated as well.
+WEIGHING = (CURVED - CLAMPS) | {"softmax"}
+MOVES = (LAYOUTS | PIECES | REPEATS | LISTED) | frozenset(
+    "topk sort gather take_along_dim index_select select narrow __getitem__ where masked_fill masked_select scatter "
+    "scatter_add index_put roll flip".split()
+)
+LIKE = frozenset("type_as to view_as reshape_as expand_as".split())  # another tensor says what type or shape it gets
 
 
 def carrying(values: Any) -> list[Tensor]:
@@ -41,10 +62,12 @@ def carrying(values: Any) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The tensor something was computed from (a token: it may be gone by now), and whether f(x) is curved in it."""
+    """The tensor something was computed from (a token: it may be gone by now), whether f(x) is curved in it, and
+    whether it weighs what it is multiplied with."""
 
     origin: object
     curved: bool = False
+    weighs: bool = False
 
 
 class Elementwise:
@@ -61,16 +84,21 @@ class Elementwise:
             self._origins.put(tensor, origin)
         return origin
 
-    def follow(self, name: str, operands: Sequence[Tensor], out: Tensor) -> None:
+    def follow(self, name: str, operands: Sequence[Tensor], out: Any) -> None:
         """``out`` is ``name`` of these operands, constants left out."""
-        if name not in CURVED and name not in STRAIGHT:
+        operands = operands[:1] if name in LIKE else operands
+        if name in MOVES or name == "softmax":
+            weighs = name in WEIGHING or all(self.of(t).weighs for t in operands)
+            for moved in carrying((out,)) if weighs else ():
+                self._origins.put(moved, Origin(object(), weighs=True))
+        if not isinstance(out, Tensor) or not operands or (name not in CURVED and name not in STRAIGHT):
             return
         origins = [self.of(t) for t in operands]
-        if not origins:
-            return
         if any(o.origin is not origins[0].origin for o in origins):
-            self._origins.put(out, Origin(object()))  # out may be an operand, written in place
+            weighs = all(o.weighs for o in (origins[:1] if name == "div" else origins))
+            self._origins.put(out, Origin(object(), weighs=weighs))  # out may be an operand, written in place
             return
         several = len(origins) > 1 and name in {"mul", "div"}
         curved = several or name in CURVED or any(o.curved for o in origins)
-        self._origins.put(out, Origin(origins[0].origin, curved))
+        weighs = several or name in WEIGHING or any(o.weighs for o in origins)
+        self._origins.put(out, Origin(origins[0].origin, curved, weighs))
