@@ -25,6 +25,7 @@ from tests.methods.properties import (
 from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from tests.models.others import OTHERS
+from tests.models.torch_nn import EncoderClassifier
 from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
 from whyformer.errors import NotOffered, NotOverUnits, UnknownName
@@ -201,6 +202,41 @@ class Odd(Mixer):
 def test_functions_without_a_rule_are_named() -> None:
     (found,) = wf.explain(Odd(hidden=True), (randn(1, 5, 8),), method="attn_lrp", target=1)
     assert any("no relevance rule for exp" in w for w in found.warnings)
+
+
+@torch.jit.script
+def scripted_gelu(x: Tensor) -> Tensor:
+    return x * 0.5 * (1.0 + torch.tanh(0.79788456 * x * (1.0 + 0.044715 * x * x)))
+
+
+@torch.jit.script
+def scripted_sum(x: Tensor, y: Tensor) -> Tensor:
+    return x + 0.5 * y.transpose(0, 1).transpose(0, 1)
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "transformer_attribution"])
+def test_functions_that_no_mode_sees_are_named(method: str) -> None:
+    class Scripted(nn.TransformerEncoderLayer):
+        def forward(self, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return scripted_sum(src, super().forward(src, *args, **kwargs))
+
+    def model() -> nn.Module:
+        classifier = EncoderClassifier(norm_first=True)
+        layer = Scripted(32, 4, 64, activation=scripted_gelu, batch_first=True, norm_first=True)
+        classifier.encoder.layers = nn.ModuleList([layer])
+        return classifier
+
+    (found,) = wf.explain(seeded(model), CASES["nn_transformer_encoder"].inputs(), method=method, target=1)[:1]
+    (warning,) = [w for w in found.warnings if "no relevance rule" in w]
+    assert "tanh" in warning and "TorchScript" in warning
+    # A sum's gradient is its rule where gradients are changed, and is none where they are relevances.
+    assert ("add" in warning) == (method == "transformer_attribution")
+
+
+def test_transformer_attribution_names_what_has_a_backward_of_its_own() -> None:
+    case = OTHERS["bloom"]
+    for found in wf.explain(case.build("eager"), case.inputs(), method="transformer_attribution", target=TARGET):
+        assert any("GeLUFunction" in w for w in found.warnings)
 
 
 @BOTH

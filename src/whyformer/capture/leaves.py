@@ -151,14 +151,6 @@ class Traced:
                 "gradient rules do not hold there. Write the function out in plain torch, or turn checkpointing off."
             )
 
-    def foreign_functions(self) -> list[str]:
-        """Functions of the model whose backward is their own, so that no rule holds inside."""
-        nodes = nodes_behind(self.value_B.grad_fn)
-        written = (getattr(node, "_forward_cls", None) for node in nodes)
-        # What passes tensors between processes adds and copies: its plain gradient is the rule.
-        ruled = ("whyformer.", "torch.distributed.")
-        return sorted({f.__name__ for f in written if f is not None and not f.__module__.startswith(ruled)})
-
     def tokens(self) -> Tensor:
         """The vectors that enter the first block: the last ones before any attention that nothing goes around.
 

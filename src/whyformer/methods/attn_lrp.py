@@ -59,6 +59,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     # Floats become leaves before the model runs, word embeddings while it runs.
     leaf = trace.leaves[-1 if run.modality.embeds else 0]
     inputs = leaf if space == "input" else trace.tokens()
+    unruled = rules.unruled_text(trace.value_B)
     (gradient,) = run.differentiated(trace, [inputs])
     if rules.cut and SLOPES not in run.study.undisturbed:
         gradient_space(run, at)  # refuses a model whose plain gradient is no slope either
@@ -67,8 +68,6 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - run.value_B).abs()
-    unruled = sorted(rules.unruled.union(trace.foreign_functions()))
-    warnings = [f"no relevance rule for {', '.join(unruled)}: the plain gradient was used there."]
     return Attribution(
         scores,
         detail=[d.cpu().numpy() for d in detail],
@@ -76,7 +75,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "conservation_error": missing,
             "conservation_error_relative": missing / run.value_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
-        warnings=[warnings if unruled else []] * run.batch.size,
+        warnings=[unruled] * run.batch.size,
     )
 
 

@@ -79,19 +79,20 @@ def _over_heads(site: Site, gradient: Site | None) -> BQK:
 def _relevance(run: Run) -> tuple[Record, list[list[str]]]:
     """The relevance of every attention map, in the place where a record has the gradient."""
     rules, trace = _traced(run)
+    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     relevances = run.differentiated(trace, [site.attention for site in rules.sites])
     record = Record(tuple(sites_of(rules, False, relevances)), run.logits, rules.unclaimed)
     require_sites(record)
-    return record, _warnings(run, rules)
+    return record, warnings
 
 
 def _at_tokens(run: Run) -> Attribution:
     # NOTE[DIFF] the authors' "full LRP" of a ViT goes on to the pixels, through the patch embedding.
     rules, trace = _traced(run)
+    warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     (relevance,) = run.differentiated(trace, [trace.tokens()])
     detail_BND = trace.batch_first(relevance).float()
     scores = detail_BND.sum(2) * run.keep_BN
-    warnings = _warnings(run, rules)
     return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)
 
 
@@ -100,8 +101,3 @@ def _traced(run: Run) -> tuple[AlphaBeta, Traced]:
     names, axes = module_names(run.modality.model), run.study.batch_axes
     rules = AlphaBeta(run.batch.size, names, axes, positions=run.length, dtype=dtype)
     return rules, run.traced(rules, dtype)
-
-
-def _warnings(run: Run, rules: AlphaBeta) -> list[list[str]]:
-    text = f"no relevance rule for {', '.join(sorted(rules.unruled))}: the plain gradient was used there."
-    return [[text] if rules.unruled else []] * run.batch.size

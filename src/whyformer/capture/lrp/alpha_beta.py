@@ -34,6 +34,7 @@ from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.lrp.positive_linear import Desk, positive_linear
 from whyformer.capture.lrp.redistribution import Totals, positive_part, product_of_two, proportional, split, whole
 from whyformer.capture.site import OpenSite
+from whyformer.capture.unseen import Gaps, unruled_text
 from whyformer.errors import AmbiguousLayout
 
 OPAQUE = ATTENTION | {"__get__"}
@@ -202,6 +203,15 @@ class AlphaBeta(Intercept):
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
         self.desk = Desk(dtype)
+        self.gaps = Gaps()
+
+    def __exit__(self, *exc: Any) -> None:
+        self.gaps.close()
+        super().__exit__(*exc)
+
+    def unruled_text(self, value: Tensor) -> list[str]:
+        """What to say of the functions behind ``value`` that have no rule."""
+        return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=False))
 
     def at_site(self, site: OpenSite) -> None:
         """Nothing to change: the base class keeps the site."""
@@ -219,7 +229,10 @@ class AlphaBeta(Intercept):
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        with self.gaps:
+            return self._followed(func, types, args, kwargs or {})
+
+    def _followed(self, func: Function, types: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, in_place = plain_name(func.__name__)
         operands = carrying((*args, *kwargs.values()))
         if not operands or name in OPAQUE:

@@ -24,6 +24,7 @@ from whyformer.capture.functions import (
     sdpa_operands,
 )
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
+from whyformer.capture.unseen import Gaps, unruled_text
 
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 TINY = 1e-10
@@ -231,11 +232,23 @@ class GradientRules(TorchFunctionMode):
         self.unruled: set[str] = set()
         self.cut = False  # the model detached what carries relevance; it may be a mere maximum, or half of its way
         self.elementwise = Elementwise()
+        self.gaps = Gaps()
+
+    def __exit__(self, *exc: Any) -> None:
+        self.gaps.close()
+        super().__exit__(*exc)
 
     def __torch_function__(
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        with self.gaps:
+            return self._ruled(func, args, kwargs or {})
+
+    def unruled_text(self, value: Tensor) -> list[str]:
+        """What to say of the functions behind ``value`` that have no rule."""
+        return unruled_text(self.unruled, self.gaps.functions(value, linear_is_known=True))
+
+    def _ruled(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, in_place = plain_name(func.__name__)
         operands = carrying((*args, *kwargs.values()))
         if not operands:
