@@ -17,7 +17,7 @@ from whyformer.registry import Method, default_method
 from whyformer.run import Attribution, Run
 from whyformer.study.padding import HIDDEN
 from whyformer.study.streams import cropped
-from whyformer.targets import PROBABILITIES
+from whyformer.targets import probabilities_note
 from whyformer.types import Choice, Cost, Explanation, Target, Units
 from whyformer.version import __version__
 
@@ -48,7 +48,8 @@ def explanations(
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
-    notes += [*[PROBABILITIES] * run.gives_probabilities, *run.output.remarks]
+    notes += [probabilities_note(run.output.ends_in_sigmoid)] if run.gives_probabilities else []
+    notes += run.output.remarks
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.
     readout, chosen = run.study.readout, bool(run.batch.positions or run.batch.spans)

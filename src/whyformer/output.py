@@ -34,6 +34,8 @@ class Output:
                 "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
                 "whole text, without past_key_values."
             )
+        # What the model returns are probabilities, each by itself; known once it has run.
+        self.ends_in_sigmoid = bool(known_about(self.model).get("sigmoid"))
         self.extra: dict[str, Any] = {}
         if "use_cache" in modality.parameters:
             self.extra["use_cache"] = False
@@ -83,7 +85,7 @@ class Output:
         states = [generator.get_state() for generator in generators]
         RUNNING.passes += 1
         try:
-            with contextlib.nullcontext() if facts.get("draws") is False else Draws(facts):
+            with contextlib.nullcontext() if facts.get("draws") is False else Draws(facts) as draws:
                 if self.causal:
                     logits = self._language_model(batch)
                 else:
@@ -97,9 +99,18 @@ class Output:
         with torch._C.DisableTorchFunction():
             if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
                 facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
+            if draws is not None:
+                facts["sigmoid"] = self.ends_in_sigmoid = self._is(draws.sigmoid, logits)
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)
         return logits
+
+    @staticmethod
+    def _is(squashed: Tensor | None, logits: Tensor) -> bool:
+        """Are the logits these numbers, in another shape or type at most?"""
+        if squashed is None or squashed.numel() != logits.numel() or squashed.device != logits.device:
+            return False
+        return torch.equal(squashed.detach().flatten().to(logits.dtype), logits.detach().flatten())
 
     def row_per_input(self, output: Any, batch: Batch) -> Tensor:
         """(B, C) of an output that no modality reads in a way of its own."""

@@ -14,9 +14,11 @@ from whyformer.parameters import NOT_ALLOWED, OneOf, Share, Words, domain_of
 from whyformer.types import Target
 
 TOLERANCE = 1e-4  # of a sum of probabilities
+SUMMED = "every row is within [0, 1] and adds up to 1"
+SQUASHED = "it ends in a sigmoid"
 PROBABILITIES = (
-    "the model returns probabilities (every row is within [0, 1] and adds up to 1): what is called its logit is the "
-    "probability itself, which hardly moves where the model is sure. For logits, pass it without its last softmax."
+    "the model returns probabilities ({how}): what is called its logit is the probability itself, which hardly moves "
+    "where the model is sure. For logits, pass it without its last {last}."
 )
 SCALARS = ("logit", "log_odds", "probability", "log_probability", "cosine")
 AIMS = (
@@ -130,13 +132,19 @@ def are_probabilities(logits_BC: Tensor) -> bool:
     return bool((one_B & (logits_BC >= 0).all(1)).all())
 
 
-def refuse_twice(scalar: str) -> None:
-    """Of probabilities no softmax is taken."""
+def probabilities_note(by_sigmoid: bool) -> str:
+    """What an explanation of probabilities has to say."""
+    how, last = (SQUASHED, "sigmoid") if by_sigmoid else (SUMMED, "softmax")
+    return PROBABILITIES.format(how=how, last=last)
+
+
+def refuse_twice(scalar: str, by_sigmoid: bool = False) -> None:
+    """Of probabilities no softmax is taken, and no sigmoid."""
     if scalar in {"probability", "log_probability", "log_odds"}:
+        how, last = (SQUASHED, "sigmoid") if by_sigmoid else (SUMMED, "softmax")
         raise NotOffered(
-            f"scalar={scalar!r} is made of logits, and this model returns probabilities already (every row is within "
-            "[0, 1] and adds up to 1). Leave scalar out: the probability itself is then explained; or pass a model "
-            "without the softmax at its end."
+            f"scalar={scalar!r} is made of logits, and this model returns probabilities already ({how}). Leave scalar "
+            f"out: the probability itself is then explained; or pass a model without the {last} at its end."
         )
 
 

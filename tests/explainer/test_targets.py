@@ -266,6 +266,47 @@ def test_metrics_of_probabilities_say_how_to_take_them_as_they_are() -> None:
         wf.recommend(Softmaxed(), inputs, scope="instance", value="probability", replace=3, progress=False)
 
 
+class Squashed(nn.Module):
+    """A multi-label classifier, or one of yes and no, whose forward ends in a sigmoid."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.model, self.classes = bert("SequenceClassification"), classes
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits[:, : self.classes].sigmoid().squeeze(-1)
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "occlusion"])
+@pytest.mark.parametrize("classes", [1, 3])
+def test_what_a_sigmoid_gave_is_not_squashed_again(classes: int, method: str) -> None:
+    inputs, model = {k: text()[k] for k in ("input_ids", "attention_mask")}, Squashed(classes)
+    with torch.no_grad():
+        said = model(**inputs)
+    for row, found in enumerate(wf.explain(model, inputs, method=method, target=0)):
+        assert any("it ends in a sigmoid" in w and "without its last sigmoid" in w for w in found.warnings)
+        if classes > 1:
+            assert found.prediction.probability == pytest.approx(said[row].max().item(), abs=1e-6)
+    for scalar in ("probability", "log_odds"):
+        with pytest.raises(errors.NotOffered, match=r"ends in a sigmoid.*Leave scalar out"):
+            wf.explain(model, inputs, method=method, target=0, scalar=scalar)
+    if classes > 1 and method == "occlusion":
+        how: dict[str, Any] = {"methods": ["raw_attention"], "replace": 3, "progress": False}
+        compared = wf.compare(model, inputs, metrics=["aopc"], target=0, **how)
+        assert any("softmax is taken of them again by aopc" in w for w in compared.warnings)
+
+
+def test_a_sigmoid_inside_a_model_says_nothing_of_its_end() -> None:
+    class Gated(Squashed):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            return super().forward(input_ids, attention_mask) * 4 - 2
+
+    inputs = {k: text()[k] for k in ("input_ids", "attention_mask")}
+    for found in wf.explain(Gated(3), inputs, target=0, method="occlusion"):
+        assert not any("sigmoid" in w for w in found.warnings)
+
+
 @pytest.mark.parametrize(
     ("logits", "are"),
     [

@@ -348,7 +348,9 @@ def _classes(reader: Reader) -> tuple[dict[int, int], tuple[str, ...]]:
         raise NotOffered("the model's classes do not exclude each other (multi-label): one label per input is needed.")
     logits = run.logits
     if run.gives_probabilities:
-        raise NotOffered("the model returns probabilities, and training needs logits: leave its last softmax out.")
+        raise NotOffered(
+            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
+        )
     try:
         every = label_indices(examples.labels, logits.expand(len(examples.labels), -1), run)
     except BadInput as error:

@@ -102,7 +102,9 @@ def _labels(games: Games, known: list[Any] | None) -> list[int]:
             "inputs, finds objects or has classes that do not exclude each other."
         )
     if run.gives_probabilities:
-        raise NotOffered("the model returns probabilities, and training needs logits: leave its last softmax out.")
+        raise NotOffered(
+            "the model returns probabilities, and training needs logits: leave its last softmax or sigmoid out."
+        )
     if known is None:
         return [int(label) for each in games.runs for label in prediction_of(each.logits)]
     return [int(i) for i in label_indices(known, run.logits.expand(len(known), -1), run)]

@@ -22,7 +22,7 @@ from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
 from whyformer.parameters import BatchSize, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
-from whyformer.targets import Aims, Scalar
+from whyformer.targets import SQUASHED, SUMMED, Aims, Scalar
 
 Array = np.ndarray[Any, Any]
 
@@ -228,15 +228,17 @@ def _scores(metric: Metric, by_method: dict[str, Array], names: list[str], games
 
 def _twice(games: Games, judged: Judged) -> list[str]:
     """Metrics that take the softmax of what is one already."""
-    if not any(run.gives_probabilities for run in games.runs):
+    twice = [run for run in games.runs if run.gives_probabilities and run.logits.shape[1] > 1]
+    if not twice:
         return []
     squashed = [m.name for m, options in judged if (m.defaults | options).get("value") == "probability"]
     if not squashed:
         return []
+    how, last = (SQUASHED, "sigmoid") if twice[0].output.ends_in_sigmoid else (SUMMED, "softmax")
     return [
-        "the model returns probabilities (every row is within [0, 1] and adds up to 1), and a softmax is taken of them "
-        f"again by {', '.join(squashed)}: pass a model without the softmax at its end, or metrics={{{squashed[0]!r}: "
-        "{'value': 'logit'}, …}, which takes what the model returns."
+        f"the model returns probabilities ({how}), and a softmax is taken of them again by {', '.join(squashed)}: pass "
+        f"a model without the {last} at its end, or metrics={{{squashed[0]!r}: {{'value': 'logit'}}, …}}, which takes "
+        "what the model returns."
     ]
 
 

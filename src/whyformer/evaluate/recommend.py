@@ -100,7 +100,7 @@ def recommend(
         if value == "probability" and any(run.gives_probabilities for run in games.runs):
             raise NotOffered(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
-                "value='logit', which takes what it returns, or pass a model without the softmax at its end."
+                "value='logit', which takes what it returns, or pass a model without the softmax or sigmoid at its end."
             )
         if limit is not None:
             guided = methods is None or any(entry.method == "shap" for entry in contenders)

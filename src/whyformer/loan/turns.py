@@ -157,11 +157,14 @@ def free_in_child() -> None:
 # Random numbers of a model: the same ones in every pass, and not from the generators that everybody uses.
 
 
+SIGMOIDS = (torch.ops.aten.sigmoid.default, torch.ops.aten.sigmoid_.default)
+
+
 class Draws(TorchDispatchMode):
     """Inside ``with``, a pass: whatever this thread draws comes from generators of its own, which begin at a seed.
 
     torch has one generator per device for all threads. Kernels that can be given no other (fused dropout) have theirs
-    in it for the moment. Whether the model draws at all is noted in ``facts``.
+    in it for the moment. Whether the model draws at all is noted in ``facts``. ``sigmoid`` is what the last one gave.
     """
 
     supports_higher_order_operators = True
@@ -169,6 +172,7 @@ class Draws(TorchDispatchMode):
     def __init__(self, facts: MutableMapping[Any, Any], seed: int = 0) -> None:
         super().__init__()
         self.facts, self.seed, self.drew = facts, seed, False
+        self.sigmoid: Tensor | None = None
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def __exit__(self, kind: type[BaseException] | None, *exc: Any) -> None:
@@ -180,6 +184,9 @@ class Draws(TorchDispatchMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in SIGMOIDS:
+            self.sigmoid = func(*args, **kwargs)
+            return self.sigmoid
         if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()) or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         named = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | kwargs

@@ -131,9 +131,10 @@ class ScoredBatch(PlacedBatch, ABC):
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
-        self.gives_probabilities = not summed and bool((logits >= 0).all()) and are_probabilities(logits)
+        each = self.output.ends_in_sigmoid
+        self.gives_probabilities = each or (not summed and bool((logits >= 0).all()) and are_probabilities(logits))
         if self.gives_probabilities:
-            refuse_twice(self.scalar)
+            refuse_twice(self.scalar, each)
 
     def count(self, owners: Sequence[int], passes: float = 1) -> None:
         """Forwards that were made for these inputs."""
