@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
+from whyformer.capture.lrp.alpha_beta import AlphaBeta
 from whyformer.capture.lrp.positive_linear import Desk, positive_linear
 from whyformer.capture.lrp.redistribution import positive_part, product_of_two, proportional
 
@@ -64,3 +67,57 @@ def test_a_product_of_two(shape: tuple[tuple[int, ...], tuple[int, ...]]) -> Non
     short = product_of_two(shown, left, right) * 1.0
     for a, b in zip(want, torch.autograd.grad(short, (left, right), relevance), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def relevance(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+    """Value and relevance of x, all of the value's being 1."""
+    leaf = x.clone().requires_grad_()
+    with AlphaBeta(1, {}, {0: 0}, positions=5, dtype=torch.float64) as rules:
+        out = function(leaf * 1)
+    assert not rules.unruled
+    return out.detach(), torch.autograd.grad(out.sum(), leaf)[0]
+
+
+@pytest.mark.parametrize(
+    "bias",
+    [
+        lambda x: drawn(6, seed=1).expand_as(x),
+        lambda x: drawn(1, 1, 6, seed=1),
+        lambda x: drawn(2, seed=1).repeat_interleave(3),
+        lambda x: drawn(6, seed=1),
+    ],
+)
+def test_a_bias_takes_nothing_in_whatever_shape(bias: Callable[[Tensor], Tensor]) -> None:
+    x = drawn(1, 5, 6, seed=0)
+    value, shares = relevance(lambda t: t + bias(t), x)
+    torch.testing.assert_close(value, x + bias(x))
+    torch.testing.assert_close(shares, torch.ones_like(x))
+    heads = relevance(lambda t: t.view(1, 5, 2, 3) + drawn(2, seed=1)[None, None, :, None], x)[1]
+    torch.testing.assert_close(heads, torch.ones_like(x))
+    positions = relevance(lambda t: t + drawn(5, 6, seed=1), x)[1]
+    assert not torch.allclose(positions, torch.ones_like(x)), "positions take a share"
+
+
+@pytest.mark.parametrize("added", ["index_add", "index_add_", "scatter_add"])
+def test_what_meets_in_one_place_shares(added: str) -> None:
+    x, index = drawn(4, 3, seed=0).abs(), torch.tensor([0, 1, 0])
+
+    def summed(t: Tensor) -> Tensor:
+        base, source = t[:1].expand(2, 3) * 1, t[1:] * torch.ones(3, 3)
+        if added == "scatter_add":
+            return base.scatter_add(0, index[:, None].expand(3, 3), source)
+        out: Tensor = getattr(base, added)(0, index, source)
+        return out
+
+    value, shares = relevance(summed, x)
+    torch.testing.assert_close(value, summed(x))
+    torch.testing.assert_close(shares[1:], x[1:] / value[index])
+    torch.testing.assert_close(shares.sum(), torch.tensor(6.0, dtype=torch.float64))
+
+
+def test_stretches_of_rows_with_matrices_of_their_own() -> None:
+    x, weights = drawn(5, 8, seed=0), drawn(2, 8, 16, seed=1).bfloat16()
+    ends = torch.tensor([2, 5], dtype=torch.int32)
+    grouped = relevance(lambda t: torch._grouped_mm(t, weights, offs=ends), x)
+    each = relevance(lambda t: torch.cat([t[:2] @ weights[0].double(), t[2:] @ weights[1].double()]), x)
+    torch.testing.assert_close(grouped, each)

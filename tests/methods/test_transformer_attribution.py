@@ -21,6 +21,7 @@ from tests.methods.properties import (
 )
 from tests.models import CASES
 from tests.models.case import randint
+from tests.models.others import OTHERS
 from tests.references.eager_attention import reported
 from tests.references.transformer_attribution import transformer_attribution
 from whyformer.errors import BadInput, NotOverUnits, UnknownName
@@ -56,6 +57,19 @@ def test_relevance_is_conserved(name: str) -> None:
     for found in explained(name, **METHOD, variant="lrp"):
         assert found.scores.sum() == pytest.approx(1, abs=1e-4)
         assert not [w for w in found.warnings if "pools others besides" not in w]  # DINOv2
+
+
+def test_experts_keep_what_is_seeded_whichever_way_they_are_multiplied() -> None:
+    case, results = OTHERS["mixtral"], {}
+    for way in ("grouped_mm", "eager"):
+        model = case.build(case.implementations[0])
+        model.config._experts_implementation = way
+        results[way] = wf.explain(model, case.inputs(), target=TARGET, **METHOD, variant="lrp")
+        for found in results[way]:
+            assert found.scores.sum() == pytest.approx(1, abs=1e-4)
+            assert not any("no relevance rule" in w for w in found.warnings)
+    for one, other in zip(*results.values(), strict=True):
+        close(one.scores, other.scores)
 
 
 def test_attention_in_the_place_of_relevance_is_generic_attention() -> None:

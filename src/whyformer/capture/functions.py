@@ -90,7 +90,7 @@ LINEAR = (
     "cpu cuda requires_grad nan_to_num copy",
 )
 
-MIXES = _names("addbmm conv_transpose1d lerp diff interpolate")  # of these, linear ones that weigh what they add up
+MIXES = _names("addbmm conv_transpose1d lerp diff interpolate fold")  # of these, those that weigh what they add up
 COMPLEX_VIEWS = _names("view_as_complex view_as_real")  # pairs of numbers as one: rotary positions
 
 # As the leak audit needs them: what works on each position by itself, and choices as a router makes them

@@ -102,6 +102,39 @@ def baddbmm(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dic
     return _sum(rules, whole(both, both.detach() * call["alpha"]), call["input"] * call["beta"])
 
 
+def grouped(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_grouped_mm(x, W, offs): each stretch of rows of x with a matrix of its own, that of the expert they chose."""
+    x, weight = args[:2]
+    ends = kwargs.get("offs", args[2] if len(args) > 2 else None)
+    if x.ndim != 2 or weight.ndim != 3 or weight.requires_grad or ends is None or kwargs.get("bias") is not None:
+        rules.unruled.add(func.__name__)
+        return func(*args, **kwargs)
+    starts = [0, *ends.tolist()]
+
+    def stretches(t: Tensor, w: Tensor) -> Tensor:
+        parts = [t[a:b] @ matrix for a, b, matrix in zip(starts, starts[1:], w, strict=False)]
+        return torch.cat([*parts, t.new_zeros(len(t) - starts[-1], w.shape[-1])])
+
+    return positive_part(stretches, rules.plain(stretches, (x, weight), {}), x, weight)
+
+
+def scattered_sum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """index_add(base, dim, index, source), scatter_add: what meets in one place shares by what each brought."""
+    names = ("input", "dim", "index", "source" if func.__name__ == "index_add" else "src")
+    call = dict(zip(names, args, strict=False)) | kwargs
+    base, source = rules.lifted((call["input"], call[names[3]]))
+    others = (call["dim"], call["index"])
+    scale = {"alpha": call["alpha"]} if "alpha" in call else {}
+
+    def added(joined: Tensor) -> Tensor:
+        into, brought = joined.split([base.numel(), source.numel()])
+        out: Tensor = func(into.view(base.shape), *others, brought.view(source.shape), **scale)
+        return out
+
+    joined = torch.cat([base.flatten(), source.flatten()])
+    return proportional(added, rules.plain(added, (joined.detach(),), {}), joined)
+
+
 def einsum(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     equation, *operands = args
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
@@ -157,10 +190,19 @@ def _signed(x: Tensor, sign: float) -> Tensor:
 
 def _sum(rules: AlphaBeta, left: Tensor, right: Tensor) -> Tensor:
     a, b = rules.lifted((left, right))
-    for x, constant in ((a, b), (b, a)):
-        if not constant.requires_grad and constant.ndim < 2:  # a bias: ignored, as in a linear layer
-            return whole(x, (x + constant).detach())
+    for x, constant in ((a, right), (b, left)):
+        if not constant.requires_grad and _is_bias(constant, rules.positions):  # ignored, as in a linear layer
+            return whole(x, (a + b).detach())
     return split(a, b, rules.totals(torch.broadcast_shapes(a.shape, b.shape)))
+
+
+def _is_bias(constant: Tensor, positions: int) -> bool:
+    """Is it a vector, in whatever shape it is added? One that has a number per position is none, but in a plain row."""
+    if constant.ndim < 2:
+        return True
+    varying = [n for n, stride in zip(constant.shape, constant.stride(), strict=True) if n > 1 and stride]
+    in_a_row = constant.ndim == 3 and constant.shape[-1] > 1  # scores of attention have four axes
+    return not varying or (len(varying) == 1 and (varying[0] != positions or in_a_row))
 
 
 RULES: dict[str, Rule] = {
@@ -172,6 +214,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
     **dict.fromkeys(MATMULS | {"mm"}, product),
+    **dict.fromkeys("_grouped_mm grouped_mm".split(), grouped),
+    **dict.fromkeys("index_add scatter_add".split(), scattered_sum),
     "addmm": addmm,
     "baddbmm": baddbmm,
     "einsum": einsum,
