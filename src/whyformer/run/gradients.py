@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ class TracedBatch(ScoredBatch, ABC):
             return False
         if self.reading != "logit":  # of logits it is known how far they may move
             return False
-        swayed = Swayed(maps, self._part_of(self.together), self.scalars)
+        swayed = self._swayed(maps, self.scalars)
         try:
             held = swayed.says_both(self.modality.model, halves=not self.modality.mixes_rows)
         except OffSway:
@@ -107,6 +108,10 @@ class TracedBatch(ScoredBatch, ABC):
             self.study.undisturbed.update({form, ("slopes",)})
         return held
 
+    def _swayed(self, maps: Record, score: Callable[[Tensor], Tensor]) -> Swayed:
+        # A copy: what is remembered of a pass over the batch itself (what pairs of units add) is none of this one's.
+        return Swayed(maps, self._part_of(replace(self.together)), score)
+
     def _may_sway(self, maps: Record) -> bool:
         plain = self.rows_run == self.batch.size and not self.batch.reference_rows and bool(self.study.torch_own)
         return plain and OFF_SWAY not in self.study.undisturbed and may_sway(self.modality.model, maps)
@@ -115,7 +120,7 @@ class TracedBatch(ScoredBatch, ABC):
         """The slope measured with torch's own kernels, where there are no others; what is none is refused."""
         if not self._may_sway(maps):
             return False
-        swayed = Swayed(maps, self._part_of(self.together), score)
+        swayed = self._swayed(maps, score)
         with torch.no_grad():
             score_B = score(maps.logits).detach()
         try:
