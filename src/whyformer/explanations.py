@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
+from whyformer.inputs.host import on_host
 from whyformer.registry import Method, default_method
 from whyformer.run import Attribution, Run
 from whyformer.study.padding import HIDDEN
@@ -23,6 +24,7 @@ from whyformer.version import __version__
 
 Array = np.ndarray[Any, Any]
 FEW = 2**16  # logits: as many are ranked on the host sooner than a GPU is asked
+AT_ONCE = 2**23  # numbers of a result that are put together to be fetched
 NEXT = 4  # classes that are told after the predicted one
 
 
@@ -30,18 +32,22 @@ def explanations(
     run: Run, m: Method, options: dict[str, Any], attribution: Attribution, costs: list[Cost]
 ) -> list[Explanation]:
     """One per input. What is on a device is fetched once for all of them: each question would make it stop."""
-    keep_BN = np.ones(run.keep_BN.shape, dtype=bool) if run.unpadded else run.keep_BN.cpu().numpy()
+    keep_BN = np.ones(run.keep_BN.shape, dtype=bool) if run.unpadded else on_host(run.keep_BN).numpy()
     matrix = attribution.matrix_BQK
     if isinstance(matrix, dict) and run.output.pairs is not None:  # two compared inputs: what each pair adds
         matrix = matrix | {("a", "b"): run.output.pairs}
     tensors: dict[Any, Tensor | None] = {"scores": attribution.scores_BN, "layers": attribution.layers_BLQK}
     tensors |= {"errors": attribution.errors_BN} | (matrix if isinstance(matrix, dict) else {"matrix": matrix})
-    arrays: dict[Any, Array] = {k: t.detach().float().cpu().numpy() for k, t in tensors.items() if t is not None}
+    scalar, value_B = attribution.explained or (run.scalar, run.value_B)
+    if value_B.dtype is torch.float32:
+        tensors["values"] = value_B
+    present = {k: t.detach().float() for k, t in tensors.items() if t is not None}
+    arrays = {k: t.cpu().numpy() for k, t in present.items()} if not value_B.is_cuda else _fetched(present)
+    values = arrays.pop("values").tolist() if "values" in arrays else value_B.tolist()
     scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
     maps = arrays if isinstance(matrix, dict) else None
-    scalar, value_B = attribution.explained or (run.scalar, run.value_B)
-    predictions, values = _predictions(run), value_B.tolist()
+    predictions = _predictions(run)
     output, answers = run.output, run.batch.predictions
     base = None if attribution.base_B is None else attribution.base_B.tolist()
     checks = {name: numbers.tolist() for name, numbers in attribution.checks.items()}
@@ -80,7 +86,9 @@ def explanations(
                 f"{m.name} scored {len(scores)} positions, and input {row} has {len(units)} units: which is which is "
                 "not known. Give inputs without padding, one by one."
             )
-        target = run.targets[row]
+        target, said = run.targets[row], predictions[row]
+        if said.position != target.position:
+            said = replace(said, position=target.position)
         warnings = list(run.batch.warnings[row]) if run.batch.warnings else []
         warnings += attribution.warnings[row] if attribution.warnings else []
         known = {name: numbers[row] for name, numbers in checks.items()}
@@ -94,7 +102,7 @@ def explanations(
                 units=units,
                 target=target if target.label and target.versus is None else _with_label(run, target),
                 value=values[row],
-                prediction=answers[row] if answers else replace(predictions[row], position=target.position),
+                prediction=answers[row] if answers else said,
                 base=None if base is None else base[row],
                 matrix=_cropped(whole, row, keep_N) if maps is None else cropped(maps, row, keep_N, run.stream_sizes),
                 layers=_cropped(layers, row, keep_N),
@@ -114,6 +122,15 @@ def explanations(
     return result
 
 
+def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Array]:
+    """Their numbers; on a device, of those that are not large, by one question: each would make it stop."""
+    if len({t.device for t in tensors.values()}) != 1 or sum(t.numel() for t in tensors.values()) > AT_ONCE:
+        return {k: t.cpu().numpy() for k, t in tensors.items()}
+    numbers = torch.cat([t.flatten() for t in tensors.values()]).cpu().numpy()
+    parts = np.split(numbers, np.cumsum([t.numel() for t in tensors.values()])[:-1])
+    return {k: part.reshape(t.shape) for (k, t), part in zip(tensors.items(), parts, strict=True)}
+
+
 def _predictions(run: Run) -> list[Target]:
     """What the model says about each input, and what comes next."""
     logits_BC, output = run.logits, run.output
@@ -131,8 +148,9 @@ def _predictions(run: Run) -> list[Target]:
     likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
     ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
     return [
-        replace(
-            said,
+        Target(
+            said.index,
+            said.label,
             probability=shares[0],
             next=tuple(
                 Choice(i, output.name(i) if output.speaks else output.labels.get(i, ""), p)

@@ -21,6 +21,7 @@ from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, named_tensors, require_numbers, signature_of
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
+from whyformer.inputs.host import all_real
 from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.loan.offload import execution_device
 from whyformer.types import Units
@@ -408,7 +409,7 @@ class LearnedPositions(Modality):
         return [replace(plain, boxes=_boxes(batch, row, length)) for row in range(batch.size)]
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        return all_real(batch.size, length, device=batch.tensors[self.main].device)
 
     def without_unit(self, batch: Batch, row: int, units: Units, replacement: str) -> Batch:
         return batch.select([row] * len(units))

@@ -16,6 +16,7 @@ from whyformer.files.image_file import jpeg_uri, open_image
 from whyformer.inputs.base import Modality, shifted
 from whyformer.inputs.batch import Batch, Placed, Raw
 from whyformer.inputs.fillings import resampled
+from whyformer.inputs.host import all_real
 from whyformer.inputs.stream_inputs import StreamInput, at_units
 from whyformer.inputs.units import assemble
 from whyformer.types import Units
@@ -171,7 +172,7 @@ class ImageInput(Modality):
         return image.height, image.width
 
     def keep(self, batch: Batch, length: int, front: int | None) -> Tensor:
-        return torch.ones(batch.size, length, dtype=torch.bool, device=batch.tensors[self.main].device)
+        return all_real(batch.size, length, device=batch.tensors[self.main].device)
 
     def cells(self, batch: Batch) -> tuple[int, int] | None:
         """About 8 × 8."""

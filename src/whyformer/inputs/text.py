@@ -18,6 +18,7 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
 from whyformer.inputs.fillings import drawn_inputs
+from whyformer.inputs.host import all_real, on_host
 from whyformer.inputs.language import (
     ANSWER,
     answered,
@@ -101,7 +102,13 @@ class TextInput(TokenInput):
         return answered(self, batch, target) if prompted and is_causal(self, batch) else (batch, target)
 
     def one_by_one(self, batch: Batch) -> bool:
-        if self.multi_input or self.compares or batch.size == 1 or batch.keep_BN is None or bool(batch.keep_BN.all()):
+        if (
+            self.multi_input
+            or self.compares
+            or batch.size == 1
+            or batch.keep_BN is None
+            or bool(on_host(batch.keep_BN).all())
+        ):
             return False
         if not batch.raw:  # tensors are as the user wants them, unless the model would not take them
             return names_no_padding(self.model)
@@ -142,7 +149,7 @@ class TextInput(TokenInput):
         if limit is not None and ids.shape[1] > limit:
             raise TooLong(f"{ids.shape[1]} tokens, but the model takes {limit}. Cut the inputs to that length.")
         rows = self._check_vocabulary(ids)
-        keep = torch.ones_like(ids, dtype=torch.bool)
+        keep: Tensor | None = None
         for name, tensor in batch.tensors.items():
             if name == "attention_mask" and tensor.ndim == 2 and tensor.shape != ids.shape:
                 raise BadInput(
@@ -153,8 +160,10 @@ class TextInput(TokenInput):
                     keep = ~tensor.bool()
                 elif name.endswith("mask"):
                     keep = tensor.bool()
-                    if not bool(keep.any(1).all()):
+                    if not bool(on_host(keep).any(1).all()):
                         require_shown(name, keep)
+        if keep is None:
+            keep = all_real(*ids.shape, device=ids.device)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
@@ -184,7 +193,7 @@ class TextInput(TokenInput):
         extra = length - ids_BN.shape[1]
         specials = self.special_ids()
         result = []
-        for row, (ids, keep) in enumerate(zip(ids_BN.tolist(), keep_BN.tolist(), strict=True)):
+        for row, (ids, keep) in enumerate(zip(on_host(ids_BN).tolist(), on_host(keep_BN).tolist(), strict=True)):
             real = [i for i, k in zip(ids, keep, strict=True) if k]
             facts = batch.encodings[row] if batch.encodings else {}
             known = len(facts.get("ids", ())) == len(real)

@@ -12,6 +12,7 @@ from whyformer.borrow import NO_TOKEN, modules_of
 from whyformer.errors import BadInput, MissingProcessor, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.chat import PromptText
+from whyformer.inputs.host import on_host
 
 
 class TokenInput(Modality):
@@ -94,7 +95,7 @@ class TokenInput(Modality):
             raise BadInput(
                 f"{self.main} holds {ids.dtype} numbers, and token ids are whole: convert them, {self.main}.long()."
             )
-        numbers = ids.cpu().numpy()  # once for all questions: a GPU stops for each
+        numbers = on_host(ids).numpy()
         smallest, largest = int(numbers.min()), int(numbers.max())
         if smallest < 0:
             raise BadInput(f"{self.main} holds the id {smallest}: token ids are 0 or more.")

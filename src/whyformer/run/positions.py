@@ -13,6 +13,7 @@ from torch import Tensor
 from whyformer.errors import BadInput, CaptureError, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.host import on_host
 from whyformer.inputs.language import spoken_at
 from whyformer.study import Study, rows_of_each, streams
 from whyformer.study.schedule import Schedule
@@ -66,12 +67,15 @@ class PlacedBatch(ABC):
         """(B, N) real positions; False at padding."""
         if self.multi_stream:
             return streams.keep_of(self.modality, self.batch, self.stream_sizes)
+        keep_BN = self.batch.keep_BN
+        if self.modality.embeds and keep_BN is not None and keep_BN.shape[1] == self.length:
+            return keep_BN  # the very tensor, whose numbers are known already
         return self.modality.keep(self.batch, self.length, self.front)
 
     @cached_property
     def unpadded(self) -> bool:
         """Every position of every row is real."""
-        return not self.recorded and bool(self.keep_BN.all())  # a graph may be replayed with some that are not
+        return not self.recorded and bool(on_host(self.keep_BN).all())  # a graph may be replayed with some that are not
 
     @cached_property
     def units(self) -> list[Units]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whyformer.borrow import known_about, module_names, require_known
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.host import on_host
 from whyformer.output import Output
 from whyformer.run.positions import PlacedBatch
 from whyformer.study.interference import MIXES, require_apart, require_same
@@ -195,7 +196,7 @@ class ScoredBatch(PlacedBatch, ABC):
         length = self.modality.length(self.batch).bit_length() if self.modality.lengths_vary else 0
         gaps = []  # is anything hidden, at the start of a row, at its end?
         for mask in masks:
-            mask_BN = mask.bool()
+            mask_BN = on_host(mask).bool()
             whole = self.unpadded if mask is self.batch.keep_BN and self.study.plain else bool(mask_BN.all())
             gaps += [not whole, not (whole or bool(mask_BN[:, 0].all())), not (whole or bool(mask_BN[:, -1].all()))]
         return (graph, self.batch.size > 1, length, *gaps)
