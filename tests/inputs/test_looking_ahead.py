@@ -19,10 +19,12 @@ CONFIG = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=40, n_positions=1
 class Ahead(GPT2LMHeadModel):
     """What comes some tokens later is part of what is said."""
 
+    later = 3
+
     def forward(self, input_ids: Tensor, **how: object) -> object:  # type: ignore[override]
         how.pop("logits_to_keep", None)
         out = super().forward(input_ids, **how)  # type: ignore[arg-type]
-        out.logits = out.logits + 0.1 * out.logits.roll(-3, 1)
+        out.logits = out.logits + 0.1 * out.logits.roll(-self.later, 1)
         return out
 
 
@@ -38,3 +40,13 @@ def test_a_long_text_tells_what_a_short_one_tells(kind: type[GPT2LMHeadModel], c
     with borrowed(model):
         assert is_causal(modality, batch) is causal
     assert [tuple(shape) for shape in rows] == [(2, min(length, ENOUGH))]
+
+
+@pytest.mark.parametrize("later", range(1, ENOUGH))
+def test_it_is_seen_however_far_ahead(later: int) -> None:
+    torch.manual_seed(0)
+    model = Ahead(copy.deepcopy(CONFIG)).eval()
+    model.later = later
+    modality, batch, _ = Explainer(model).prepare({"input_ids": torch.randint(1, 40, (1, 3 * ENOUGH))})
+    with borrowed(model):
+        assert not is_causal(modality, batch)

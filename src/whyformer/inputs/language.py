@@ -24,7 +24,7 @@ from whyformer.types import Target
 # How far earlier logits may move with a later token before it counts as seen: masked weights are exact zeros.
 UNSEEN = {torch.float32: 1e-5, torch.float64: 1e-9}
 UNSEEN_IN_HALF = 1e-3
-ENOUGH = 32  # tokens of a longer text
+ENOUGH = 16  # tokens of a longer text: at all of them it is seen whether they hear of the last
 LOOKED_AT = 16  # positions before the changed one
 
 
@@ -71,8 +71,9 @@ def _ignores_later_tokens(modality: Modality, batch: Batch) -> bool:
         tensors = {k: v.repeat_interleave(2, 1) if v.ndim > 1 and v.shape[1] == 1 else v for k, v in tensors.items()}
     ids = tensors[modality.main].clone()
     ids[1, -1] = _another(modality, ids[0])
-    # A few of the positions before it: a vocabulary times a long text would fill the memory.
-    before = torch.linspace(0, ids.shape[1] - 2, min(LOOKED_AT, ids.shape[1] - 1)).round().long().unique()
+    # A few of the positions before it, from all over the text: a vocabulary times a long one would fill the memory.
+    last = ids.shape[1] - 2
+    before = torch.linspace(0, last, min(LOOKED_AT, last + 1)).round().long().unique()
     batch, extra = replace(pair, tensors=tensors | {modality.main: ids}), kept_logits(modality, before)
     logits = logits_of(modality.call(batch, **extra))
     if logits.ndim != 3:  # a class of the user's that chose the position itself
