@@ -123,6 +123,14 @@ class Fingerprints:
         return False
 
     def add(self, x: Tensor) -> None:
+        # Whoever watches what the model draws (loan/turns.py) is not told of these: there are more than the model's.
+        unwatched = torch._C._DisableTorchDispatch() if type(x) is Tensor else None
+        try:
+            self._add(x)
+        finally:
+            del unwatched
+
+    def _add(self, x: Tensor) -> None:
         if x.ndim == 2 and x.shape[0] in self.lengths:
             rows = x
         elif x.ndim == 3 and x.shape[0] == 1 and x.shape[1] in self.lengths:
