@@ -22,6 +22,7 @@ METHODS = wf.list_methods()
 MODELS = ["bert", "vit", "gpt2", "llama", "modernbert", "beit", "nn_transformer_encoder", "rtdl_ft_transformer"]
 # Options that make slow methods quick on tiny models without changing what is tested.
 QUICK: dict[str, dict[str, Any]] = {"integrated_gradients": {"steps": 3}, "smooth_grad": {"samples": 3}}
+DRAWING = {"random", "shap", "smooth_grad", "vit_cx"}  # same seed, same scores: asked on every model
 PAIRS = [(m, c) for m in METHODS for c in MODELS]
 EACH = pytest.mark.parametrize(("method", "name"), PAIRS, ids=[f"{m}-{c}" for m, c in PAIRS])
 
@@ -70,10 +71,11 @@ def test_contract(method: str, name: str) -> None:
         return
     entry = METHODS[method]
     check_result(batch, entry)
-    again = explained(case, model, inputs, method)
-    assert again is not None
-    for one, other in zip(batch, again, strict=True):
-        assert np.array_equal(one.scores, other.scores), "same inputs, same seed, other scores"
+    if method in DRAWING or (list(METHODS).index(method) + MODELS.index(name)) % 3 == 0:  # each model and each method
+        again = explained(case, model, inputs, method)
+        assert again is not None
+        for one, other in zip(batch, again, strict=True):
+            assert np.array_equal(one.scores, other.scores), "same inputs, same seed, other scores"
     for row, together in enumerate(batch):
         padded = case.units == "tokens" and len(together.scores) < len(batch[0].scores)
         by_itself = cropped(inputs, row, len(together.scores)) if padded else single(inputs, row)
@@ -118,8 +120,6 @@ def test_left_padding_changes_nothing(method: str, name: str) -> None:
     if name != "xlnet":  # relative positions need no numbers
         bare["position_ids"] = torch.arange(6)[None]
         padded["position_ids"] = torch.tensor([[0, 0, 0, 0, 1, 2, 3, 4, 5]])
-    if name == "bert":
-        pytest.importorskip("transformers")
     expected = explained(case, model, bare, method)
     found = explained(case, model, padded, method)
     if expected is None or found is None:

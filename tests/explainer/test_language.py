@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 import whyformer as wf
-from tests.support.language import FAMILIES, model, tokenizer
+from tests.support.language import FAMILIES, model, shared, tokenizer
 from tests.support.threads import beside_another_thread
 from whyformer.errors import BadInput, NotOffered
 
@@ -20,6 +21,12 @@ PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 SHORT = "paris and the"
 GRADIENTS = ("generic_attention", "attn_lrp", "input_x_gradient", "grad_sam", "integrated_gradients")
 ONE_MAP = ("attention_rollout", "raw_attention", "value_norms", "alti", "value_zeroing")
+
+
+@pytest.fixture(autouse=True)
+def handed_back() -> Iterator[None]:
+    with shared.handed_back():
+        yield
 
 
 def ids(text: str) -> list[int]:
@@ -47,7 +54,7 @@ def answer_log_probability(lm: nn.Module, prompt: list[int], answer: list[int]) 
     [(f, m) for f in FAMILIES for m in (*GRADIENTS, *ONE_MAP) if (f, m) != ("gpt_oss", "value_zeroing")],
 )
 def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str) -> None:
-    lm, answer = model(family), ids(SHORT)
+    lm, answer = shared(family), ids(SHORT)
     options: dict[str, Any] = {"baseline": "zero", "steps": 6} if method == "integrated_gradients" else {}
     together = wf.explain(lm, (PROMPT, SHORT), processor=tokenizer(), method=method, **options)
     assert isinstance(together, wf.Generation) and [e.target.index for e in together] == answer
@@ -61,7 +68,7 @@ def test_tokens_of_an_answer_are_what_each_is_by_itself(family: str, method: str
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_span_is_the_sum_of_its_tokens(family: str) -> None:
     """Its value, and its gradient at the word embeddings, from texts that end before each token."""
-    lm = model(family)
+    lm = shared(family)
     span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="input_x_gradient", span=True)
     assert (span.scalar, span.target.label) == ("log_probability", ANSWER)
     table = lm.get_input_embeddings()  # type: ignore[operator]
@@ -83,7 +90,7 @@ def test_a_span_is_the_sum_of_its_tokens(family: str) -> None:
 def test_generic_attention_of_a_span(family: str) -> None:
     """R = Π (I + mean_h relu(A ∘ ∂s/∂A)), s = Σ_t log p(y_t), on the model's own eager maps, read where it is said."""
     prompt, answer = ids(PROMPT), ids(ANSWER)
-    span = wf.explain(model(family), (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
+    span = wf.explain(shared(family), (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
     lm: Any = model(family)
     lm.set_attn_implementation("eager")
     said = lm(input_ids=torch.tensor([prompt + answer[:-1]]), output_attentions=True)
@@ -99,13 +106,13 @@ def test_generic_attention_of_a_span(family: str) -> None:
 
 def test_integrated_gradients_of_a_span_add_up() -> None:
     how: dict[str, Any] = {"method": "integrated_gradients", "span": True, "steps": 200, "baseline": "pad"}
-    span = wf.explain(model("gpt2"), (PROMPT, ANSWER), processor=tokenizer(), **how)
+    span = wf.explain(shared("gpt2"), (PROMPT, ANSWER), processor=tokenizer(), **how)
     assert span.base is not None
     assert span.scores.sum() == pytest.approx(span.value - span.base, abs=0.05 * abs(span.value - span.base))
 
 
 def test_a_part_of_the_answer() -> None:
-    lm, prompt, answer = model("llama"), ids(PROMPT), ids(ANSWER)
+    lm, prompt, answer = shared("llama"), ids(PROMPT), ids(ANSWER)
     start = ANSWER.index("the")
     part = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), span=(start, start + 7))
     expected = answer_log_probability(lm, prompt + answer[:2], answer[2:4])
@@ -114,7 +121,7 @@ def test_a_part_of_the_answer() -> None:
 
 
 def test_occlusion_of_a_span_leaves_the_answer_alone() -> None:
-    lm, prompt, answer = model("llama"), ids(PROMPT), ids(ANSWER)
+    lm, prompt, answer = shared("llama"), ids(PROMPT), ids(ANSWER)
     span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="occlusion", span=True, replace="delete")
     whole = answer_log_probability(lm, prompt, answer).item()
     drops = [whole - answer_log_probability(lm, prompt[:i] + prompt[i + 1 :], answer).item() for i in range(5)]
@@ -124,7 +131,7 @@ def test_occlusion_of_a_span_leaves_the_answer_alone() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_what_the_model_writes(family: str) -> None:
-    lm = model(family)
+    lm = shared(family)
     said = wf.explain(lm, PROMPT, processor=tokenizer(), generate=4)
     text, expected = ids(PROMPT), []
     for _ in range(4):
@@ -145,7 +152,7 @@ def test_an_answer_is_drawn_by_the_seed_and_by_nothing_else() -> None:
     with beside_another_thread():
         for seed in (0, 0, 1):
             how: dict[str, Any] = {"generate": drawn, "span": True, "method": "random", "seed": seed}
-            texts.append(wf.explain(model("llama"), PROMPT, processor=tokenizer(), **how).target.label)
+            texts.append(wf.explain(shared("llama"), PROMPT, processor=tokenizer(), **how).target.label)
     assert torch.equal(before, torch.get_rng_state())
     assert texts[0] == texts[1] != texts[2]
 
@@ -153,9 +160,9 @@ def test_an_answer_is_drawn_by_the_seed_and_by_nothing_else() -> None:
 def test_prompts_beside_each_other_are_as_alone() -> None:
     prompts = ["the cat", "he said the big red dog ran home ."]
     for how in ({"generate": 3}, {"generate": 3, "span": True}):
-        both = wf.explain(model("qwen3"), prompts, processor=tokenizer(), **how)  # type: ignore[arg-type]
+        both = wf.explain(shared("qwen3"), prompts, processor=tokenizer(), **how)  # type: ignore[arg-type]
         for prompt, together in zip(prompts, both, strict=True):
-            alone = wf.explain(model("qwen3"), prompt, processor=tokenizer(), **how)  # type: ignore[arg-type]
+            alone = wf.explain(shared("qwen3"), prompt, processor=tokenizer(), **how)  # type: ignore[arg-type]
             for a, b in zip(
                 [together] if "span" in how else together, [alone] if "span" in how else alone, strict=True
             ):
@@ -165,7 +172,7 @@ def test_prompts_beside_each_other_are_as_alone() -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "attention_rollout", "occlusion"])
 def test_padding_on_either_side(side: str, method: str) -> None:
-    lm, tok = model("llama"), tokenizer()
+    lm, tok = shared("llama"), tokenizer()
     texts = ["the cat sat", "he said the big red dog ran home"]
     before = tok.padding_side
     try:
@@ -178,13 +185,13 @@ def test_padding_on_either_side(side: str, method: str) -> None:
 
 
 def test_one_gradient_for_all_tokens_is_said() -> None:
-    lm = model("llama")
-    shared = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", one_pass=True)
+    lm = shared("llama")
+    together = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", one_pass=True)
     span = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), method="generic_attention", span=True)
-    rows = np.nan_to_num(shared.matrix).mean(0)
+    rows = np.nan_to_num(together.matrix).mean(0)
     np.testing.assert_allclose(rows, span.scores, rtol=1e-4, atol=1e-6)
-    assert "one_pass" in " ".join(shared[0].warnings)
-    assert sum(e.cost.backwards for e in shared) == pytest.approx(1)
+    assert "one_pass" in " ".join(together[0].warnings)
+    assert sum(e.cost.backwards for e in together) == pytest.approx(1)
 
 
 def test_one_map_serves_an_answer_of_any_length() -> None:
@@ -192,16 +199,16 @@ def test_one_map_serves_an_answer_of_any_length() -> None:
     long = " ".join(["the cat sat on the mat ."] * 5)
     ways: list[dict[str, Any]] = [{"method": "attention_rollout"}, {"method": "generic_attention", "one_pass": True}]
     for how in ways:
-        said = wf.explain(model("llama"), (PROMPT, long), processor=tokenizer(), **how)
+        said = wf.explain(shared("llama"), (PROMPT, long), processor=tokenizer(), **how)
         assert len(said) == 35
         assert sum(e.cost.forwards for e in said) == pytest.approx(2)  # the map, and what is said
-        in_parts = wf.explain(model("llama"), (PROMPT, long), processor=tokenizer(), batch_size=8, **how)
+        in_parts = wf.explain(shared("llama"), (PROMPT, long), processor=tokenizer(), batch_size=8, **how)
         for one, other in zip(said, in_parts, strict=True):
             close(one, other)
 
 
 def test_a_choice_is_made_among_its_tokens() -> None:
-    lm = model("llama")
+    lm = shared("llama")
     logits = lm(input_ids=torch.tensor([ids(PROMPT)])).logits[0, -1].detach()
     yes, no = ids("yes no")
     chosen = wf.explain(lm, PROMPT, processor=tokenizer(), choices=["yes", "no"], scalar="probability")
@@ -214,8 +221,8 @@ def test_a_choice_is_made_among_its_tokens() -> None:
 
 def test_choices_that_begin_alike_are_refused() -> None:
     with pytest.raises(BadInput, match="same token"):
-        wf.explain(model("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "the dog"])
-    longer = wf.explain(model("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "no"])
+        wf.explain(shared("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "the dog"])
+    longer = wf.explain(shared("llama"), PROMPT, processor=tokenizer(), choices=["the cat", "no"])
     assert any("first token counts" in warning for warning in longer.warnings)
 
 
@@ -226,7 +233,7 @@ CHAT = [
 
 
 def test_messages_are_written_out_by_the_template() -> None:
-    lm, tok = model("llama"), tokenizer()
+    lm, tok = shared("llama"), tokenizer()
     text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     plain = tok(text, add_special_tokens=False)["input_ids"]
     chat = wf.explain(lm, CHAT, processor=tok)
@@ -243,14 +250,14 @@ def test_messages_are_written_out_by_the_template() -> None:
 
 def test_the_assistants_last_word_is_the_answer() -> None:
     said = wf.explain(
-        model("llama"), [*CHAT, {"role": "assistant", "content": "paris is red ."}], processor=tokenizer()
+        shared("llama"), [*CHAT, {"role": "assistant", "content": "paris is red ."}], processor=tokenizer()
     )
     assert [e.target.label for e in said] == "paris is red .".split()
 
 
 @pytest.mark.parametrize("method", ["generic_attention", "attn_lrp", "occlusion", "shap"])
 def test_sentences_are_scored_as_one(method: str) -> None:
-    lm, tok = model("llama"), tokenizer()
+    lm, tok = shared("llama"), tokenizer()
     by_sentence = wf.explain(lm, CHAT, processor=tok, units="sentence", method=method)
     shown = [u for u, special in zip(by_sentence.units.labels, by_sentence.units.special, strict=True) if not special]
     assert shown == ["he said yes .", "The cat sat on the mat .", "Where is paris ?"]
@@ -267,7 +274,7 @@ def test_sentences_are_scored_as_one(method: str) -> None:
 
 
 def test_voices_are_scored_as_one() -> None:
-    lm, tok = model("llama"), tokenizer()
+    lm, tok = shared("llama"), tokenizer()
     voices = wf.explain(lm, CHAT, processor=tok, units="role", method="occlusion")
     assert voices.units.role == ("template", "system", "template", "user", "template")
     text = tok.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
@@ -280,7 +287,7 @@ def test_voices_are_scored_as_one() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_last_row_and_a_contrast_by_autograd(family: str) -> None:
-    lm, prompt = model(family), ids(PROMPT)
+    lm, prompt = shared(family), ids(PROMPT)
     paris, rome = ids("paris rome")
     leaf = lm.get_input_embeddings()(torch.tensor([prompt])).detach().requires_grad_()  # type: ignore[operator]
     logits = lm(inputs_embeds=leaf).logits[0, -1]
@@ -293,21 +300,21 @@ def test_the_last_row_and_a_contrast_by_autograd(family: str) -> None:
 
 
 def test_ranges_that_someone_chose() -> None:
-    tokens = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer())
-    ranges = wf.explain(model("llama"), "the cat sat on the mat", processor=tokenizer(), units=[(8, 11), (0, 7)])
+    tokens = wf.explain(shared("llama"), "the cat sat on the mat", processor=tokenizer())
+    ranges = wf.explain(shared("llama"), "the cat sat on the mat", processor=tokenizer(), units=[(8, 11), (0, 7)])
     assert ranges.units.labels == ("sat", "the cat")
     np.testing.assert_allclose(ranges.scores, [tokens.scores[2], tokens.scores[:2].sum()], rtol=1e-5)
     assert ranges.checks["outside_units"] == pytest.approx(float(tokens.scores[3:].sum()), rel=1e-5)
 
 
 def test_the_share_of_the_first_token_is_in_every_result() -> None:
-    explanation = wf.explain(model("gpt_oss"), "the cat sat on the mat", processor=tokenizer())
+    explanation = wf.explain(shared("gpt_oss"), "the cat sat on the mat", processor=tokenizer())
     share = np.abs(explanation.scores)[0] / np.abs(explanation.scores).sum()
     assert explanation.checks["first_token_share"] == pytest.approx(share, rel=1e-6)
 
 
 def test_a_generation_is_saved_and_listed(tmp_path: Path) -> None:
-    said = wf.explain(model("llama"), (PROMPT, ANSWER), processor=tokenizer())
+    said = wf.explain(shared("llama"), (PROMPT, ANSWER), processor=tokenizer())
     for other in (wf.load(said.save(tmp_path / "said.json")), pickle.loads(pickle.dumps(said))):
         assert isinstance(other, wf.Generation) and other.text == ANSWER and len(other) == len(said)
         np.testing.assert_array_equal(np.nan_to_num(other.matrix), np.nan_to_num(said.matrix))
@@ -338,7 +345,7 @@ def test_a_generation_is_saved_and_listed(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked(inputs: Any, how: dict[str, Any], message: str) -> None:
     with pytest.raises(wf.errors.WhyformerError, match=message):
-        wf.explain(model("llama"), inputs, processor=tokenizer(), **how)
+        wf.explain(shared("llama"), inputs, processor=tokenizer(), **how)
 
 
 def test_wishes_for_language_models_are_refused_elsewhere(tmp_path: Path) -> None:
@@ -358,7 +365,7 @@ def test_a_tokenizer_without_a_template_says_so() -> None:
     bare = copy.deepcopy(tokenizer())
     bare.chat_template = None
     with pytest.raises(NotOffered, match="chat template"):
-        wf.explain(model("llama"), CHAT, processor=bare)
+        wf.explain(shared("llama"), CHAT, processor=bare)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -372,7 +379,7 @@ def test_variants_go_on_from_a_shared_beginning(
     prompt = "The cat sat on the mat . The big red dog ran home . He said yes . " + PROMPT.capitalize()
     inputs: Any = (prompt, ANSWER) if "span" in how else prompt
     read: list[int] = []
-    lm = model(family)
+    lm = model(family)  # which is watched
     lm.get_input_embeddings().register_forward_hook(  # type: ignore[operator]
         lambda module, args, out: read.append(args[0].numel())
     )
@@ -389,7 +396,7 @@ def test_variants_go_on_from_a_shared_beginning(
 
 
 def test_of_a_prompt_that_goes_as_a_whole_the_last_token_stays() -> None:
-    lm, how = model("llama"), {"method": "occlusion", "units": "sentence", "span": True}
+    lm, how = shared("llama"), {"method": "occlusion", "units": "sentence", "span": True}
     only = wf.explain(lm, (PROMPT, ANSWER), processor=tokenizer(), **how)  # type: ignore[arg-type]
     whole, rest = (answer_log_probability(lm, prompt, ids(ANSWER)).item() for prompt in (ids(PROMPT), ids(PROMPT)[-1:]))
     assert only.scores[0] == pytest.approx(whole - rest, abs=1e-4)
@@ -397,7 +404,7 @@ def test_of_a_prompt_that_goes_as_a_whole_the_last_token_stays() -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_one_answer_rather_than_another(family: str) -> None:
-    lm, prompt = model(family), ids(PROMPT)
+    lm, prompt = shared(family), ids(PROMPT)
     one, other = "paris and the dog", "rome is big"
     why = wf.explain(lm, PROMPT, processor=tokenizer(), target=(one, other), method="occlusion", replace="delete")
     values = [answer_log_probability(lm, prompt, ids(text)).item() for text in (one, other)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from tests.references.twin import FAMILY, Twin, each
 from tests.references.value_norms import contribution
 
 
+@cache
 def layer_map(block: Block, order: int = 1) -> Tensor:
     n = len(block.stream)
     shares = torch.zeros(n, n, dtype=torch.float64)

@@ -48,7 +48,7 @@ class Norm:
     before: Tensor  # (N, E) its true input
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Block:
     """One block on one input of N tokens."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ def contribution(block: Block, i: int, j: int, level: str, gradient: Tensor | No
         weight = block.attention[h, i, j]
         if gradient is not None:
             weight = weight * max(float(gradient[h, i, j]), 0.0)
-        vector = vector + weight * (block.value[h, j] @ block.output[h])
+        vector = vector + weight * transformed(block)[h][j]
     if level == "attn":
         return vector
     if i == j:
@@ -29,12 +31,20 @@ def contribution(block: Block, i: int, j: int, level: str, gradient: Tensor | No
     return vector if level == "attn_res_ln" else linearised(block.norms[1], vector, i)
 
 
+@cache
+def transformed(block: Block) -> list[list[Tensor]]:
+    """f(x_j) of each head."""
+    heads, n, _ = block.value.shape
+    return [[block.value[h, j] @ block.output[h] for j in range(n)] for h in range(heads)]
+
+
 def linearised(norm: Norm, vector: Tensor, i: int) -> Tensor:
     """LayerNorm without its bias, divided by the standard deviation of what it really normalised."""
     spread = torch.sqrt(norm.before[i].var(unbiased=False) + norm.eps)
     return norm.gain * (vector - vector.mean()) / spread
 
 
+@cache
 def layer_map(block: Block, level: str, gradient: Tensor | None = None) -> Tensor:
     n = len(block.stream)
     norms = torch.zeros(n, n, dtype=torch.float64)
@@ -50,7 +60,7 @@ def per_head(block: Block) -> Tensor:
     norms = torch.zeros(heads, n, n, dtype=torch.float64)
     for h in range(heads):
         for j in range(n):
-            length = (block.value[h, j] @ block.output[h]).norm()
+            length = transformed(block)[h][j].norm()
             for i in range(n):
                 norms[h, i, j] = block.attention[h, i, j] * length
     return norms

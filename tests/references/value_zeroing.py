@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ def euclidean(changed: Tensor, original: Tensor) -> Tensor:
     return (changed - original).norm()
 
 
+@cache
 def layer_map(name: str, index: int, layer: int, distance: Distance = cosine) -> Tensor:
     """(N, N) distances before normalisation."""
     original = with_value_zeroed(name, index, layer, None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from tests.models.case import seeded
+from tests.support.sharing import Shared
 
 WORDS = (
     "the capital of france is paris london rome a cat sat on mat and dog ran home yes no who what where said he she "
@@ -58,3 +60,4 @@ def model(family: str) -> nn.Module:
 
 
 FAMILIES = ("gpt2", "llama", "qwen3", "gemma2", "gpt_oss")
+shared = Shared(model, lambda lm, family: lm(input_ids=torch.tensor([[1, 6, 7]])))

@@ -33,7 +33,6 @@ def long_text() -> object:
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_leaves_the_paper(name: str) -> None:
     figure = ALL[name]().plot()
-    figure.canvas.draw()
     box = figure.bbox
     for words in figure.axes[0].texts:
         extent = words.get_window_extent()
