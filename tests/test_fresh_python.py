@@ -32,6 +32,9 @@ logging.getLogger("whyformer.serve").error("failed")
 import tests.models
 said["import tests.models"] = imported("transformers", "rtdl_revisiting_models", "tab_transformer_pytorch")
 said["kinds"] = {path.stem: type(wf.load(path)).__name__ for path in Path(sys.argv[1]).glob("*.json")}
+from whyformer.demo import census
+wf.Explainer(*wf.demo.load_adult()).explain(census.adult_rows()[0])
+said["explain"] = imported("torch._dynamo", "triton", "transformers", "matplotlib", "pandas", "sklearn")
 said["idea"] = wf.list_methods()["mean_attention"].idea
 print(json.dumps(said))
 """
@@ -85,6 +88,11 @@ def test_importing_is_light(said: dict[str, Any]) -> None:
 
 def test_importing_the_models_of_the_tests_is_light(said: dict[str, Any]) -> None:
     assert said["import tests.models"] == []
+
+
+def test_the_first_explanation_imports_no_compiler(said: dict[str, Any]) -> None:
+    """Of a model that is not of transformers, which would."""
+    assert said["explain"] == []
 
 
 def test_without_a_handler_no_log_reaches_the_terminal(fresh: subprocess.CompletedProcess[str]) -> None:

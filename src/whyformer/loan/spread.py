@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from whyformer.errors import NotOffered, PartlyCaptured
+from whyformer.loan.turns import Watch
 
 HEADS_ELSEWHERE = (
     "the weights of {model} are spread over processes (tensor parallelism), each of which runs some of the heads: no "
@@ -72,7 +72,7 @@ def placed_like(whole: Tensor, other: Tensor) -> Tensor:
     return placed
 
 
-class NoStage(TorchDispatchMode):
+class NoStage(Watch):
     """Refuse a model that talks with one other process as it runs, before it waits for an answer that never comes."""
 
     def __init__(self) -> None:

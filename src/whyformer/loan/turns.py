@@ -160,7 +160,16 @@ def free_in_child() -> None:
 SIGMOIDS = (torch.ops.aten.sigmoid.default, torch.ops.aten.sigmoid_.default)
 
 
-class Draws(TorchDispatchMode):
+class Watch(TorchDispatchMode):
+    """A mode that torch calls as it is. Wrapped against torch's compiler, as others are, its first operator would
+    import all of that compiler, for a second and more; parts that are compiled run eagerly here in any case."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Draws(Watch):
     """Inside ``with``, a pass: whatever this thread draws comes from generators of its own, which begin at a seed.
 
     torch has one generator per device for all threads. Kernels that can be given no other (fused dropout) have theirs
