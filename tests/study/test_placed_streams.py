@@ -153,6 +153,7 @@ def test_queries_between_image_and_text() -> None:
         close(found["attention_rollout"][row].scores, np.concatenate(expected))
 
 
+@pytest.mark.usefixtures("advised")
 def test_an_image_in_tiles() -> None:
     """LLaVA-Next reads the whole image and its tiles; its vision layers are not followed, and a warning says so."""
     found = wf.explain(model_of("llava_next"), ALL["llava_next"].inputs(), target=7)
