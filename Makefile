@@ -39,9 +39,10 @@ demo: setup-demo
 
 # For two cores: some tests wait, for a browser or another process, and others go on meanwhile.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
-OF_CHECK := tests/docs tests/package
+OF_CHECK := tests/docs tests/package tests/bench
 
-# The library. What holds the docs (all their code is run) and the packages (built and installed) is part of `check`.
+# The library. What holds the docs (all their code is run), the programs that print their figures, and the packages (built
+# and installed) is part of `check`.
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 
