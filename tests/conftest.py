@@ -32,15 +32,7 @@ install_import_hook(FORMULAS, "tests.conftest.held")
 
 # Here every formula meets every tiny model, and what is passed is held to the annotations. To go on with that in tests
 # of pages, commands and searches would say nothing new, and takes a tenth of the time of a method.
-HELD = (
-    "tests/methods/test_twins.py",
-    "tests/test_contracts.py",
-    "tests/test_stream_contracts.py",
-    "tests/methods/test_stream_gradients.py",
-    "tests/engines/",
-    "tests/tables/",
-    "tests/heads/",
-)
+HELD = ("tests/methods/", "tests/engines/", "tests/tables/", "tests/heads/", "tests/test_")
 
 # The shap package compiles a few functions with numba, for many seconds in every process; each is called a few times
 # here, on ten players. As Python they do the same at once.
