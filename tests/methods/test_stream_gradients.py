@@ -290,6 +290,7 @@ class Counting(nn.Module):
         return self.head(self.inner(source, target)[:, -1])
 
 
+@pytest.mark.usefixtures("advised")
 def test_words_that_are_never_looked_up_are_refused() -> None:
     ids = torch.tensor([[3, 4, 5, 6]])
     with pytest.raises(NotOffered, match=r"word embedding of the 'source' stream was not found.*occlusion"):
