@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.models import CASES
 from tests.models.case import randint, randn, seeded
 from tests.references.shap import shap
 from whyformer.errors import BadInput, NotOverUnits, PartlyCaptured
@@ -96,6 +97,18 @@ def test_a_text_in_another_order_is_refused(how: dict[str, Any], method: str) ->
     left_out = wf.explain(model, {"input_ids": IDS}, method="occlusion", target=TARGET, replace=OTHER)
     for one, ids in zip(left_out, IDS, strict=True):
         np.testing.assert_allclose(one.scores[:6], drops(model, ids, OTHER), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clip", "blip_caption", "llava"])
+def test_patches_in_another_order_are_refused_among_several_streams(name: str) -> None:
+    case = CASES[name]
+    plain = case.build(case.implementations[0])
+    assert len(wf.explain(plain, case.inputs(), method="generic_attention")) == 2
+    model = case.build(case.implementations[0])
+    (cut,) = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    cut.register_forward_hook(lambda module, args, cells: cells.transpose(2, 3))
+    with pytest.raises(NotOverUnits, match="a change of the patch in row"):
+        wf.explain(model, case.inputs(), method="generic_attention")
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -82,39 +82,63 @@ def misplaced(
     return None
 
 
-def misplaced_words(
-    modality: Modality, run: Passes, names: dict[int, str], schedule: Schedule, embedded: Set[int]
+def misplaced_in_streams(
+    modality: Modality,
+    run: Passes,
+    names: dict[int, str],
+    schedule: Schedule,
+    embedded: Set[int],
+    grid: tuple[int, int] | None,
+    first_BHKD: Tensor,
 ) -> NotOverUnits | None:
-    """The same of texts among several streams, where no lookup was seen that reads their ids as they were given.
+    """The same of pictures among several streams, and of texts whose ids no lookup was seen to read as they were given.
 
     embedded: addresses of what lookups read.
     """
-    one = run.one
     for step in schedule.steps:
         if step.query != step.key or any(s.query == s.key == step.query for s in schedule.steps[: step.site]):
             continue
         try:
-            part, view = modality.part(step.query, one)
-        except (NotOffered, KeyError):
+            part, view = modality.part(step.query, run.one)
+            words = part.embeds and view.keep_BN is not None
+            if (words and run.one.tensors[part.main].data_ptr() in embedded) or not (words or part.pixels):
+                continue
+            before = first_values(partial(run, run.one), names, step.site) if step.site else first_BHKD
+            length = before.shape[2]
+            units = None if words else part.units(view, length, None, grid)[0]
+            owners, places = _words(part, view, run.one) if units is None else _patches(part, view, units, length)
+            plain = [u for u in range(len(places)) if units is None or not units.special[u]]
+            variant, touched = _changed(run.one, owners, _sets(plain, columns=False)[0])
+            after = first_values(partial(run, variant), names, step.site)
+        except (WhyformerError, RuntimeError, IndexError, ValueError, KeyError):  # not every number is an input of it
             continue
-        ids = one.tensors.get(part.main)
-        if not part.embeds or ids is None or view.keep_BN is None or ids.data_ptr() in embedded:
-            continue
-        places = view.keep_BN[0].nonzero()[:, 0].tolist()
-        owner = torch.full_like(ids[0], -1)
-        owner[places] = torch.tensor(places, device=owner.device)
-        variant, touched = _changed(one, {part.main: owner}, _sets(places, columns=False)[0])
-        try:
-            before, after = (first_values(partial(run, each), names, step.site) for each in (one, variant))
-        except (WhyformerError, RuntimeError, IndexError, ValueError):
-            continue
-        if before.shape != after.shape or before.shape[2] != ids.shape[1]:
+        if before.shape != after.shape or (words and length != run.one.tensors[part.main].shape[1]):
             continue
         moved = set((before != after).any(-1).any(1)[0].nonzero()[:, 0].tolist())
-        if (touched - moved) and (moved - touched):
-            place = min(touched - moved)
-            return NotOverUnits(ELSEWHERE.format(unit=f"word {place} of the {step.query}", place=place))
+        expected = {places[u]: u for u in touched}
+        unheard = sorted(expected.keys() - moved)
+        if unheard and moved - expected.keys():
+            unit = expected[unheard[0]]
+            named = f"word {unit} of the {step.query}" if units is None else _named(units, unit)
+            return NotOverUnits(ELSEWHERE.format(unit=named, place=unheard[0]))
     return None
+
+
+def _words(part: Modality, view: Batch, one: Batch) -> tuple[dict[str, Tensor], list[int]]:
+    """Per id of a text, its number, and where each stands."""
+    assert view.keep_BN is not None
+    places = view.keep_BN[0].nonzero()[:, 0].tolist()
+    owner = torch.full_like(one.tensors[part.main][0], -1)
+    owner[places] = torch.arange(len(places), device=owner.device)
+    return {part.main: owner}, places
+
+
+def _patches(part: Modality, view: Batch, units: Units, length: int) -> tuple[dict[str, Tensor], list[int]]:
+    """Per pixel, the patch that it lies in, and where each stands."""
+    places = part.keep(view, length, None)[0].nonzero()[:, 0].tolist()
+    if len(places) != len(units):
+        raise IndexError("some positions are of no unit")
+    return part.owners(units, view), places
 
 
 def _sets(there: Sequence[int], columns: bool) -> list[list[int]]:

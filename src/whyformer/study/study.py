@@ -25,7 +25,7 @@ from whyformer.loan.spread import heads_elsewhere
 from whyformer.output import Output
 from whyformer.study.again import Again, Passes, confirmed, leak_of
 from whyformer.study.dataflow import Lineage, trace
-from whyformer.study.entrance import misplaced, misplaced_words
+from whyformer.study.entrance import misplaced, misplaced_in_streams
 from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
@@ -214,7 +214,8 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     if not study.one_stream:  # of one stream, the audit hears what is out of sight
         lost = _lost(run, names, schedule, sites)
         if lost is None:
-            elsewhere = misplaced_words(modality, run, names, schedule, lineage.embedded)
+            looked_up = lineage.embedded
+            elsewhere = misplaced_in_streams(modality, run, names, schedule, looked_up, grid, first_BHKD)
             several = study_several(modality, one, replace(study, forwards=run.count), schedule)
             return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
         return replace(study, forwards=run.count).refused(lost, hidden=True)
