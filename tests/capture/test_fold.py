@@ -67,8 +67,10 @@ def test_folded_is_full(name: str) -> None:
             how = {"method": method, "target": 1, **options}
             try:
                 full = explainer.explain(inputs, memory="full", **how)
-            except (NotOffered, NotOverUnits):
-                continue  # with several streams, many readings have no meaning
+            except (NotOffered, NotOverUnits) as refusal:  # with several streams, many readings have no meaning
+                with pytest.raises(type(refusal)):
+                    explainer.explain(inputs, memory="fold", **how)
+                continue
             if name == "rtdl_ft_transformer" and options.get("read", "row") != "row":
                 with pytest.raises(NotOffered, match="a few rows only"):
                     explainer.explain(inputs, memory="fold", **how)
@@ -76,6 +78,14 @@ def test_folded_is_full(name: str) -> None:
             close(explainer.explain(inputs, memory="fold", **how), full)
             compared += 1
     assert compared >= 3
+
+
+@pytest.mark.parametrize("how", [{"method": "grad_sam", "reduce": "key"}, {"method": "attention_x_gradient"}], ids=str)
+def test_one_stream_is_not_read_for_several(how: dict[str, Any]) -> None:
+    case = CASES["lxmert"]
+    for memory in ("full", "fold"):
+        with pytest.raises(NotOverUnits, match="several streams"):
+            wf.explain(case.build(case.implementations[0]), case.inputs(), memory=memory, target=1, **how)
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])

@@ -33,11 +33,14 @@ class Take(Protocol):
     def __call__(self, site: FoldedSite) -> None: ...
 
 
-def fold(run: Run, fusion: HeadFusion, take: Take) -> None:
-    """One pass whose attentions go to ``take`` with their heads fused."""
+def fold(run: Run, fusion: HeadFusion, take: Take, multi_stream: bool = False) -> None:
+    """One pass whose attentions go to ``take`` with their heads fused.
+
+    multi_stream: ``take`` knows the rules for several streams.
+    """
     study, grad = run.study, fusion.gradient
     if not study.plain:
-        require_readable(study, multi_stream=True)
+        require_readable(study, multi_stream)
     rows, batch = (run.rows_run, run.together) if grad else (run.batch.size, run.batch)
     run.asked["logits"] = (0, 0)
     _ = run.readout_BN  # may take passes of its own
@@ -74,7 +77,7 @@ def fold(run: Run, fusion: HeadFusion, take: Take) -> None:
     if grad:
         _require_slopes(run, role, logits)
         if role.spoke_BQ is not None and run.reads_elsewhere(role.sites[-1].first_query, role.spoke_BQ):
-            fold(run, fusion, take)
+            fold(run, fusion, take, multi_stream)
 
 
 def _hand_on(run: Run, role: Fold, take: Take, site: FoldedSite) -> None:

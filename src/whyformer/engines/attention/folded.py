@@ -250,7 +250,7 @@ class FusedMaps:
 def folded_maps(run: Run, fusion: HeadFusion, keep: dict[str, Tensor]) -> dict[int, AnyBQK]:
     """Maps over all positions of their two streams, of those that reach the output; padding zeroed."""
     fused = FusedMaps(run)
-    fold(run, fusion, fused)
+    fold(run, fusion, fused, multi_stream=True)
     result = {}
     for step in run.schedule.steps:
         if not step.used:
