@@ -63,7 +63,7 @@ def value_norms(
     if isinstance(aggregate, int):
         chosen_layers(aggregate, len(run.study.sites) or 1)  # a wrong number is refused before the work
     _ = layers(run, level, weight)  # the model runs as the caller has it, perhaps in half precision; formulas do not
-    with torch.autocast(run.keep_BN.device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(run.keep_BN.device.type, enabled=False):
         return _norms(run, level, aggregate, weight, residual)
 
 

@@ -207,6 +207,8 @@ def _sums(
     scale_TBQ1: Tensor | None,
     constant_O: Tensor | None,
 ) -> Tensor:
+    # Under autocast attention is in single precision, and what it writes to is not.
+    weights_TBQH, parts_TBHO = weights_TBQH.to(base_BQO.dtype), parts_TBHO.to(base_BQO.dtype)
     if scale_TBQ1 is not None:
         weights_TBQH = weights_TBQH * scale_TBQ1
     if base_BQO.device.type != "cpu":
