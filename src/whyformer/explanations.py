@@ -54,7 +54,7 @@ def explanations(
     notes = [*run.study.notes, *run.modality.notes(run.batch, run.length), *sorted(run.notes)]
     unpadded = run.unpadded and not (run.multi_stream or run.windowed)
     share_B: list[float] = [0.0] * run.batch.size if unpadded else run.padding_share_B.tolist()
-    notes += [probabilities_note(run.output.ends_in_sigmoid)] if run.gives_probabilities else []
+    notes += [probabilities_note(bool(run.output.ends_in_sigmoid))] if run.gives_probabilities else []
     notes += run.output.remarks
     options = options | attribution.used
     # Which rows feed the head may differ from text to text; those of the study were of another.

@@ -34,8 +34,8 @@ class Output:
                 "past_key_values holds tokens that are not among the inputs, so no score could be theirs: give the "
                 "whole text, without past_key_values."
             )
-        # What the model returns are probabilities, each by itself; known once it has run.
-        self.ends_in_sigmoid = bool(known_about(self.model).get("sigmoid"))
+        # What the model returns are probabilities, each by itself; None until it has run here.
+        self.ends_in_sigmoid: bool | None = None
         self.extra: dict[str, Any] = {}
         if "use_cache" in modality.parameters:
             self.extra["use_cache"] = False
@@ -100,7 +100,8 @@ class Output:
             if not all(torch.equal(s, g.get_state()) for s, g in zip(states, generators, strict=True)):
                 facts.pop("draws", None)  # another thread drew, or the model after all: the next pass is watched
             if draws is not None:
-                facts["sigmoid"] = self.ends_in_sigmoid = self._is(draws.sigmoid, logits)
+                facts["sigmoid"] = self._is(draws.sigmoid, logits)
+        self.ends_in_sigmoid = bool(facts.get("sigmoid"))
         if logits.shape[0] != batch.size:
             raise self._other_rows(output, logits, batch.size)
         return logits

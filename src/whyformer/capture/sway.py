@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from whyformer.loan.turns import Watch
 from whyformer.types import Site
 
 KERNELS = frozenset(
@@ -63,7 +63,7 @@ class Direction(NamedTuple):
         return Direction(self.results_BHQ1[rows], self.values_B1K1[rows])
 
 
-class Sway(TorchDispatchMode):
+class Sway(Watch):
     """Inside ``with``, kernels are swayed by ``step``, one by one in their ``directions``.
 
     ``fits``: they were those for which there are directions, and no others.

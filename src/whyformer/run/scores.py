@@ -133,6 +133,8 @@ class ScoredBatch(PlacedBatch, ABC):
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
         each = self.output.ends_in_sigmoid
+        if each is None:  # another pass said so: a graph that was replayed, or the study's
+            each = self.output.ends_in_sigmoid = bool(known_about(self.modality.model).get("sigmoid"))
         self.gives_probabilities = each or (not summed and bool((logits >= 0).all()) and are_probabilities(logits))
         if self.gives_probabilities:
             refuse_twice(self.scalar, each)

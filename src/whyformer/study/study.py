@@ -211,14 +211,8 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
         units = Study((), None, modality.cells(one), Leak(), (), 0, length, run.count)
         return units.refused(NotOverUnits(OWN_KEYS.format(path=added.path, keys=added.keys, queries=added.queries)))
     extra = sites[0].keys - length if modality.lengths_vary else 0
-    if not study.one_stream:  # of one stream, the audit hears what is out of sight
-        lost = _lost(run, names, schedule, sites)
-        if lost is None:
-            looked_up = lineage.embedded
-            elsewhere = misplaced_in_streams(modality, run, names, schedule, looked_up, grid, first_BHKD)
-            several = study_several(modality, one, replace(study, forwards=run.count), schedule)
-            return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
-        return replace(study, forwards=run.count).refused(lost, hidden=True)
+    if not study.one_stream:
+        return _several_streams(modality, run, names, lineage, study, first_BHKD)
     front = text_starts(modality, run, names, first_BHKD) if extra > 0 and modality.embeds else None
     real = _real(modality, one, sites[0].keys, front)
     try:
@@ -252,6 +246,20 @@ def _followed(modality: Modality, one: Batch, called: Called, retained: Retained
     elsewhere = misplaced(modality, run, names, first_BHKD, front, grid)
     study = replace(study, forwards=run.count)
     return study if elsewhere is None else study.refused(elsewhere)
+
+
+def _several_streams(
+    modality: Modality, run: Passes, names: dict[int, str], lineage: Lineage, study: Study, first_BHKD: Tensor
+) -> Study:
+    """Of one stream, the audit hears what is out of sight; of several, this is looked for first."""
+    schedule = study.schedule
+    assert schedule is not None
+    lost = _lost(run, names, schedule, study.sites)
+    if lost is not None:
+        return replace(study, forwards=run.count).refused(lost, hidden=True)
+    elsewhere = misplaced_in_streams(modality, run, names, schedule, lineage.embedded, study.grid, first_BHKD)
+    several = study_several(modality, run.one, replace(study, forwards=run.count), schedule)
+    return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
 
 
 def _readout(
