@@ -8,6 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
+from tests.models import CASES
+from tests.models.case import randint
+from whyformer.errors import BadInput, CaptureError
 
 IDS = torch.tensor([[5, 6, 7, 8, 9], [9, 10, 3, 0, 0]])
 PADDED = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
@@ -70,3 +73,22 @@ def test_the_share_is_said_where_there_is_one(method: str) -> None:
     assert any(f"{share:.0%} of this input's attention goes to padding" in warning for warning in padded.warnings)
     for explanation in wf.explain(MasksWhenPooling(hides=True).eval(), PADDED, method=method, target=0):
         assert not any("padding" in warning for warning in explanation.warnings)
+
+
+@pytest.mark.parametrize("method", ["generic_attention", "attention_rollout", "grad_sam", "value_zeroing"])
+@pytest.mark.parametrize(("name", "side"), [("bert", "left"), ("xlnet", "right")])
+def test_a_head_that_reads_padding_is_refused(name: str, side: str, method: str) -> None:
+    """BERT's reads its first position and XLNet's its last, whatever stands there."""
+    case = CASES[name]
+    ids, real = randint(8, 90, 2, 6, seed=3), torch.ones(2, 6, dtype=torch.long)
+    real[1, slice(2) if side == "left" else slice(4, 6)] = 0
+    inputs = {"input_ids": ids * real, "attention_mask": real}
+    other = {name: tensor[:, torch.arange(6).roll(2 if side == "right" else -2)] for name, tensor in inputs.items()}
+    model = case.build(case.implementations[0])
+    with pytest.raises(CaptureError, match=r"is padding here.*Use a gradient or perturbation method"):
+        wf.explain(model, {name: tensor[1:] for name, tensor in inputs.items()}, method=method, target=1)
+    model = case.build(case.implementations[0])  # which is studied on the first input
+    with pytest.raises(BadInput, match=r"is padding here.*Pad on the (right|left) side"):
+        wf.explain(model, inputs, method=method, target=1)
+    assert len(wf.explain(model, inputs, method="occlusion", target=1)) == 2
+    assert len(wf.explain(model, {n: t[1:] for n, t in other.items()}, method=method, target=1)) == 1

@@ -43,6 +43,8 @@ def grad_sam(
         attribution = read_layers(run, raised_heads(), layers, "keys" if reduce == "query" else "column_sum")
         return Attribution(attribution.scores_BN / run.keep_BN.sum(1, keepdim=True))
     every = run.record(grad=True).sites
+    if not run.unpadded:
+        _ = run.readout_BN  # refuses a head that reads padding, where the gradients are
     sites = [every[i] for i in chosen_layers(layers, len(every))]
     keep_BN = run.keep_BN
     total = torch.zeros(keep_BN.shape, device=keep_BN.device)

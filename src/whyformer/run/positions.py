@@ -15,7 +15,8 @@ from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.host import on_host
 from whyformer.inputs.language import spoken_at
-from whyformer.study import Study, rows_of_each, streams
+from whyformer.output import Output
+from whyformer.study import Study, require_real_rows, rows_of_each, streams
 from whyformer.study.schedule import Schedule
 from whyformer.study.windows import Windows
 from whyformer.types import Site, Units
@@ -27,6 +28,7 @@ class PlacedBatch(ABC):
     """A batch whose units have places: of one stream, of several laid end to end, or of windows."""
 
     modality: Modality
+    output: Output
     batch: Batch
     study: Study
     multi_stream: bool  # several streams of tokens: methods that know the rules for them read maps by stream
@@ -163,6 +165,10 @@ class PlacedBatch(ABC):
             self.setup_forwards += self.batch.size
             return rows_of_each(self.modality, self.batch, self.study, self.length)
         if not self.unpadded:
+            # A head may read a fixed end, or the first or last real row. Texts are padded where it changes nothing.
+            end_B = self.keep_BN[:, -1 if self.study.readout.kind == "last" else 0]
+            if not (self.batch.raw or self.output.causal or self.recorded or bool(end_B.all())):
+                self.setup_forwards += require_real_rows(self.modality, self.batch, self.keep_BN, self.study)
             return self.study.readout.weights(self.keep_BN)
         weights_1N = self.study.read_rows.get(key := (self.study.readout, self.length, self.keep_BN.device))
         if weights_1N is None:

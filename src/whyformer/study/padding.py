@@ -1,4 +1,4 @@
-"""Padding that a model hides by itself."""
+"""Padding: what a model hides by itself, and whether its head reads any."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ from whyformer.borrow import known_about, modules_of
 from whyformer.capture.intercept import module_names
 from whyformer.capture.record import observe
 from whyformer.capture.roles import Observe
+from whyformer.errors import BadInput
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
 from whyformer.output import Output
+from whyformer.study.facts import Study
+from whyformer.study.readout import readout_rows
 
 HIDDEN = 1e-4  # of a row's attention: what a mask leaves over
+READS_PADDING = (
+    "the head reads {place} of each input, which is padding here (the mask hides it), so that no row of attention that "
+    "belongs to the input feeds it. Pad on the {other} side, or give inputs one by one, without padding."
+)
 
 
 def hidden_padding(modality: Modality, batch: Batch) -> Batch:
@@ -98,3 +105,29 @@ def _padding_runs(modality: Modality, ids_BN: Tensor) -> Tensor:
         return torch.zeros_like(ids_BN, dtype=torch.bool)
     pad = torch.eq(ids_BN, index).int()
     return (pad.cumprod(1) + pad.flip(1).cumprod(1).flip(1)).bool()
+
+
+def reads_padding(row: int, first: bool) -> str:
+    """What stands against a head that reads this row; first: it reads at the beginning."""
+    place, other = (f"position {row}", "right") if first else ("the last position", "left")
+    return READS_PADDING.format(place=place, other=other)
+
+
+def require_real_rows(modality: Modality, batch: Batch, keep_BN: Tensor, study: Study) -> int:
+    """Refuse a head that reads a fixed end of its rows where that is padding; how many passes it took to know.
+
+    Which it is, the first row or the first real one, an input without padding does not tell. Asked once per model.
+    """
+    assert study.readout is not None
+    first, last, facts = study.readout.kind != "last", study.sites[-1], known_about(modality.model)
+    padded = (~keep_BN[:, 0 if first else -1]).nonzero()[:, 0].tolist()
+    asked = ("reads real rows", first)
+    if not padded or asked in facts or study.readout.kind == "mean" or last.queries != last.keys:
+        return 0
+    one = batch.select(padded[:1])
+    names, output = module_names(modality.model), Output(modality, one)
+    rows = readout_rows(partial(output.logits, one), names, len(study.sites) - 1).rows
+    if rows and not keep_BN[padded[0], rows].any():
+        raise BadInput(reads_padding(rows[0], first))
+    facts[asked] = True
+    return 1

@@ -30,6 +30,7 @@ from whyformer.study.facts import Study
 from whyformer.study.hidden import Called, unseen
 from whyformer.study.interference import MIXES, SINGLY
 from whyformer.study.leak import ROUNDING, Leak
+from whyformer.study.padding import reads_padding
 from whyformer.study.readout import (
     Reached,
     Readout,
@@ -277,6 +278,8 @@ def _readout(
     # Rows are numbered among the real positions, so that padding on the left does not count.
     rank = {int(p): i for i, p in enumerate(real.nonzero()[:, 0])}
     if queries == keys:
+        if rows and rank and not any(row in rank for row in rows):
+            raise CaptureError(reads_padding(rows[0], rows[0] < min(rank)))
         rows, slots = [rank[r] for r in rows if r in rank], {rank[s] for s in slots if s in rank}
         readout = readout_of(rows, count, len(rank), slots)
         readout = replace(readout, besides=pooled_besides(rows, slots))
