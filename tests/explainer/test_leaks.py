@@ -18,9 +18,8 @@ CALLS = calls()
 ON_WORDS = [name for name in CALLS if name.endswith(" bert") or " " not in name]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def apart() -> None:
-    """What other tests left alive is not looked through again: that took longer than the calls."""
+def set_apart() -> None:
+    """What is alive by now, of other tests and of libraries, is not looked through: that took longer than the calls."""
     gc.collect()
     gc.freeze()
 
@@ -30,8 +29,9 @@ def apart() -> None:
 def test_no_tensor_stays(name: str) -> None:
     """Of the other kinds of input, ``python -m bench.soak`` tells."""
     call = CALLS[name]
-    for _ in range(2):
-        call()
+    call()  # which imports what it needs
+    set_apart()
+    call()
     before = live_tensors()
     call()
     assert live_tensors() == before
