@@ -227,7 +227,7 @@ class Replay:
     """What a pass said that was replayed with a change."""
 
     unheard: int | None  # places that were compared, if no position heard of a change of another; None: it is in doubt
-    reached: Reached | None  # rows that feed the head
+    reached: Reached | None  # rows that feed the head, where positions traded places
     moved: float  # by how much of itself the output changed
 
 
@@ -248,7 +248,7 @@ def replay(
         ending, role.ending = role.ending, None
         if len(role.sites) != len(retained.results) or ending is None or not logits.requires_grad:
             return None
-        reached = ending.reached(logits)
+        reached = None if turn is None else ending.reached(logits)
     except (CaptureError, RuntimeError):  # written over, or without derivatives
         return None
     again, heard = role.prints.handed_over(), {position} if turn is None else turn.changed
