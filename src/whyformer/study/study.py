@@ -258,7 +258,9 @@ def _several_streams(
     lost = _lost(run, names, schedule, study.sites)
     if lost is not None:
         return replace(study, forwards=run.count).refused(lost, hidden=True)
-    elsewhere = misplaced_in_streams(modality, run, names, schedule, lineage.embedded, study.grid, first_BHKD)
+    elsewhere = None
+    if all(site.windows == 1 for site in study.sites):  # those of a window are followed to their places (windows.py)
+        elsewhere = misplaced_in_streams(modality, run, names, schedule, lineage.embedded, study.grid, first_BHKD)
     several = study_several(modality, run.one, replace(study, forwards=run.count), schedule)
     return several if elsewhere is None or several.trouble is not None else several.refused(elsewhere)
 
