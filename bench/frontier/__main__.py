@@ -1,7 +1,8 @@
 """The frontier: how faithful is every method, and for how many passes?
 
     python -m bench.frontier [--part text image table language] [--inputs 60] [--methods two_ended occlusion]
-                             [--data dev.tsv] [--model FOLDER] [--photos pets.tar] [--cache models] [--device cuda]
+                             [--data dev.tsv] [--model FOLDER] [--rows adult.csv] [--photos pets.tar]
+                             [--cache models] [--device cuda]
                              [--out frontier] [--resume]
     python -m bench.frontier --out frontier --picture docs/images     # draws what a run has written
 
@@ -9,7 +10,7 @@ text: the shipped sentiment model, on sentences from templates, or (--data) on l
 reviews (csv.xz, columns review and sentiment), cut to 128 tokens; or a classifier of yours (--model, a folder of
 transformers; ``python -m bench.finetune`` makes such).
 image: a ViT of six layers, trained here on textures (or --photos) whose class is decided by a planted stamp.
-table: the shipped FT-Transformer on its 40 rows of census data.
+table: the shipped FT-Transformer on its 40 rows of census data, or (--rows) on some of a file.
 language: a Llama of six layers, trained here on stories of facts; over tokens, and over sentences.
 
 Comprehensiveness is how far the model's answer falls without the highest 1, 5, 10, 20 and 50 % of the parts,
@@ -48,7 +49,7 @@ def subjects(part: str, options: argparse.Namespace) -> Iterator[tuple[Subject, 
     elif part == "image":
         yield image.subject(count, seed, options.cache, options.photos, device), image.contenders()
     elif part == "table":
-        yield rows.subject(count, device), rows.contenders()
+        yield rows.subject(count, device, options.rows, seed), rows.contenders()
     else:
         tokens, sentences = language.subjects(count, seed, options.cache, device)
         yield tokens, language.contenders_of_tokens()
@@ -114,6 +115,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", help="rows to measure, instead of all; 'shap 256' and its like only so")
     parser.add_argument("--data", type=Path, help="sentences for the text part")
     parser.add_argument("--model", type=Path, help="folder of a classifier of texts, instead of the shipped one")
+    parser.add_argument("--rows", type=Path, help="census rows (csv) for the table part, instead of the 40 shipped")
     parser.add_argument("--photos", type=Path, help="folder or tar file for the image part, instead of textures")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder where trained models are kept")
     parser.add_argument("--device", default="cpu", help="of models, in training too; judged are numbers on the CPU")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 import whyformer as wf
@@ -61,6 +63,11 @@ def contenders() -> Contenders:
     return of_one_pass() | of_many_passes("mean")
 
 
-def subject(count: int, device: str = "cpu") -> Rows:
+def subject(count: int, device: str = "cpu", path: Path | None = None, seed: int = 0) -> Rows:
+    """The shipped rows, or some of a file with the same columns (its rows may have been trained on)."""
     model, table = load_adult()
-    return Rows(wf.Explainer(model.to(device), table), adult_rows()[:count])
+    rows = adult_rows()
+    if path is not None:
+        drawn = pd.read_csv(path, skipinitialspace=True)[list(table.columns)]
+        rows = drawn.sample(min(count, len(drawn)), random_state=seed).to_dict("records")
+    return Rows(wf.Explainer(model.to(device), table), rows[:count])

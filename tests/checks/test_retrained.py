@@ -271,7 +271,7 @@ def test_models_that_are_no_classifiers_over_one_stream_are_refused(name: str) -
 
 def test_probabilities_and_training_that_explodes_are_refused(finder: Finder) -> None:
     x, labels = marked(20)
-    with pytest.raises(NotOffered, match="leave its last softmax out"):
+    with pytest.raises(NotOffered, match="leave its last softmax or sigmoid out"):
         wf.retrained_attention(nn.Sequential(finder, nn.Softmax(-1)), x, labels)
 
 
