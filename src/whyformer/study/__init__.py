@@ -5,7 +5,8 @@
 reach · ``schedule.py``, ``streams.py`` several streams of tokens · ``windows.py`` attention inside windows ·
 ``leak.py`` what passes between positions outside attention · ``padding.py`` what a model hides by itself ·
 ``interference.py`` whether looking into a model changes what it says · ``slopes.py`` whether gradients are slopes ·
-``hidden.py`` attention that ran out of sight.
+``swayed.py`` both by one pass · ``replay.py``, ``again.py``, ``fingerprints.py`` a pass that says again what was said ·
+``entrance.py`` whether units stand where they are said to · ``hidden.py`` attention that ran out of sight.
 """
 
 from whyformer.study.facts import Study as Study
