@@ -231,7 +231,7 @@ class Between(Post):
 REFUSED = {
     "no residual stream": NoResidual,
     "'mul' before its projection": Gated,
-    "no residual stream is added": Adapted,
+    "An adapter beside its projection .LoRA. is not followed: merge it": Adapted,
     "between this block and the one before": Between,
 }
 
