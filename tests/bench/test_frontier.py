@@ -7,6 +7,7 @@ import lzma
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from bench.frontier.__main__ import main
 from bench.frontier.claims import ahead_of_default, claims, difference, from_saved
 from bench.frontier.contenders import of_one_pass
 from bench.frontier.image import Pictures
-from bench.frontier.language import Tokens, WholeSentences
+from bench.frontier.language import Tokens, WholeSentences, contenders_of_sentences, contenders_of_tokens
 from bench.frontier.picture import draw, spaced, staircase
 from bench.frontier.planted import Trained
 from bench.frontier.subject import Row
@@ -26,6 +27,7 @@ from bench.known_truth.facts import Facts
 from bench.known_truth.stamps import Stamps
 from bench.known_truth.training import gate
 from whyformer.demo import load_sentiment
+from whyformer.demo.census import adult_rows
 
 
 def test_falls_are_those_of_masked_sentences() -> None:
@@ -114,6 +116,20 @@ def test_absent_sentences_are_left_out_and_absent_tokens_unknown() -> None:
         assert row.values_IM.shape == (2, 4) and (row.forwards, row.backwards) == (1, 1)
 
 
+def test_methods_and_judge_play_the_same_game_in_which_the_question_stays() -> None:
+    """Two ends by the judge's own hand are two_ended as it takes part, of what is judged."""
+    trained = untrained(Facts(layers=1), 1)
+    of_tokens = Tokens(trained), contenders_of_tokens()
+    for subject, contenders in (of_tokens, (WholeSentences(trained), contenders_of_sentences())):
+        method, options = contenders["two_ended"]
+        (found,) = subject.explained(method, options | {"scalar": "log_probability"})
+        alone = np.eye(len(subject.cause_P(0)), dtype=bool)
+        ends = [np.ones_like(alone[:1]), ~alone, np.zeros_like(alone[:1]), alone]
+        values = subject.values(0, np.concatenate(ends))
+        whole, without, none, single = np.split(values, np.cumsum([len(end) for end in ends])[:-1])
+        np.testing.assert_allclose(subject.scores_P(0, found), (whole - without + single - none) / 2, atol=1e-4)
+
+
 def test_absent_patches_are_grey_and_the_stamp_is_the_cause() -> None:
     trained = untrained(Stamps(layers=1), 1)
     pictures = Pictures(trained)
@@ -138,6 +154,14 @@ def test_absent_columns_are_what_the_library_puts_there() -> None:
     values = subject.values(0, present)
     odds = np.log(values / (1 - values)) * (1 if subject.classes[0] else -1)
     np.testing.assert_allclose(odds[0] - odds[1:], subject.scores_P(0, yes) - subject.scores_P(0, no), atol=1e-3)
+
+
+def test_rows_of_a_file(tmp_path: Path) -> None:
+    shipped = pd.DataFrame(adult_rows()[:5])
+    shipped.to_csv(tmp_path / "rows.csv.gz", index=False)
+    subject = rows.subject(3, path=tmp_path / "rows.csv.gz")
+    known = shipped[list(subject.rows[0])].to_dict("records")
+    assert subject.count == 3 and all(row in known for row in subject.rows)
 
 
 def test_a_method_takes_part_once_it_is_registered() -> None:
