@@ -42,7 +42,8 @@ def explanations(
     if value_B.dtype is torch.float32:
         tensors["values"] = value_B
     present = {k: t.detach().float() for k, t in tensors.items() if t is not None}
-    arrays = {k: t.cpu().numpy() for k, t in present.items()} if not value_B.is_cuda else _fetched(present)
+    near = _fetched(present) if value_B.is_cuda else present
+    arrays = {k: t.cpu().numpy() for k, t in near.items()}
     values = arrays.pop("values").tolist() if "values" in arrays else value_B.tolist()
     scores_BN, errors_BN = arrays.pop("scores"), arrays.pop("errors", None)
     layers, whole = arrays.pop("layers", None), arrays.pop("matrix", None)
@@ -122,13 +123,13 @@ def explanations(
     return result
 
 
-def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Array]:
-    """Their numbers; on a device, of those that are not large, by one question: each would make it stop."""
-    if len({t.device for t in tensors.values()}) != 1 or sum(t.numel() for t in tensors.values()) > AT_ONCE:
-        return {k: t.cpu().numpy() for k, t in tensors.items()}
-    numbers = torch.cat([t.flatten() for t in tensors.values()]).cpu().numpy()
-    parts = np.split(numbers, np.cumsum([t.numel() for t in tensors.values()])[:-1])
-    return {k: part.reshape(t.shape) for (k, t), part in zip(tensors.items(), parts, strict=True)}
+def _fetched(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    """Those of one device that are not large, by one question: each would make it stop."""
+    sizes = [t.numel() for t in tensors.values()]
+    if len({t.device for t in tensors.values()}) > 1 or sum(sizes) > AT_ONCE:
+        return tensors
+    parts = torch.cat([t.flatten() for t in tensors.values()]).cpu().split(sizes)
+    return {k: part.view(t.shape) for (k, t), part in zip(tensors.items(), parts, strict=True)}
 
 
 def _predictions(run: Run) -> list[Target]:

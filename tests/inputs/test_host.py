@@ -12,6 +12,8 @@ from torch import Tensor
 
 import whyformer as wf
 from tests.models import CASES
+from whyformer import explanations
+from whyformer.explanations import _fetched
 from whyformer.inputs import host
 from whyformer.inputs.host import all_real, on_host
 
@@ -73,3 +75,14 @@ def test_ids_and_masks_are_fetched_once_for_an_explanation(masked: bool) -> None
         "ids; the mask as it came, and as it is read"
     )
     del x["input_ids"], ids
+
+
+def test_results_are_fetched_at_once_and_are_the_same() -> None:
+    tensors = {"scores": torch.randn(2, 3), "matrix": torch.randn(2, 3, 3), "values": torch.randn(2)}
+    with fetches() as asked:
+        near = _fetched(tensors)
+        assert len(asked) == 1
+        for name, tensor in tensors.items():
+            assert torch.equal(near[name], tensor), name
+        with patch.object(explanations, "AT_ONCE", 4):
+            assert _fetched(tensors) is tensors, "what is large is not copied first"
