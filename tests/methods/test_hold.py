@@ -44,6 +44,7 @@ def test_what_is_held_is_company_for_the_others(method: str) -> None:
 
 def test_of_shapley_values_the_base_is_what_is_held_alone() -> None:
     held = of_three("shap", hold=2)
+    assert any("was held" in words for words in held.warnings) and not of_three("shap").warnings
     assert held.base == pytest.approx(1) and held.checks["additivity_error"] < 1e-6
 
 
@@ -57,6 +58,7 @@ def test_a_stretch_of_text_a_label_and_a_number_are_the_same() -> None:
     first, last = labels.index("gorgeous"), labels.index("film")
     stretch = held("gorgeous film")
     assert not stretch.scores[[first, last]].any() and stretch.scores.any()
+    assert "'gorgeous film' was held: always there" in stretch.warnings[-1]
     for same in (["gorgeous", "film"], [first, last], [first, "film"], [first - len(labels), last]):
         np.testing.assert_array_equal(held(same).scores, stretch.scores)
     assert held("gorgeous fil").scores[last] == 0, "a token that the text ends in the middle of is held, too"

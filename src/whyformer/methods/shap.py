@@ -14,7 +14,15 @@ from torch import Tensor
 
 from whyformer.borrow import refuse_without_gradients
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, Players, absent_player, held_units, players_of, special_doubts
+from whyformer.engines.perturbation.players import (
+    BY,
+    Players,
+    absent_player,
+    held_remark,
+    held_units,
+    players_of,
+    special_doubts,
+)
 from whyformer.engines.perturbation.regression import TOP, Pairs, fitted
 from whyformer.engines.perturbation.variants import Replaced, Variants, grouped_variants
 from whyformer.errors import BadInput, NotOffered, WhyformerError
@@ -134,7 +142,10 @@ def shap(
         errors_BN=errors if sampled else None,
         interactions=together if interactions else None,
         checks=checks,
-        warnings=[[*remarks, *special_doubts(run, keep_special), *more] for more in doubts],
+        warnings=[
+            [*remarks, *special_doubts(run, keep_special), *held_remark(units, held_U), *more]
+            for units, held_U, more in zip(run.units, held_BU, doubts, strict=True)
+        ],
         used={"replace": used, "guide": guide},
     )
 

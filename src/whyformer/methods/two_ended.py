@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from whyformer.engines.perturbation.game import Game, game_of_scores, saved_by_prefix
-from whyformer.engines.perturbation.players import BY, absent_player, held_units, players_of, special_doubts
+from whyformer.engines.perturbation.players import (
+    BY,
+    absent_player,
+    held_remark,
+    held_units,
+    players_of,
+    special_doubts,
+)
 from whyformer.engines.perturbation.ranking import leave_one_out
 from whyformer.engines.perturbation.variants import Variants, grouped_variants
 from whyformer.parameters import Hold, Limits, OneOf, Replacement
@@ -67,6 +74,9 @@ def two_ended(
     return Attribution(
         scores.to(run.keep_BN.device),
         checks=saved_by_prefix(games),
-        warnings=[[*remarks, *special_doubts(run, keep_special)]] * run.batch.size,
+        warnings=[
+            [*remarks, *special_doubts(run, keep_special), *held_remark(units, held_U)]
+            for units, held_U in zip(run.units, held_BU, strict=True)
+        ],
         used={"replace": used},
     )

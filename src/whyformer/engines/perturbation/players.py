@@ -128,6 +128,14 @@ def held_units(run: Run, hold: Hold) -> list[Array]:
     return [_held(run, row, wanted) for row in range(run.batch.size)]
 
 
+def held_remark(units: Units, held_U: Array) -> list[str]:
+    """A score of 0 would pass for a part that does nothing."""
+    held = np.flatnonzero(held_U).tolist()
+    stretches = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
+    named = ", ".join(repr(units.text_of(stretch.tolist())) for stretch in stretches)
+    return [f"{named} was held: always there, so that nothing is known of what it does."] if held else []
+
+
 def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
     units = run.units[row]
     held_U = np.zeros(len(units), dtype=bool)
