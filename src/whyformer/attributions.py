@@ -71,10 +71,8 @@ def of_run(
         # As many as it takes alone: its own passes, and those of others that it needs as well.
         forwards = run.forwards_B - before[0] + sum(owed for owed, _ in run.asked.values())
         backwards = run.backwards_B - before[1] + sum(owed for _, owed in run.asked.values())
-        costs = [
-            Cost(float(f), float(b), seconds / run.batch.size, highest, setup)
-            for f, b in zip(forwards, backwards, strict=True)
-        ]
+        each = seconds / run.batch.size
+        costs = [Cost(f, b, each, highest, setup) for f, b in zip(forwards.tolist(), backwards.tolist(), strict=True)]
         results[m.name] = explanations(run, m, settings[m.name], attribution, costs)[: len(rows)]
     return results
 

@@ -322,7 +322,9 @@ def borrowed(  # noqa: PLR0915 (all that is put back)
                 with uninterrupted():
                     handed.hooks = [module.register_forward_hook(hook) for module, _, hook in marks]
             changes += [(m, "training", False) for m in modules if m.training]
-            trained = [p for p in parameters if p.requires_grad and not p.is_inference()]
+            trained = [p for p in parameters if p.requires_grad]
+            if any(map(torch.Tensor.is_inference, trained)):
+                trained = [p for p in trained if not p.is_inference()]
             changes += [(c, "_attn_implementation", "sdpa") for c in hidden]
             changes += [(config, "pad_token_id", NO_TOKEN) for config in unnamed]
             handed.before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]

@@ -145,7 +145,11 @@ def _predictions(run: Run) -> list[Target]:
     predictions = [Target(i, output.name(i) if output.speaks else output.labels.get(i, "")) for i in best_B]
     if not output.chooses or run.batch.predictions or logits_BC.shape[1] < 2:
         return predictions
-    alone = logits_BC.sigmoid() if output.independent else logits_BC.softmax(1)
+    if output.independent:
+        alone = logits_BC.sigmoid()
+    else:  # softmax, step by step: torch's own wakes its threads for any two rows, which may take milliseconds
+        powers_BC = (logits_BC - logits_BC.amax(1, keepdim=True)).exp()
+        alone = powers_BC / powers_BC.sum(1, keepdim=True)
     likeliest = (logits_BC if run.gives_probabilities else alone).topk(min(1 + NEXT, logits_BC.shape[1]))
     ranked = zip(predictions, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
     return [
@@ -213,7 +217,7 @@ def _cropped(maps: Array | None, row: int, keep_N: Array) -> Array | None:
 def _doubts(run: Run, row: int, scores: Array, share_B: list[float]) -> list[str]:
     """A stream of the input is among the units, or it is named: no result is of a part without saying so."""
     doubts = []
-    if len(scores) > 1 and np.ptp(scores) == 0:
+    if len(scores) > 1 and scores.max() == scores.min():
         doubts.append("all scores are equal: this explanation tells no unit from another.")
     if share_B[row] > HIDDEN:
         doubts.append(

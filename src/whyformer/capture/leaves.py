@@ -193,11 +193,12 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
 def nodes_behind(start: Any) -> set[Any]:
     """Every function of the graph behind one."""
     seen, waiting = {start}, [start]
+    see, wait, take = seen.add, waiting.append, waiting.pop  # looked up once: there are hundreds of nodes
     while waiting:  # one by one: each has one or two behind it, and sets of so few take longer
-        for node, _ in waiting.pop().next_functions:
+        for node, _ in take().next_functions:
             if node is not None and node not in seen:
-                seen.add(node)
-                waiting.append(node)
+                see(node)
+                wait(node)
     return seen
 
 

@@ -51,6 +51,7 @@ class Recording:
     computation: Computation
     labels: dict[int, str]
     padding: int | None  # the token that the model's embedding takes for padding
+    ends_in_sigmoid: bool  # as the model was found to do
     padded: bool = False  # held to the plain way on inputs with padding
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from whyformer.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed
+from whyformer.borrow import RUNNING, Borrowed, Marks, as_borrowed, borrowed, in_turn, is_as_borrowed, known_about
 from whyformer.compiled.computation import Computation, Question
 from whyformer.compiled.forms import (
     Compiled,
@@ -191,6 +191,7 @@ class Graphs:
         study = recording.computation.study
         how = {"scalar": question.scalar, "seed": question.seed, "keep_layers": question.keep_layers}
         run = Run(modality, host, study, target=target, **how)  # type: ignore[arg-type]
+        run.output.ends_in_sigmoid = recording.ends_in_sigmoid  # who asks the model for it has to borrow it
         _ = run.units, run.keep_BN, run.output.labels
         intact = self._layout() == self._layouts and is_as_borrowed(self.model, self._borrowed)
         numbers_BX = recording.graph.output[: part.size].to("cpu", copy=True)
@@ -332,7 +333,8 @@ class Graphs:
                 self._pool = new_pool(device)
             graph = RECORDERS[device.type](computation, device, self._pool)
             labels = Run(modality, part, session.study, scalar=question.scalar).output.labels
-            form.recording = Recording(graph, computation, labels, padding_index(modality))
+            sigmoid = bool(known_about(self.model).get("sigmoid"))
+            form.recording = Recording(graph, computation, labels, padding_index(modality), sigmoid)
         except Exception as error:
             self._pool = None  # which a recording that was broken off may have left in disorder
             self._refuse(form, cause_of(error))

@@ -26,6 +26,8 @@ from whyformer.inputs.stream_inputs import StreamInput
 from whyformer.loan.offload import execution_device
 from whyformer.types import Units
 
+NO_WEIGHT = torch.empty(0)  # of a model without any
+
 
 @dataclass(frozen=True)
 class Source:
@@ -375,7 +377,7 @@ class Modality(ABC):
 
     def move(self, tensor: Tensor) -> Tensor:
         """To the model's device, floats in the model's dtype."""
-        weight = next(iter(self.model.parameters()), torch.empty(0))
+        weight = next(iter(self.model.parameters()), NO_WEIGHT)
         dtype = weight.dtype if tensor.is_floating_point() and weight.is_floating_point() else tensor.dtype
         device = self.place or (execution_device(self.model) if weight.is_meta else weight.device)
         return tensor.to(device=device, dtype=dtype)

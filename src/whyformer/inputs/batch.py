@@ -110,7 +110,7 @@ class Batch:
     @property
     def size(self) -> int:
         """How many inputs there are."""
-        return len(next(iter(self.tensors.values())))
+        return next(iter(self.tensors.values())).shape[0]
 
     def beginning(self, length: int) -> Batch:
         """One text cut to so many tokens, its last one included; itself, where that is not a matter of columns."""

@@ -21,6 +21,7 @@ from whyformer.inputs.fillings import drawn_inputs
 from whyformer.inputs.host import all_real, on_host
 from whyformer.inputs.language import (
     ANSWER,
+    Chars,
     answered,
     has_answers,
     is_causal,
@@ -176,7 +177,7 @@ class TextInput(TokenInput):
         words = getattr(encoding, "word_ids", None)
         try:
             facts["word"] = [-1 if w is None else w for w in words()] if words else None
-            facts["spans"] = [encoding.token_to_chars(i) for i in range(len(ids))] if words else None
+            facts["spans"] = _characters(encoding, len(ids)) if words else None
         except (ValueError, AttributeError):  # slow tokenizers know neither
             facts["word"] = facts["spans"] = None
         if text is not None and isinstance(text[0], PromptText) and facts["spans"] is not None:
@@ -357,6 +358,16 @@ class TextInput(TokenInput):
         spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
         answers = tuple(answer.moved(-1) for answer in one.answers * len(positions))
         return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
+
+
+def _characters(encoding: Any, count: int) -> list[Any]:
+    """Where each token stands in the text, None for those of the tokenizer itself: all by two questions, if they can be
+    had of it."""
+    fast = getattr(encoding, "encodings", None)
+    if not fast:
+        return [encoding.token_to_chars(i) for i in range(count)]
+    whose = zip(fast[0].offsets, fast[0].sequence_ids, strict=True)
+    return [None if sequence is None else Chars(*characters) for characters, sequence in whose]
 
 
 def _spans(labels: Sequence[str], spans: Sequence[Any], text: str) -> tuple[tuple[int, int], ...]:

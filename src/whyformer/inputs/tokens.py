@@ -28,8 +28,13 @@ class TokenInput(Modality):
         super().__init__(model, processor)
         self.main = main
         self.config = getattr(model, "config", None)
+        # Asked for again and again, and tokenizers look for what they do not have in many places.
+        self._known_tokenizer: Any = None
+        self._known_specials: set[int] | None = None
 
     def _tokenizer(self) -> Any:
+        if self._known_tokenizer is not None:
+            return self._known_tokenizer
         if self.processor is None:
             raise MissingProcessor(
                 "text needs the model's tokenizer: pass processor=AutoTokenizer.from_pretrained(…), or give tensors "
@@ -41,6 +46,7 @@ class TokenInput(Modality):
                 f"processor is a {type(tokenizer).__name__}, which is no tokenizer, and the inputs are text. Pass the "
                 "tokenizer that was made for this model."
             )
+        self._known_tokenizer = tokenizer
         return tokenizer
 
     def encoding_of(self, *text: str, **how: Any) -> Any:
@@ -120,18 +126,22 @@ class TokenInput(Modality):
         return [t if isinstance(t, str) else str(i) for t, i in zip(tokens, ids, strict=True)]
 
     def special_ids(self) -> set[int]:
+        if self._known_specials is not None:
+            return self._known_specials
         if self.processor is not None:
             tokenizer = self._tokenizer()
             # A word that the vocabulary does not have is still a word, unless its id is that of padding or an end, too.
             kinds = ("bos", "eos", "sep", "cls", "pad", "mask")
             others = {getattr(tokenizer, f"{kind}_token_id", None) for kind in kinds}
             unknown = getattr(tokenizer, "unk_token_id", None)
-            return set(tokenizer.all_special_ids) - ({unknown} - others)
+            self._known_specials = set(tokenizer.all_special_ids) - ({unknown} - others)
+            return self._known_specials
         names = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
         ids: set[int] = set()
         for name in names:
             value = getattr(self.config, name, None)
             ids |= set(value) if isinstance(value, (list, tuple)) else set() if value is None else {value}
+        self._known_specials = ids
         return ids
 
     @property

@@ -10,9 +10,9 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, repeat
 from math import isnan
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -21,6 +21,11 @@ from torch import nn
 
 from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, told_of
 from whyformer.loan.turns import turns_of
+
+# What is taken of hundreds of modules at a time, by functions that Python need not enter for each.
+DICT, CLASS = attrgetter("__dict__"), attrgetter("__class__")
+CHILDREN, WEIGHTS, BUFFERS = map(itemgetter, ("_modules", "_parameters", "_buffers"))
+ALL_HOOKS = itemgetter(*HOOKS)
 
 
 class Members(NamedTuple):
@@ -74,11 +79,10 @@ class Parts:
         if not self.steady:
             return None
         modules: list[Any] = [ref() for ref in self._modules]
-        if any(module is None for module in modules):
+        if any(map(is_, modules, repeat(None))):
             return None
-        attributes = [module.__dict__ for module in modules]
-        parts = [held["_modules"] for held in attributes]
-        weights = [held["_parameters"] for held in attributes]
+        attributes = list(map(DICT, modules))
+        parts, weights = list(map(CHILDREN, attributes)), list(map(WEIGHTS, attributes))
         children = list(chain.from_iterable(map(dict.values, parts)))
         parameters = list(chain.from_iterable(map(dict.values, weights)))
         names = [*chain.from_iterable(parts), *chain.from_iterable(weights)]
@@ -86,14 +90,14 @@ class Parts:
         if names != self._names or sizes != self._sizes or len(children) != len(self._children):
             return None
         every = [*modules, None]
-        if not all(map(is_, children, [every[number] for number in self._children])):
+        if not all(map(is_, children, map(every.__getitem__, self._children))):
             return None
         parameters = [parameter for parameter in parameters if parameter is not None]
-        configs = list({id(c): c for held in attributes if (c := held.get("config")) is not None}.values())
+        configs = list({id(c): c for c in map(dict.get, attributes, repeat("config")) if c is not None}.values())
         for now, refs in ((parameters, self._parameters), (configs, self._configs)):
             if len(now) != len(refs) or not all(map(is_, now, [ref() for ref in refs])):
                 return None
-        same = [module.__class__ for module in modules] == self.kinds
+        same = list(map(CLASS, modules)) == self.kinds
         return Members(modules, parameters, configs) if same else None
 
 
@@ -184,11 +188,10 @@ def _is_plain_collection(value: Any) -> bool:
 def _seen(modules: Sequence[nn.Module]) -> tuple[list[dict[str, Any]], list[int], list[tuple[Any, ...]]]:
     """Who has attributes: modules, and their configs in the order in which they are met; how many, and whose config is
     whose; the unique numbers of hooks."""
-    attributes = [module.__dict__ for module in modules]
-    configs = [owner.get("config") for owner in attributes]
+    attributes = list(map(DICT, modules))
+    configs = list(map(dict.get, attributes, repeat("config")))
     each = {id(config): config for config in configs if config is not None}
     owners = attributes + [vars(config) for config in each.values() if hasattr(config, "__dict__")]
-    sizes = [*map(len, owners), *[len(owner["_buffers"]) for owner in attributes], *map(id, configs)]
-    pre, post, before, after = HOOKS
-    hooked = [i for i, o in enumerate(attributes) if o[pre] or o[post] or o[before] or o[after]]
-    return owners, sizes, [(i, *(tuple(attributes[i][name]) for name in HOOKS)) for i in hooked]
+    sizes = [*map(len, owners), *map(len, map(BUFFERS, attributes)), *map(id, configs)]
+    hooked = [(i, hooks) for i, hooks in enumerate(map(ALL_HOOKS, attributes)) if any(hooks)]
+    return owners, sizes, [(i, *map(tuple, hooks)) for i, hooks in hooked]

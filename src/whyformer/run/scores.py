@@ -95,10 +95,10 @@ class ScoredBatch(PlacedBatch, ABC):
             assert self._logits is not None
             best_B1 = self._logits.argmax(1, keepdim=True)
             values_B = scalar_at(logits_BC, best_B1, self.reading, self.output.independent)
-            if self._value_B is None and self._unseen and logits_BC.dtype is torch.float32:
-                self._value_B = values_B.detach()
         else:
             values_B = scalar_of(logits_BC, self.targets, self.reading)
+        if self._value_B is None and self._unseen and logits_BC.dtype is torch.float32:
+            self._value_B = values_B.detach()
         if not self.batch.reference_rows:
             return values_B
         explained_B = torch.zeros_like(values_B)
@@ -120,6 +120,7 @@ class ScoredBatch(PlacedBatch, ABC):
             self.readings += 1
         elif last is not None:
             elsewhere = self._elsewhere(last.first_query, gradient_BHQK=last.attention_grad_BHQK)
+        del confirm, last  # and with them the graph of the pass, which takes time to let go: a GPU is still at work
         if elsewhere is None:
             logits = self.logits_on_host = self._logits.cpu()  # once for all questions
         else:
@@ -128,14 +129,15 @@ class ScoredBatch(PlacedBatch, ABC):
             if answers[-1]:
                 self._read_anew()
                 self.readings += 1
-        if not bool(torch.isfinite(logits).all()):
+        numbers = logits.numpy()  # who asks for so few sooner than torch does
+        if not np.isfinite(numbers).all():
             require_finite(logits)
         # Classes that do not exclude each other need not add up to anything.
         summed = self.output.independent or bool(self.batch.answers)
         each = self.output.ends_in_sigmoid
         if each is None:  # another pass said so: a graph that was replayed, or the study's
             each = self.output.ends_in_sigmoid = bool(known_about(self.modality.model).get("sigmoid"))
-        self.gives_probabilities = each or (not summed and bool((logits >= 0).all()) and are_probabilities(logits))
+        self.gives_probabilities = each or (not summed and bool((numbers >= 0).all()) and are_probabilities(logits))
         if self.gives_probabilities:
             refuse_twice(self.scalar, each)
 
