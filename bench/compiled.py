@@ -4,10 +4,10 @@
                              [--only times|sweep]
 
 First a table of times: random weights of BERT-base (128 tokens, as strings through a word-level tokenizer) and ViT-B
-(224 × 224 tensors); the fastest of interleaved rounds. "bare" is the model's own forward and backward as a CUDA graph,
-which no explanation by gradients can be quicker than; tf32 is float32 with products in TF32. Then a sweep: lengths that
-share a graph, targets, weights changed in place, a parameter replaced, another dtype, two threads. It ends with an
-error if any is off.
+(224 × 224 tensors); the fastest of interleaved rounds, in each of which everything is called twice and timed the
+second time. "bare" is the model's own forward and backward as a CUDA graph, which no explanation by gradients can be
+quicker than; tf32 is float32 with products in TF32. Then a sweep: lengths that share a graph, targets, weights changed
+in place, a parameter replaced, another dtype, two threads. It ends with an error if any is off.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def bare_graph(model: nn.Module, tensors: dict[str, torch.Tensor], rounds: int) 
             backward_to_activations(model, tensors, freeze=False)
     finally:
         model.requires_grad_(True)
-    return 1000 * fastest({"bare": synced(graph.replay, torch.device("cuda"))}, rounds)["bare"]
+    return 1000 * fastest({"bare": synced(graph.replay, torch.device("cuda"))}, rounds, before=1)["bare"]
 
 
 def times(batches: list[int], rounds: int, device: torch.device, precision: str) -> None:
@@ -127,7 +127,7 @@ def times(batches: list[int], rounds: int, device: torch.device, precision: str)
                 "plain": lambda: plain.explain(inputs, method=METHOD),  # noqa: B023 (called in this turn)
                 "compiled": lambda: compiled.explain(inputs, method=METHOD),  # noqa: B023
             }
-            ms = {who: 1000 * seconds for who, seconds in fastest(contenders, rounds).items()}
+            ms = {who: 1000 * seconds for who, seconds in fastest(contenders, rounds, before=1).items()}
             bare = bare_graph(model, tensors, rounds) if device.type == "cuda" else 0.0
             print(
                 f"| {name} | {precision} | {batch} | {ms['forward']:.2f} | {ms['plain']:.2f} | {bare:.2f} | "

@@ -142,7 +142,11 @@ def main(argv: list[str] | None = None) -> None:
     for name in MODELS:
         for batch in options.batches:
             roads = contenders(name, batch, options.device)
-            took = fastest(roads, rounds=25 if batch == 1 else 9)
+            took = fastest(
+                roads,
+                rounds=25 if batch == 1 or (batch < 64 and options.device != "cpu") else 9,
+                before=int(batch < 64 and options.device != "cpu"),
+            )
             bound = took["forward + backward to activations"]
             print(
                 f"{name:5s} {batch:5d} | {took['forward'] * 1e3:10.1f} | {took['rollout'] / took['forward']:17.2f} | "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import warnings
@@ -18,6 +19,7 @@ import whyformer as wf
 from tests.models import CASES
 from tests.support.eager_graph import EagerGraph, recorded_on_cpu
 from tests.support.processors import pair_tokenizer
+from whyformer import borrow
 from whyformer.compiled import graphs as module
 from whyformer.compiled.forms import METHODS, apart, bucket
 from whyformer.compiled.graphs import MOST
@@ -74,6 +76,32 @@ def test_a_graph_says_what_the_plain_way_says(method: str, recorder: type[EagerG
     for lengths in ((12, 12), (3, 16)):
         assert_alike(explainer, ids(*lengths, seed=sum(lengths)), method=method)
     assert recorder.made == 1, "texts of up to 16 tokens share a graph"
+
+
+class Squashed(nn.Module):
+    """Says probabilities, class by class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = bert()
+        self.config = self.model.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return torch.sigmoid(self.model(input_ids=input_ids, attention_mask=attention_mask).logits)
+
+
+@pytest.mark.parametrize("build", [bert, Squashed])
+def test_a_replay_borrows_nothing(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the model ends in a sigmoid is known since it was recorded: a loan takes as long as all else around it"""
+    explainer = Explainer(build(), compiled=True)
+    explainer.explain(ids(9, 6), method="generic_attention")
+    assert_alike(explainer, ids(8, 5, seed=1), method="generic_attention")
+    loans: list[Any] = []
+    monkeypatch.setattr(borrow, "borrowed", lambda *args: loans.append(args) or contextlib.nullcontext())
+    said = explainer.explain(ids(7, 4, seed=2), method="generic_attention")
+    assert not loans
+    squashed = [any("ends in a sigmoid" in warning for warning in e.warnings) for e in said]
+    assert squashed == [build is Squashed] * 2
 
 
 def test_ids_without_a_mask_are_recorded_at_their_length(recorder: type[EagerGraph]) -> None:

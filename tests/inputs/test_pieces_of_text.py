@@ -12,6 +12,7 @@ import whyformer as wf
 from tests.models.case import seeded
 from tests.support import folders
 from whyformer.errors import BadInput
+from whyformer.inputs.text import characters_of
 from whyformer.views.text import scale_for, token_run
 
 
@@ -71,6 +72,15 @@ def test_a_mark_before_the_text_has_none_of_its_characters(text: str, pieces: tu
     words = dict(result.words())
     assert list(words) == text.split() or list(words) == [text]
     assert sum(words.values()) == pytest.approx(float(result.scores[:-1].sum()), rel=1e-5)
+
+
+def test_all_characters_at_once_are_those_of_each_token() -> None:
+    tokenizer = unigram("a", "b", "▁a", "▁b", "ab", "▁")
+    for texts in (("ab a",), (" b  a ",), ("",), ("a b", "b ab"), ("ab c 好",)):
+        for how in ({}, {"add_special_tokens": False}, {"truncation": True, "max_length": 3}):
+            encoding = tokenizer(*texts, **how)
+            one_by_one = [encoding.token_to_chars(i) for i in range(len(encoding["input_ids"]))]
+            assert characters_of(encoding, len(one_by_one)) == one_by_one
 
 
 def test_a_space_at_the_end_is_called_something() -> None:

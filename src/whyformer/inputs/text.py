@@ -177,7 +177,7 @@ class TextInput(TokenInput):
         words = getattr(encoding, "word_ids", None)
         try:
             facts["word"] = [-1 if w is None else w for w in words()] if words else None
-            facts["spans"] = _characters(encoding, len(ids)) if words else None
+            facts["spans"] = characters_of(encoding, len(ids)) if words else None
         except (ValueError, AttributeError):  # slow tokenizers know neither
             facts["word"] = facts["spans"] = None
         if text is not None and isinstance(text[0], PromptText) and facts["spans"] is not None:
@@ -360,7 +360,7 @@ class TextInput(TokenInput):
         return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
 
 
-def _characters(encoding: Any, count: int) -> list[Any]:
+def characters_of(encoding: Any, count: int) -> list[Any]:
     """Where each token stands in the text, None for those of the tokenizer itself: all by two questions, if they can be
     had of it."""
     fast = getattr(encoding, "encodings", None)
