@@ -142,11 +142,8 @@ def main(argv: list[str] | None = None) -> None:
     for name in MODELS:
         for batch in options.batches:
             roads = contenders(name, batch, options.device)
-            took = fastest(
-                roads,
-                rounds=25 if batch == 1 or (batch < 64 and options.device != "cpu") else 9,
-                before=int(batch < 64 and options.device != "cpu"),
-            )
+            short = batch < 64 and options.device != "cpu"  # a matter of milliseconds
+            took = fastest(roads, rounds=25 if batch == 1 or short else 9, before=int(short))
             bound = took["forward + backward to activations"]
             print(
                 f"{name:5s} {batch:5d} | {took['forward'] * 1e3:10.1f} | {took['rollout'] / took['forward']:17.2f} | "
