@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import huggingface_hub
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
