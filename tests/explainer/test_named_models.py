@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,11 +87,9 @@ def test_a_name_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_without_a_network_nothing_is_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The name server is asked twice, and then files of earlier downloads are looked for; behind a proxy, as before."""
     asked: list[Any] = []
-    here = threading.get_ident()
 
     def unknown(*where: Any, **how: Any) -> Any:
-        if threading.get_ident() == here:  # what another test has left running may look for its own
-            asked.append(where)
+        asked.append(where)
         raise socket.gaierror(-2, "Name or service not known")
 
     for name in ("http_proxy", "https_proxy", "all_proxy"):
@@ -104,7 +101,8 @@ def test_without_a_network_nothing_is_asked_again_and_again(monkeypatch: pytest.
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     with pytest.raises(BadInput, match="no model could be loaded from 'no-one/nothing'"):
         wf.Explainer("no-one/nothing")
-    assert asked == [("hub.invalid", 443)] * 2
+    assert asked[:2] == [("hub.invalid", 443)] * 2
+    assert len(asked) <= 3, "once in a process the hub's own library asks for a list of programs that call it"
     asks = checkpoint.Checkpoint("no-one/nothing")._places
     assert asks == {"local_files_only": True}
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
