@@ -283,6 +283,7 @@ class Session:
             keep_layers=self.keep_layers,
             track=self.track,
         )
+        run.numbers = rows
         if self.retained is not None and batch is self.batch:
             run.retained, self.retained = self.retained, None
         return run

@@ -47,6 +47,23 @@ def test_compare(tmp_path: Path) -> None:
     assert first["values"] == second["values"]
 
 
+def test_hold() -> None:
+    """By its text or its number, for judge and method alike; what is not there is refused."""
+    common = ("-m", "two_ended", "--metric", "aopc", "--json")
+    texts = ("I like the movie", "She hates the movie")
+    text, number = (
+        json.loads(run("compare", *texts, *common, *hold).stdout)
+        for hold in (("--hold", "the movie"), ("--hold", "-2", "--hold", "-3"))
+    )
+    assert text["held"] == number["held"] == ["'the movie'"] * 2 and text["values"] == number["values"]
+    assert text["rows"][0]["options"]["hold"] == ["the movie"] and number["rows"][0]["options"]["hold"] == [-2, -3]
+    assert "'the book' is not in input 0" in run("compare", *texts, *common, "--hold", "the book", code=1).stderr
+    chosen = json.loads(run("recommend", *texts * 2, *common[:2], "--hold", "the movie", "--json").stdout)
+    assert chosen["held"] == ["'the movie'"] * 4
+    first = run("compare", "I like it . She hates it .", *common, "--units", "sentence", "--hold", "1").stdout
+    assert json.loads(first)["held"] == ["'I like it .'"]
+
+
 def test_compare_of_images(vit_folder: Path, photo: Path) -> None:
     shown = run("compare", photo, "--model", vit_folder, "-m", "grad_cam", "--metric", "insertion").stdout
     assert "grad_cam" in shown and "absent parts  mean" in shown

@@ -70,7 +70,7 @@ def test_resampling_draws_the_words_of_others_and_leaves_special_ones_and_paddin
     with running("bert", inputs=padded(CASES["bert"].inputs(), 3)) as run:
         one, parts = run.batch.select([0]), [1, 3]
         pool = run.batch.select([1])
-        variants = variants_of(run, 0, parts, "resample", pool, (0, 0))
+        variants = variants_of(run, 0, [(p,) for p in parts], "resample", pool, (0, 0))
         assert variants.draws > 1
         before = one.tensors["input_ids"][0]
         seen = set()
@@ -81,7 +81,7 @@ def test_resampling_draws_the_words_of_others_and_leaves_special_ones_and_paddin
             assert set(ids[parts].tolist()) <= set(pool.tensors["input_ids"][0][pool.keep_BN[0]].tolist())
             seen.add(tuple(ids[parts].tolist()))
         assert len(seen) > 1
-        again = variants_of(run, 0, parts, "resample", pool, (0, 0))
+        again = variants_of(run, 0, [(p,) for p in parts], "resample", pool, (0, 0))
         names: list[Any] = [list(v.contents(2)) for v in (variants, again)]
         assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(*names, strict=True))
 

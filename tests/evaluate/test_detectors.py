@@ -101,7 +101,7 @@ def test_padding_is_never_touched_and_what_is_put_in_is_of_the_picture(replace: 
         for row in range(2):
             whole = games.batch.tensors["pixel_values"][row]
             run, place = games.run_of(row)
-            variants = variants_of(run, place, games.parts[row].tolist(), replace, games.pool, (0, row))
+            variants = variants_of(run, place, [(int(p),) for p in games.parts[row]], replace, games.pool, (0, row))
             empty = variants.batch(np.zeros((1, 24), bool), 0).tensors["pixel_values"][0]
             assert torch.equal(empty[:, ~mask[row]], whole[:, ~mask[row]])
             assert (empty[:, mask[row]] != whole[:, mask[row]]).float().mean() > 0.99

@@ -156,6 +156,19 @@ def test_trust_is_measured_on_this_input(ask: TestClient) -> None:
     assert slow["thorough"] and len(slow["findings"]) > len(told["findings"])  # not what was remembered
 
 
+def test_trust_holds_what_the_method_held(ask: TestClient) -> None:
+    """The curves end where the held part is alone, and not where nothing is left."""
+    holding = asked(method=["two_ended"], options={"hold": 1})
+    result = ask.post("/api/explain", json=holding).json()["id"]
+    told = ask.post("/api/trust", json={"result": result, "wait": 60}).json()["about"]
+    plain = ask.post("/api/explain", json=asked(method=["two_ended"])).json()["id"]
+    whole = ask.post("/api/trust", json={"result": plain, "wait": 60}).json()["about"]
+    assert told["curves"]["parts"] == whole["curves"]["parts"] - 1
+    assert told["curves"]["remove"]["lines"][0]["curve"][-1] != whole["curves"]["remove"]["lines"][0]["curve"][-1]
+    assert [f["title"] for f in told["findings"]].count("What was held") == 1
+    assert "What was held" not in [f["title"] for f in whole["findings"]]
+
+
 def test_methods_are_compared_and_results_put_side_by_side(ask: TestClient) -> None:
     how = {
         "model": "text",

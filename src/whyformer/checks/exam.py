@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cached_property
@@ -148,6 +148,14 @@ class Exam:
     def scores(self, explanations: list[Explanation]) -> list[Array]:
         """The scores of units that are not special; of all where there are no others."""
         return [ordinary(e) for e in explanations]
+
+
+def options_of_tokens(options: Mapping[str, Any], units: Any) -> dict[str, Any]:
+    """Options for a check-up, which is of tokens: the number of a sentence that is held would be that of a token."""
+    hold = options.get("hold")
+    parts = [hold] if hold is None or isinstance(hold, (str, int)) else hold
+    of_both = units == "token" or not any(isinstance(part, int) for part in parts)
+    return {name: value for name, value in options.items() if name != "hold" or of_both}
 
 
 def one_bar(track: Callable[[Sequence[Any], str], Any]) -> Callable[[Sequence[Any], str], Any]:

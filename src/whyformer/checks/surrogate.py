@@ -18,7 +18,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.games import Games, games_of
 from whyformer.explainer import Explainer
 from whyformer.heads.importance_kinds import checked_labels, label_indices, loss_of, prediction_of
-from whyformer.parameters import BatchSize, Count, Limits, Rate, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Count, Hold, Limits, Rate, Replacement, Seed, checked
 from whyformer.session import tracker
 
 Array = np.ndarray[Any, Any]
@@ -55,6 +55,7 @@ def masked_surrogate(
     lr: Rate = 1e-4,
     draws: Count = 4,
     replace: Replacement = None,
+    hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -66,7 +67,7 @@ def masked_surrogate(
     trained on with cross-entropy and Adam. labels: one per input, names or numbers; None trains on what the model says
     itself, so that the copy keeps its answers. The model is not changed, and no scores play a part, so that no method
     gains. One example in five is held out: ``before`` and ``after`` are how often its masked variants get their label.
-    Inputs for this should not be those that are compared on.
+    Inputs for this should not be those that are compared on. replace, hold: as for ``wf.compare``.
 
     Misleads when: ``after`` is not above ``before``, or far below 1: then the copy minds absent parts still, and is
     another model for nothing.
@@ -82,7 +83,7 @@ def masked_surrogate(
         raise BadInput(f"{source.size} examples are too few to train on: give at least {FEWEST}, better some hundreds.")
     known = None if labels is None else checked_labels(labels, source.size)
     twin = copy_of(loaded)
-    how = {"replace": replace, "batch_size": batch_size, "seed": seed, "progress": False}
+    how = {"replace": replace, "hold": hold, "batch_size": batch_size, "seed": seed, "progress": False}
     copied = Explainer(twin.model, loaded.processor, attention_at=loaded.attention_at)
     with games_of(copied, inputs, **how) as games, ready(twin, seed, "model") as parameters:
         training = _Training(games, _labels(games, known), beta, draws, seed)

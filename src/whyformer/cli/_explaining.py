@@ -166,10 +166,11 @@ def deliver_report(
         method = usual[:1]
     named: list[Any] = []
     for name in method or []:  # with several methods, an option goes to those that have it
-        of_method = {key: value for key, value in settings.items() if key in get_method(name).options}
+        of_method = {k: v for k, v in settings.items() if k in get_method(name).options and k != "hold"}
         named.append({"method": name, **of_method} if of_method else name)
     named += [name for name in usual if name not in (method or [])] if len(named) < 2 else []
-    result = explainer.report(raw, methods=named, **{name: how[name] for name in REPORTED})
+    shared = {name: how[name] for name in REPORTED} | {"hold": settings.get("hold")}  # the judge's, too
+    result = explainer.report(raw, methods=named, **shared)
     say_written([result.save(report)])
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+NUMBER = re.compile(r"[+-]?\d+")  # of a part that is held
 
 # What compare, recommend and check share: the model with its inputs, and options by their Python names.
 
@@ -22,14 +25,22 @@ def loaded(
 
 
 def common(
-    target: str | None, replace: str | None, batch_size: int | None, seed: int, cache: Path | None
+    target: str | None,
+    replace: str | None,
+    units: str,
+    hold: list[str] | None,
+    batch_size: int | None,
+    seed: int,
+    cache: Path | None,
 ) -> dict[str, Any]:
     """Options by the names they have in Python."""
     from whyformer.cli._input import target_from
 
     token = int(replace) if replace is not None and replace.isdigit() else replace
     aim = target_from(target, None)
-    return {"target": aim, "replace": token, "batch_size": batch_size, "seed": seed, "cache": cache}
+    held = [int(part) if NUMBER.fullmatch(part) else part for part in hold or []] or None
+    how = {"target": aim, "replace": token, "units": units, "hold": held}
+    return how | {"batch_size": batch_size, "seed": seed, "cache": cache}
 
 
 # Options that several commands have, each written once.
@@ -64,6 +75,14 @@ Replace = Annotated[
         metavar="WHAT",
         help="What stands for absent parts: mask, unk, pad, delete, resample; mean, zero, blur, grey, black.",
         show_default="the first that the model has",
+    ),
+]
+Hold = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hold",
+        metavar="PART",
+        help="Always there, such as the question of a prompt: its text, or a number (-1: the last unit); repeatable.",
     ),
 ]
 Target = Annotated[

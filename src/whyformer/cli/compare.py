@@ -11,6 +11,7 @@ from whyformer.cli._options import (
     BatchSize,
     Cache,
     File,
+    Hold,
     Inputs,
     Json,
     Model,
@@ -18,6 +19,7 @@ from whyformer.cli._options import (
     Replace,
     Seed,
     Target,
+    TextUnits,
     Trusted,
     common,
     loaded,
@@ -39,6 +41,8 @@ def compare(
         typer.Option("--metric", metavar="NAME", help="A metric; repeat. See: whyformer metrics", show_default="five"),
     ] = None,
     replace: Replace = None,
+    units: TextUnits = "token",
+    hold: Hold = None,
     target: Target = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
@@ -56,6 +60,7 @@ def compare(
       whyformer compare --file reviews.txt --out compare.html
       whyformer compare -m raw_attention -m attn_lrp "I like the movie"
       whyformer compare --file reviews.txt --replace delete
+      whyformer compare --model my-lm/ -f prompts.txt --units sentence --hold -1
       whyformer compare --model my-vit/ *.jpg --cache results/
     """
     check_out(out, REPORT)
@@ -68,7 +73,7 @@ def compare(
     transformer, processor, raw = loaded(model, trust_remote_code, inputs or [], file, "compare")
     from whyformer.evaluate.compare import compare as run
 
-    how = common(target, replace, batch_size, seed, cache)
+    how = common(target, replace, units, hold, batch_size, seed, cache)
     deliver_result(
         run(transformer, raw, processor=processor, methods=method or None, metrics=metric or None, **how), out, json
     )

@@ -11,6 +11,7 @@ from whyformer.cli._options import (
     BatchSize,
     Cache,
     File,
+    Hold,
     Inputs,
     Json,
     Model,
@@ -18,6 +19,7 @@ from whyformer.cli._options import (
     Replace,
     Seed,
     Target,
+    TextUnits,
     Trusted,
     common,
     loaded,
@@ -45,6 +47,8 @@ def recommend(
         typer.Option("--budget", metavar="COST", help="The best within so many forwards (20), or a time (2s, 500ms)."),
     ] = None,
     replace: Replace = None,
+    units: TextUnits = "token",
+    hold: Hold = None,
     target: Target = None,
     batch_size: BatchSize = None,
     seed: Seed = 0,
@@ -80,6 +84,6 @@ def recommend(
     from whyformer.evaluate.recommend import recommend as run
 
     others = [] if attention_only and not method else method or None
-    how = common(target, replace, batch_size, seed, cache)
+    how = common(target, replace, units, hold, batch_size, seed, cache)
     result = run(transformer, raw, processor=processor, scope=scope, methods=others, budget=budget, **how)
     deliver_result(result, out, json)

@@ -54,9 +54,8 @@ def chosen_within(
     rates, units = standing.rates, standing.units
     contestants = _contestants(games, field, finalists, measured, chosen_IM, tested_IM, best, testing, rates, units)
     candidate = field.candidates[best]
-    choice = ChosenMethod(
-        EVERYONE, ANY, candidate.name, candidate.method, candidate.options, float(mean_M[best]), len(choosing)
-    )
+    options = games.options_of(candidate.method, candidate.options)
+    choice = ChosenMethod(EVERYONE, ANY, candidate.name, candidate.method, options, float(mean_M[best]), len(choosing))
     group_of = dict.fromkeys(testing, EVERYONE)
     chosen = {(EVERYONE, ANY): choice}  # a search for the ceiling would cost more than all the rest
     outcomes = outcomes_of(games, field, chosen, group_of, {ANY: best}, search=False) if testing else ()
@@ -78,6 +77,7 @@ def chosen_within(
         warnings=(*games.doubts(), *(few if len(choosing) < 20 else ())),
         model=type(games.explainer.model).__name__,
         options={"value": value, "budget": str(budget)},
+        held=games.held,
         budgeted=Budgeted(str(budget), rates.backward, units, contestants, over, chance),
     )
 
@@ -118,7 +118,7 @@ def _contestants(
             Contestant(
                 candidate.name,
                 candidate.method,
-                candidate.options,
+                games.options_of(candidate.method, candidate.options),
                 price_of(candidate.method, candidate.options, units, rates),
                 done.forwards,
                 done.backwards,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from whyformer.engines.perturbation.ranking import FRACTIONS
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.agreement import agreement, ranking_agreement
 from whyformer.evaluate.comparison import ComparedMethod, Comparison, Leader, MetricScore
-from whyformer.evaluate.contender import Contender, filled, wanted
+from whyformer.evaluate.contender import Contender, filled, other_games, wanted
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.judge import CEILING, FLOOR, Curves, Judged, Marks, Needs, OneInput, Values, judge, mean_of
 from whyformer.explainer import Explainer, Segments
 from whyformer.intervals import spread
-from whyformer.parameters import BatchSize, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Hold, Replacement, Seed, checked
 from whyformer.registry import Metric, get_metric
 from whyformer.targets import SQUASHED, SUMMED, Aims, Scalar
 
@@ -53,6 +54,7 @@ def compare(
     target: Aims = None,
     scalar: Scalar = "logit",
     units: Segments = "token",
+    hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -68,9 +70,11 @@ def compare(
     (``wf.masked_surrogate``), which f_fidelity_plus and f_fidelity_minus then ask. replace: what stands for an absent
     part: text "mask", "unk", "pad", "delete", "resample" or a token id; images "mean", "zero", "blur", "grey", "black",
     "resample"; tables "zero", "mean", "resample". ``reference``: inputs that means and resampling are taken from (None:
-    the inputs themselves). units: what counts as a part, as for ``explain``. Answers of language models, (prompt,
-    answer), are judged as a whole, by their log-probability. cache: a folder in which everything that was computed is
-    kept; a stopped job goes on from there.
+    the inputs themselves). units: what counts as a part, as for ``explain``. hold: parts that are always there, such as
+    the question of a prompt: the text as it stands in every input, a label, or the number of a unit (-1 is the last),
+    or several; nobody is judged by them, and methods with this option hold the same unless they are given their own.
+    Answers of language models, (prompt, answer), are judged as a whole, by their log-probability. cache: a folder in
+    which everything that was computed is kept; a stopped job goes on from there.
 
     Misleads when: there are few inputs (look at the intervals), and when absent parts make inputs that the model never
     saw: repeat with another ``replace`` and see whether the order holds.
@@ -85,7 +89,7 @@ def compare(
     _check_marks(judged, rationales, masks)
     perturb = any(metric.needs & {"perturbation", "soft_erasure"} for metric, _ in judged)
     how: dict[str, Any] = {"target": target, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how |= {"units": units, "seed": seed, "progress": progress, "cache": cache, "perturb": perturb}
+    how |= {"units": units, "hold": hold, "seed": seed, "progress": progress, "cache": cache, "perturb": perturb}
     with ExitStack() as stack:
         games = stack.enter_context(games_of(explainer, inputs, **how))
         for marked, name in ((rationales, "rationales"), (masks, "masks")):
@@ -97,8 +101,10 @@ def compare(
             other = Explainer(surrogate, processor, attention_at=attention_at)
             how["target"] = games.wanted_targets  # what the model said, not what its copy says
             others = stack.enter_context(games_of(other, inputs, **how))
+        otherwise = other_games(games, contenders)
         needs = Needs(any("soft_erasure" in metric.needs for metric, _ in judged), others)
-        return _compared(games, contenders, judged, marks, scalar, needs)
+        compared = _compared(games, contenders, judged, marks, scalar, needs)
+        return replaced(compared, warnings=(*otherwise, *compared.warnings))
 
 
 def chosen_metrics(metrics: Any, rationales: bool, masks: bool) -> Judged:
@@ -161,6 +167,7 @@ def _compared(
         variants=games.forwards,
         seed=games.seed,
         warnings=(*_twice(games, judged), *_untuned(judged, needs), *_warnings(games, done, scores)),
+        held=games.held,
         model=type(games.explainer.model).__name__,
         options={m.name: options for m, options in judged if options},
         value=_value(games),
@@ -203,7 +210,8 @@ def _rows(contenders: list[Contender], judged: Judged, values: Values, games: Ga
     for entry, place in zip(order, places, strict=True):
         by_metric = {m: by_method[entry.name] for m, by_method in scores.items()}
         costs = (entry.forwards, entry.backwards, entry.seconds, entry.peak_bytes)
-        rows.append(ComparedMethod(entry.name, entry.method, entry.options, by_metric, float(place), *costs))
+        options = games.options_of(entry.method, entry.options)
+        rows.append(ComparedMethod(entry.name, entry.method, options, by_metric, float(place), *costs))
     for name, kind in ((FLOOR, "floor"), (CEILING, "ceiling")):
         known = {m: by_method[name] for m, by_method in scores.items() if not math.isnan(by_method[name].mean)}
         if known:

@@ -75,7 +75,7 @@ class Comparison(Result):
     """
 
     what: ClassVar[str] = "comparison"
-    later: ClassVar[tuple[str, ...]] = ("value", "leaders", "metric_agreement")
+    later: ClassVar[tuple[str, ...]] = ("value", "leaders", "metric_agreement", "held")
 
     rows: tuple[ComparedMethod, ...]  # best first, then floor and ceiling
     metrics: tuple[str, ...]
@@ -96,6 +96,7 @@ class Comparison(Result):
     value: str | None = None  # what curves are of, where it is not the probability of the target
     leaders: tuple[Leader, ...] | None = None  # one per metric that decides the rank
     metric_agreement: list[list[float]] | None = None  # these metrics' rankings of the methods, ρ
+    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
 
     def __getitem__(self, name: str) -> ComparedMethod:
         for row in self.rows:

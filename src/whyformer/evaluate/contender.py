@@ -74,12 +74,13 @@ def named(method: str, options: Mapping[str, Any]) -> str:
 
 def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> Contender:
     """The entry with its scores; a method that does not fit this model is kept with its reason."""
-    path = _path(entry, games, scalar)
+    options = games.options_of(entry.method, entry.options)
+    path = _path(entry.method, options, games, scalar)
     how: dict[str, Any] = {"method": entry.method, "scalar": scalar, "seed": games.seed, "progress": False}
     how |= games.asked
-    explain: Any = partial(games.explainer.explain, **how, **entry.options)
+    explain: Any = partial(games.explainer.explain, **how, **options)
     if path is not None and is_whole(path):
-        known = dataclasses.replace(read_piece(Contender, path), options=entry.options)
+        known = dataclasses.replace(read_piece(Contender, path), name=entry.name, options=entry.options)
         if memory and known.peak_bytes is None:
             known = dataclasses.replace(known, peak_bytes=_peak(explain, games))
             write_piece(dataclasses.replace(known, options={}), path)
@@ -103,6 +104,20 @@ def filled(entry: Contender, games: Games, scalar: str, memory: bool = True) -> 
     if path is not None:
         write_piece(dataclasses.replace(done, options={}), path)  # options are in the name of the file
     return done
+
+
+def other_games(games: Games, entries: Sequence[Contender]) -> list[str]:
+    """Methods that were told to hold something else than the judge holds."""
+    remarks = []
+    for entry in entries:
+        if "hold" in entry.options:
+            held_U = games.held_by(entry.options["hold"])
+            if any((a != b).any() for a, b in zip(held_U, games.held_U, strict=True)):
+                remarks.append(
+                    f"{entry.name} holds other parts than it is judged on: name them as the hold of the judge, too, "
+                    "and both play one game."
+                )
+    return remarks
 
 
 def _peak(explain: Any, games: Games) -> int | None:
@@ -134,12 +149,12 @@ def _row(value: Any, number: int) -> Any:
 # On disk, so that a stopped comparison does not begin again
 
 
-def _path(entry: Contender, games: Games, scalar: str) -> Path | None:
+def _path(method: str, options: Mapping[str, Any], games: Games, scalar: str) -> Path | None:
     if games.folder is None:
         return None
     tensors = [x for pair in games.batch.tensors.items() for x in pair]
     targets = repr([(t.index, t.versus, t.position, t.end) for t in games.targets])
     targets += repr(([(a.tokens, a.start) for a in games.batch.answers], games.asked["units"]))
-    options = repr(sorted(entry.options.items()))
-    name = digest(games.weights, entry.method, options, games.seed, scalar, targets, *tensors)
+    settings = repr(sorted(options.items()))
+    name = digest(games.weights, method, settings, games.seed, scalar, targets, *tensors)
     return games.folder / f"{name}.scores.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
+from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.engines.perturbation.prefix import Prefix
-from whyformer.engines.perturbation.variants import Variants, checked_replacement, variants_of
+from whyformer.engines.perturbation.variants import Variants, checked_replacement, players_of_parts, variants_of
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.evaluate.soft_game import SoftGame, soft_game_of
@@ -23,6 +24,8 @@ from whyformer.inputs.base import Source
 from whyformer.inputs.batch import Batch, Decoding
 from whyformer.inputs.language import says_tokens
 from whyformer.loan.fingerprint import digest, processor_digest, weights_digest
+from whyformer.parameters import Hold
+from whyformer.registry import get_method
 from whyformer.run import Run
 from whyformer.session import Session
 from whyformer.targets import scalar_of
@@ -49,6 +52,7 @@ class Games:
         cache: str | Path | None = None,
         perturb: bool = True,
         units: Any = "token",
+        hold: Hold = None,
     ) -> None:
         how: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "progress": progress, "units": units}
         source = explainer.source(inputs)
@@ -67,9 +71,11 @@ class Games:
         self.replacement = checked_replacement(self.modality, replace) if perturb else None
         self.pool = self._pool(reference)
         self.runs = [session.run(rows) for rows in session.parts()]
+        # What is always there, before anything is run: a part that is not in an input is refused at once.
+        self.hold, self.held_U = hold, self.held_by(hold)
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
-        self.parts = [self._parts(u) for u in self.units]
+        self.parts = [self._parts(number, u) for number, u in enumerate(self.units)]
         # Everything that an answer depends on besides the input, what is explained of it, and the variant.
         self.weights = "" if cache is None else _explained_by(explainer)
         self.folder = folder_of(cache)
@@ -95,9 +101,28 @@ class Games:
         hard = sum(game.forwards for game in self._games.values())
         return hard + sum(game.forwards for game in self._soft.values())
 
+    def held_by(self, hold: Hold) -> list[Array]:
+        """(tokens,) of each input, which of them a hold stands for."""
+        return [held_U for run in self.runs for held_U in held_units(run, hold)]
+
+    @property
+    def held(self) -> tuple[str, ...] | None:
+        """Of each input what was held, as it stands there."""
+        if self.hold is None:
+            return None
+        units = [units for run in self.runs for units in run.units]
+        return tuple(held_text(*each) for each in zip(units, self.held_U, strict=True))
+
+    def options_of(self, method: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Options of a method that plays the judge's game: where it can hold, it holds the same, unless it was told
+        what to hold."""
+        if self.hold is None or "hold" not in get_method(method).options:
+            return dict(options)
+        return {"hold": self.hold, **options}
+
     def doubts(self) -> tuple[str, ...]:
         """What has to be said about the variants of these inputs, once they were run."""
-        doubts = []
+        doubts = _held_in_words(self.held)
         if self.input_count < self.size:
             doubts.append(
                 f"{self.size} explanations of {self.input_count} inputs: each input counts as often as it has "
@@ -150,10 +175,17 @@ class Games:
         """What explanations are to be of; None where the answers say it."""
         return None if self.batch.answers else list(self.targets)
 
-    def _parts(self, units: Units) -> Array:
-        """The units that are judged: those that can be taken away, special tokens apart."""
+    def _parts(self, number: int, units: Units) -> Array:
+        """The units that are judged: those that can be taken away, special tokens and what is held apart."""
         removable = np.array(self.modality.removable(units), dtype=bool)
-        return np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
+        parts = np.flatnonzero(removable & ~np.array(units.special, dtype=bool))
+        run, row = self.run_of(number)
+        groups, held_U = run.segments[row][0] if run.segments else [[i] for i in range(len(units))], self.held_U[number]
+        return parts[[not held_U[groups[part]].all() for part in parts]] if held_U.any() else parts
+
+    def _players(self, number: int) -> list[tuple[int, ...]]:
+        """The tokens of each part that go when it goes."""
+        return players_of_parts(*self.run_of(number), self.parts[number].tolist(), self.held_U[number])
 
     def game(self, number: int) -> Game:
         """The game of one input, which everyone shares; made when first asked for."""
@@ -172,7 +204,7 @@ class Games:
             self._soft[number] = soft_game_of(
                 run,
                 row,
-                self.parts[number].tolist(),
+                self._players(number),
                 self.variants(number),
                 lambda batch: _columns(_said(run, row, run.output.logits(batch).float())),
                 (self.seed, number),
@@ -185,7 +217,7 @@ class Games:
         assert self.replacement is not None
         run, row = self.run_of(number)
         pool = self._others(number) if self.replacement == "resample" else self.pool
-        return variants_of(run, row, self.parts[number].tolist(), self.replacement, pool, (self.seed, number))
+        return variants_of(run, row, self._players(number), self.replacement, pool, (self.seed, number))
 
     def new_game(self, number: int) -> Game:
         """A game that knows nothing but what is on disk."""
@@ -216,6 +248,8 @@ class Games:
             target.end,
             repr([(a.tokens, a.start) for a in self.batch.answers[number : number + 1]]),
             repr(self.asked["units"]),
+            # Of "a b a", without what is left of it when everything is away, the held "a" may be either.
+            *(() if self.hold is None else (repr(self._players(number)),)),
             *variants.contents(parts),
         )
         return Store(self.folder / f"{name}.variants", parts, columns)
@@ -224,6 +258,18 @@ class Games:
 def _explained_by(explainer: Explainer) -> str:
     marks = repr(sorted(explainer.attention_at.items()))
     return digest(weights_digest(explainer.model), processor_digest(explainer.processor), marks)
+
+
+def _held_in_words(held: tuple[str, ...] | None, most: int = 3) -> list[str]:
+    """Once where it is the same in all inputs, else for the first few."""
+    if held is None:
+        return []
+    always = "always there, for the judge and for methods that can hold, so that nothing is judged of it."
+    if len(set(held)) == 1:
+        return [f"{held[0]} was held in {'every input' if len(held) > 1 else 'the input'}: {always}"]
+    named = "; ".join(f"{text} (input {number})" for number, text in enumerate(held[:most]))
+    rest = f"; and so on, {len(held)} inputs" if len(held) > most else ""
+    return [f"held: {named}{rest}: {always}"]
 
 
 def gives_answers(source: Source) -> bool:

@@ -59,6 +59,6 @@ def scores_with_noise(games: Games, entry: Contender, scalar: str, number: int, 
         modality, batch, study, target=games.wanted_targets and [games.targets[number]], scalar=scalar, seed=games.seed
     )
     with mode:
-        attribution = method.run(run, **method.checked(entry.options))
+        attribution = method.run(run, **method.checked(games.options_of(entry.method, entry.options)))
     scores = attribution.scores_BN[0, run.keep_BN[0]].detach().float().cpu().numpy()
     return games.per_part(number, scores)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,13 +14,13 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.budget import budget_of, within_effort
 from whyformer.evaluate.candidates import SPACES, Candidate, Field
 from whyformer.evaluate.choose_within import chosen_within
-from whyformer.evaluate.contender import wanted
+from whyformer.evaluate.contender import other_games, wanted
 from whyformer.evaluate.field import field_of, halves, truthfulness_of
 from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.outcomes import outcomes_of
 from whyformer.evaluate.recommendation import ANY, SCOPES, ChosenMethod, Recommendation
 from whyformer.explainer import Explainer, Segments
-from whyformer.parameters import BatchSize, Count, Filled, OneOf, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Count, Filled, Hold, OneOf, Replacement, Seed, checked
 from whyformer.registry import CLASSES
 from whyformer.targets import Aims, Scalar
 
@@ -48,6 +49,7 @@ def recommend(
     target: Aims = None,
     scalar: Scalar = "logit",
     units: Segments = "token",
+    hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -88,7 +90,7 @@ def recommend(
     explainer = Explainer(model, processor, attention_at=attention_at)
     explainer.advises = False
     how = {"target": target, "scalar": scalar, "replace": replace, "reference": reference, "batch_size": batch_size}
-    how["units"] = units
+    how |= {"units": units, "hold": hold}
     with games_of(explainer, inputs, seed=seed, progress=progress, cache=cache, **how) as games:
         known = [i for i in range(games.size) if len(games.parts[i])]
         inputs_left = len({games.of[i] for i in known})
@@ -102,9 +104,11 @@ def recommend(
                 "value='probability' is made of logits, and this model returns probabilities already: use "
                 "value='logit', which takes what it returns, or pass a model without the softmax or sigmoid at its end."
             )
+        otherwise = other_games(games, contenders)
         if limit is not None:
             guided = methods is None or any(entry.method == "shap" for entry in contenders)
-            return chosen_within(games, contenders, spaces, known, limit, value, report, guided)
+            within = chosen_within(games, contenders, spaces, known, limit, value, report, guided)
+            return replaced(within, warnings=(*otherwise, *within.warnings))
         mean_units = float(np.mean([len(units) for units in games.units]))
         contenders, dear = (contenders, {}) if methods is not None else within_effort(contenders, mean_units, effort)
         field = field_of(games, spaces, contenders)
@@ -112,7 +116,8 @@ def recommend(
         if not field.candidates:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in field.excluded.items())
             raise NotOffered(f"none of the candidates can explain this model: {reasons}")
-        return _recommended(games, field, known, scope, report, value)
+        best = _recommended(games, field, known, scope, report, value)
+        return replaced(best, warnings=(*otherwise, *best.warnings))
 
 
 def _recommended(games: Games, field: Field, known: list[int], scope: str, report: bool, value: str) -> Recommendation:
@@ -121,7 +126,7 @@ def _recommended(games: Games, field: Field, known: list[int], scope: str, repor
     truth_MI = truthfulness_of(games, field, choosing, value)
     groups = _groups(games, choosing, scope)
     choices = tuple(
-        _choice(field, truth_MI[:, members].mean(1), group, cost_class, len(members))
+        _choice(games, field, truth_MI[:, members].mean(1), group, cost_class, len(members))
         for group, members in groups.items()
         for cost_class in (ANY, *CLASSES)
         if any(cost_class in (ANY, c.cost_class) for c in field.candidates)
@@ -151,6 +156,7 @@ def _recommended(games: Games, field: Field, known: list[int], scope: str, repor
         warnings=warnings,
         model=type(games.explainer.model).__name__,
         options={"value": value},
+        held=games.held,
     )
 
 
@@ -177,10 +183,11 @@ def _best_of_all(field: Field, mean_M: Array) -> dict[str, int]:
     return best
 
 
-def _choice(field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
+def _choice(games: Games, field: Field, mean_M: Array, group: str, cost_class: str, inputs: int) -> ChosenMethod:
     best = _best_of_all(field, mean_M)[cost_class]
     chosen = field.candidates[best]
-    return ChosenMethod(group, cost_class, chosen.name, chosen.method, chosen.options, float(mean_M[best]), inputs)
+    options = games.options_of(chosen.method, chosen.options)
+    return ChosenMethod(group, cost_class, chosen.name, chosen.method, options, float(mean_M[best]), inputs)
 
 
 def _grid(candidates: list[Candidate], mean_M: Array) -> tuple[tuple[tuple[float, ...], ...], str]:

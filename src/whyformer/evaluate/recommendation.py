@@ -66,7 +66,7 @@ class Recommendation(Result):
     """
 
     what: ClassVar[str] = "recommendation"
-    later: ClassVar[tuple[str, ...]] = ("budgeted",)
+    later: ClassVar[tuple[str, ...]] = ("budgeted", "held")
 
     scope: str
     choices: tuple[ChosenMethod, ...]
@@ -85,6 +85,7 @@ class Recommendation(Result):
     model: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     budgeted: Budgeted | None = None  # who fitted into a budget, what that cost, and how each did
+    held: tuple[str, ...] | None = None  # per input, what was always there, as it stands in it
 
     @property
     def best(self) -> Any:

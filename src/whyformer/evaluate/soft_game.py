@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.engines.perturbation.variants import Filled, Variants, players_of_parts
+from whyformer.engines.perturbation.variants import Filled, Variants
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.run import Run
@@ -44,12 +44,21 @@ class SoftGame:
 
 
 def soft_game_of(
-    run: Run, row: int, parts: Sequence[int], variants: Variants, say: Say, seed: Sequence[int], step: int
+    run: Run,
+    row: int,
+    players: Sequence[Sequence[int]],
+    variants: Variants,
+    say: Say,
+    seed: Sequence[int],
+    step: int,
 ) -> SoftGame:
-    """Where the input is looked up (words), numbers are those of its vectors, and 0 stands for one that is erased; of
-    pixels and columns they are the input's own, and what stands for the absent comes in their place."""
+    """players: the units of each part.
+
+    Where the input is looked up (words), numbers are those of its vectors, and 0 stands for one that is erased; of
+    pixels and columns they are the input's own, and what stands for the absent comes in their place.
+    """
     if run.modality.embeds and not run.modality.multi_input and not run.study.extra:
-        return SoftGame(_Vectors(run, row, parts, say, seed), step)
+        return SoftGame(_Vectors(run, row, players, say, seed), step)
     if isinstance(variants, Filled) and not run.modality.multi_input:
         return SoftGame(_Entries(variants, say, seed), step)
     raise NotOffered(
@@ -61,18 +70,18 @@ def soft_game_of(
 class _Vectors:
     """Elements of word vectors."""
 
-    def __init__(self, run: Run, row: int, parts: Sequence[int], say: Say, seed: Sequence[int]) -> None:
+    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], say: Say, seed: Sequence[int]) -> None:
         self.modality, self.say, self.seed = run.modality, say, seed
         self.one = run.modality.trimmed(run.batch.select([row]))
         assert self.one.keep_BN is not None
         position_U = self.one.keep_BN[0].nonzero()[:, 0]
         self.part_N = torch.full((self.one.keep_BN.shape[1],), -1)
-        for number, members in enumerate(players_of_parts(run, row, list(parts))):
+        for number, members in enumerate(players):
             self.part_N[position_U[list(members)].cpu()] = number
 
     def __call__(self, keep_MP: Array, draws: Sequence[int]) -> Array:
         batch = self.one.select([0] * len(keep_MP))
-        # Padding and special tokens stay.
+        # Padding, special tokens and what is held stay.
         keep_MN = torch.cat([torch.from_numpy(keep_MP), torch.ones(len(keep_MP), 1, dtype=torch.float64)], 1)[
             :, self.part_N
         ]

@@ -41,7 +41,15 @@ class Trial:
         units = self.units
         assert units is not None and units.grid is not None
         scores = np.asarray(self.scores_P, dtype=float)
-        if self.parts is not None and len(set(units.stream)) > 1:  # the patches among tokens of a text
-            scores = scores[[units.stream[p] == "image" for p in self.parts]]
+        if self.parts is not None:  # patches among tokens of a text, and those that are held, which have no score
+            scores_U = np.zeros(len(units))
+            scores_U[self.parts] = scores
+            several = len(set(units.stream)) > 1
+            scores = scores_U[
+                [
+                    not special and (stream == "image" or not several)
+                    for special, stream in zip(units.special, units.stream, strict=True)
+                ]
+            ]
         heat: Array = resized(scores.reshape(units.grid), units.image_size)
         return np.clip(heat, 0, None)

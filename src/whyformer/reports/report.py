@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from whyformer.checks.check import ABOUT_ATTENTION, CHECKS, check_with
 from whyformer.checks.checkup import CheckUp
+from whyformer.checks.exam import options_of_tokens
 from whyformer.errors import WhyformerError
 from whyformer.evaluate.compare import compare
 from whyformer.evaluate.comparison import ComparedMethod, Comparison
@@ -20,7 +21,7 @@ from whyformer.evaluate.games import Games, games_of
 from whyformer.evidence import Deletion, Standing
 from whyformer.explainer import Explainer, Segments
 from whyformer.inputs.modalities import are_tensors
-from whyformer.parameters import BatchSize, Count, Replacement, Seed, checked
+from whyformer.parameters import BatchSize, Count, Hold, Replacement, Seed, checked
 from whyformer.registry import default_method, get_method
 from whyformer.reports.contrasts import contrasts
 from whyformer.reports.deletion import deletion_of
@@ -112,6 +113,7 @@ def report(
     target: Aims = None,
     scalar: Scalar = "logit",
     units: Segments = "token",
+    hold: Hold = None,
     attention_at: Mapping[str, str] | None = None,
     batch_size: BatchSize | None = None,
     seed: Seed = 0,
@@ -123,8 +125,8 @@ def report(
     methods: names, or {"method": name, option: value}; None is one of each way of looking and the one that explains
     unasked. They are compared on all inputs; the ``shown`` best are drawn, of the first ``drawn`` inputs, each with the
     deletion curve of its map. checks: names (``wf.check``); None is all that are not about attention by itself, on the
-    best method and the first two inputs; an empty list leaves them out. replace, reference, target, units and cache: as
-    for ``wf.compare``.
+    best method and the first two inputs; an empty list leaves them out. replace, reference, target, units, hold and
+    cache: as for ``wf.compare``.
 
     Misleads when: there are few inputs (limits say so where they can), and where absent parts make inputs that the
     model never saw: then faithfulness is measured on something else than what the model is for.
@@ -139,8 +141,8 @@ def report(
     called = CALLED.get(source.modality.stream, "inputs")
     if methods is None:
         methods = usual_methods(source.modality.kind)
-    how: dict[str, Any] = {"target": target, "units": units, "replace": replace, "seed": seed, "cache": cache}
-    how |= {"batch_size": batch_size, "progress": progress}
+    how: dict[str, Any] = {"target": target, "units": units, "hold": hold, "replace": replace, "seed": seed}
+    how |= {"cache": cache, "batch_size": batch_size, "progress": progress}
     both = {"processor": processor, "attention_at": attention_at, "reference": reference}
     comparison = compare(model, inputs, methods=methods, scalar=scalar, **both, **how)
     rows = [row for row in comparison.rows if not row.baseline][:shown]
@@ -205,9 +207,10 @@ def _checked_up(
     if checks is not None and not len(checks):
         return None, "The check-up was left out."
     wanted = [name for name in CHECKS if name not in ABOUT_ATTENTION] if checks is None else checks
+    options = options_of_tokens(best.options, how["units"])
     shared = {name: how[name] for name in ("seed", "batch_size", "progress", "cache")}
     try:
-        done = check_with(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **best.options)
+        done = check_with(explainer, inputs, checks=wanted, method=best.method, target=target, **shared, **options)
     except WhyformerError as reason:
         if checks is not None:
             raise

@@ -102,6 +102,7 @@ class Run(TracedBatch):
         self.rows_read, self.recorded = None, False
         self._records: dict[bool, Record] = {}
         self._part: tuple[frozenset[int], Record] | None = None  # layers, and a record with the maps of these alone
+        self.numbers: Sequence[int] = range(batch.size)  # of its inputs, among all that were given
         self.alone = False  # no other method follows that could use the same record
         self._anatomy: Anatomy | None = None
         self._padding_share_B: Tensor | None = None

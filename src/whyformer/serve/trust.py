@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from whyformer.checks.exam import options_of_tokens
 from whyformer.engines.perturbation.ranking import area, only_top, without_top
 from whyformer.errors import NotOffered, WhyformerError
 from whyformer.evaluate.agreement import spearman
@@ -43,7 +44,10 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     raw = served.opened(question.input, store)
     require_same_answer(served, raw, explanation, question.units)
     how = {"target": aim_of(served, explanation), "units": question.units, "seed": question.seed}
-    curves = _curves(served, raw, subject, how)
+    # What the method on screen held stays for the judge, and for other methods that can hold it.
+    hold = next((e.options["hold"] for e in subject.explanations if e.options.get("hold") is not None), None)
+    judged = how | {"hold": hold}
+    curves, parts, held = _curves(served, raw, subject, judged)
     yield
     ran: list[dict[str, Any]] = [
         {"method": each.method, "shown": True, "area": line["area"]}
@@ -53,29 +57,33 @@ def trust(served: ServedModel, identity: str, store: Store, thorough: bool, item
     refused: list[dict[str, Any]] = []
     for name in _others(served, subject):
         try:
-            other = served.explainer.explain(raw, method=name, **how, scalar=explanation.scalar)
+            asked = judged if hold is not None and "hold" in get_method(name).options else how
+            other = served.explainer.explain(raw, method=name, **asked, scalar=explanation.scalar)
             if isinstance(other, Explanation) and other.units.labels == explanation.units.labels:
-                ran.append({"method": name, "shown": False, "area": _area(served, raw, other, how)})
+                ran.append({"method": name, "shown": False, "area": _area(served, raw, other, judged)})
                 scores.append(other.scores)
         except WhyformerError as reason:
             refused.append({"method": name, "refused": str(reason)})
         yield
-    parts = [i for i, special in enumerate(explanation.units.special) if not special]
     if len(ran) > 1 and len(parts) > 1:
         agreeing = spearman(np.stack([s[parts] for s in scores]))[0]
         for each, value in zip(ran, agreeing, strict=True):
             each["agreement"] = number_of(value)
-    findings: list[dict[str, Any]] = []
+    findings = [{"level": "note", "check": "curves", "title": "What was held", "text": text} for text in held]
     for name in (*QUICK_CHECKS, *(SLOW_CHECKS if thorough else ())):
-        findings += _findings(served, raw, name, explanation, how["target"])
+        findings += _findings(served, raw, name, explanation, how)
         yield
     about: dict[str, Any] = {"method": explanation.method, "curves": curves, "ran": ran, "refused": refused}
     about |= {"findings": findings, "thorough": thorough, "recommended": _recommended(served, curves, ran)}
     return stored(store, subject, "trust", about)
 
 
-def _curves(served: ServedModel, raw: Any, subject: Subject, how: dict[str, Any]) -> dict[str, Any]:
-    """What the model says as the highest scores go, and as nothing but them is there; and the same in random orders."""
+def _curves(
+    served: ServedModel, raw: Any, subject: Subject, how: dict[str, Any]
+) -> tuple[dict[str, Any], list[int], list[str]]:
+    """What the model says as the highest scores go, and as nothing but them is there; and the same in random orders.
+
+    And the units that are judged, and what is to be said of those that were held."""
     with games_of(served.explainer, [raw], **how) as games:
         parts, game = games.parts[0], games.game(0)
         if len(parts) < 2:
@@ -98,7 +106,10 @@ def _curves(served: ServedModel, raw: Any, subject: Subject, how: dict[str, Any]
                 "mean": numbers_of(random.mean(0)),
                 "random": [number_of(min(areas)), number_of(sum(areas) / len(areas)), number_of(max(areas))],
             }
-        return told
+        judged = [i for i, special in enumerate(subject.first.units.special) if not special]
+        if games.hold is not None:
+            judged = parts.tolist()
+        return told, judged, [] if games.hold is None else list(games.doubts())
 
 
 def _value(served: ServedModel, explanation: Explanation) -> str:
@@ -112,12 +123,15 @@ def _area(served: ServedModel, raw: Any, explanation: Explanation, how: dict[str
         return number_of(area(curve, FRACTIONS))
 
 
-def _findings(served: ServedModel, raw: Any, name: str, explanation: Explanation, target: Any) -> list[dict[str, Any]]:
+def _findings(
+    served: ServedModel, raw: Any, name: str, explanation: Explanation, how: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Of the method as it is on screen, with its options."""
     method = explanation.method
     options = {k: v for k, v in explanation.options.items() if k in get_method(method).options}
+    options = options_of_tokens(options, how["units"])
     try:
-        checkup = served.explainer.check([raw], checks=[name], method=method, target=target, **options)
+        checkup = served.explainer.check([raw], checks=[name], method=method, target=how["target"], **options)
     except WhyformerError as reason:
         return [{"level": "note", "check": name, "title": f"{name.replace('_', ' ')} was not run", "text": str(reason)}]
     return [{"level": f.level, "check": f.check, "title": f.title, "text": f.text} for f in checkup.findings]

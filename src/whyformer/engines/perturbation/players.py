@@ -130,10 +130,15 @@ def held_units(run: Run, hold: Hold) -> list[Array]:
 
 def held_remark(units: Units, held_U: Array) -> list[str]:
     """A score of 0 would pass for a part that does nothing."""
+    named = held_text(units, held_U)
+    return [f"{named} was held: always there, so that nothing is known of what it does."] if named else []
+
+
+def held_text(units: Units, held_U: Array) -> str:
+    """What is held, as it stands in the input: 'the question', 'another stretch'."""
     held = np.flatnonzero(held_U).tolist()
     stretches = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
-    named = ", ".join(repr(units.text_of(stretch.tolist())) for stretch in stretches)
-    return [f"{named} was held: always there, so that nothing is known of what it does."] if held else []
+    return ", ".join(repr(units.text_of(stretch.tolist())) for stretch in stretches)
 
 
 def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
@@ -141,21 +146,25 @@ def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
     held_U = np.zeros(len(units), dtype=bool)
     if not wanted:
         return held_U
+    number = run.numbers[row]
     groups, named = run.segments[row] if run.segments else ([[i] for i in range(len(units))], units)
-    members = [group for one in wanted for group in _named(groups, units, named, one, row)]
+    members = [group for one in wanted for group in _named(groups, units, named, one, number)]
     held_U[[i for group in members for i in group]] = True
-    if all(held_U[i] for i in np.flatnonzero(run.removable(row)) if not units.special[i]):
-        raise BadInput(f"hold={_short(wanted)} is all of input {row}: nothing is left that could be away.")
+    free_U = np.array(run.removable(row), dtype=bool) & ~np.array(units.special, dtype=bool) & ~held_U
+    if not any(free_U[i] for group in groups for i in group):
+        raise BadInput(f"hold={_short(wanted)} is all of input {number}: nothing is left that could be away.")
     return held_U
 
 
 def _named(
-    groups: Sequence[Sequence[int]], units: Units, named: Units, one: str | int, row: int
+    groups: Sequence[Sequence[int]], units: Units, named: Units, one: str | int, number: int
 ) -> list[Sequence[int]]:
     """The groups of units that a number, a label or a stretch of the text stands for."""
     if not isinstance(one, str):
         if not -len(groups) <= one < len(groups):
-            raise BadInput(f"hold={one}: input {row} has {len(groups)} units, numbered from 0, or from -1 backwards.")
+            raise BadInput(
+                f"hold={one}: input {number} has {len(groups)} units, numbered from 0, or from -1 backwards."
+            )
         return [groups[one]]
     labelled = [group for group, label in zip(groups, named.labels, strict=True) if label == one]
     if len(labelled) == 1:
@@ -169,11 +178,11 @@ def _named(
             return [[i for i, (a, b) in enumerate(units.spans) if a < end and start < b and not units.special[i]]]
     if not times:
         raise BadInput(
-            f"hold={one!r} is not in input {row}. Write it as it stands there, or give numbers of units (see "
+            f"hold={one!r} is not in input {number}. Write it as it stands there, or give numbers of units (see "
             "explanation.units.labels; -1 is the last one)."
         )
     raise BadInput(
-        f"hold={one!r} is {times} times in input {row}. Write more of the text around it, or give numbers of units "
+        f"hold={one!r} is {times} times in input {number}. Write more of the text around it, or give numbers of units "
         "(see explanation.units.labels; -1 is the last one)."
     )
 

@@ -240,13 +240,15 @@ def checked_replacement(modality: Modality, replace: str | int | None) -> str | 
     return replace
 
 
-def players_of_parts(run: Run, row: int, parts: Sequence[int]) -> list[tuple[int, ...]]:
-    """The units of each part: one, or those of a segment that can be taken away."""
+def players_of_parts(run: Run, row: int, parts: Sequence[int], held_U: Array | None = None) -> list[tuple[int, ...]]:
+    """The units of each part: one, or those of a segment that can be taken away and are not held."""
     if not run.segments:
         return [(part,) for part in parts]
-    removable = run.removable(row)
+    free = np.array(run.removable(row), dtype=bool)
+    if held_U is not None:
+        free &= ~held_U
     groups = run.segments[row][0]
-    return [tuple(unit for unit in groups[part] if removable[unit]) for part in parts]
+    return [tuple(unit for unit in groups[part] if free[unit]) for part in parts]
 
 
 def grouped_variants(
@@ -263,13 +265,18 @@ def grouped_variants(
 
 
 def variants_of(
-    run: Run, row: int, parts: Sequence[int], replacement: str | int, pool: Batch, seed: Sequence[int]
+    run: Run,
+    row: int,
+    players: Sequence[tuple[int, ...]],
+    replacement: str | int,
+    pool: Batch,
+    seed: Sequence[int],
 ) -> Variants:
-    """The variants of one input of a run; each part is one unit, or one segment of the text.
+    """The variants of one input of a run; players: the units of each of its parts.
 
     pool: what means and resampling are taken from.
     """
-    modality, players = run.modality, players_of_parts(run, row, parts)
+    modality = run.modality
     if replacement == "delete":
         return grouped_variants(run, row, players, replacement)
     if isinstance(replacement, str) and replacement in modality.fillers:
