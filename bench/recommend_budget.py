@@ -3,6 +3,7 @@
     python -m bench.recommend_budget [--kinds text image table] [--budgets 3 30 100] [--inputs 40] [--halves 10 20]
                                      [--splits 20] [--data dev.tsv] [--photos pets.tar] [--device cuda] [--out FOLDER]
     python -m bench.recommend_budget --saved FOLDER … [--halves 10 20] [--splits 20]     # other rules, nothing is run
+    python -m bench.recommend_budget --guides attn_lrp+alone attn_lrp [--kinds …] [--budgets 30 100] [--inputs 40]
 
 The shipped models: sentences made from templates (or --data), drawn pictures (or --photos, for the model of cats and
 dogs), and rows that the model was not trained on. So many inputs choose, as many others test; splits draw both anew
@@ -13,6 +14,8 @@ the result). What does much besides passes of the model (decompx, attention_flow
 --all is said. --out writes AOPC and insertion of every method on every input, as JSON, from which --saved chooses by
 other rules: the mean AOPC (what ``recommend`` does), the mean of both, both for those whose lead in AOPC is within its
 limits, and the mean rank by AOPC. Readings of attention, which differ from split to split, are not in these files.
+--guides compares Shapley values that lean on one guide or another, each with the evaluations that the budget leaves it:
+AOPC and insertion, and how far the first is ahead of each other one, paired over inputs, with 95 % limits.
 """
 
 from __future__ import annotations
@@ -36,12 +39,12 @@ from bench.timing import machine
 from whyformer.demo import load_adult, load_pets, load_sentiment, load_textures
 from whyformer.demo.census import adult_rows
 from whyformer.demo.pictures import SHAPES, TEXTURES, picture
-from whyformer.evaluate.budget import budget_of
+from whyformer.evaluate.budget import BACKWARD, Rates, budget_of, guided_shap, longest
 from whyformer.evaluate.candidates import SPACES
-from whyformer.evaluate.contender import wanted
-from whyformer.evaluate.games import games_of
+from whyformer.evaluate.contender import Contender, filled, wanted
+from whyformer.evaluate.games import Games, games_of
 from whyformer.evaluate.lead import RARE, chance_of_lead
-from whyformer.evaluate.metrics.faithfulness import insertion, top_kept
+from whyformer.evaluate.metrics.faithfulness import aopc, insertion, top_away, top_kept
 from whyformer.evaluate.standing import Standing
 from whyformer.evaluate.trial import Trial
 from whyformer.intervals import spread
@@ -207,6 +210,38 @@ def compared_rules(options: argparse.Namespace) -> Iterator[str]:
             yield f"| {half} | {rule} | {best} of {len(splits)} | {lead:.4f} | {alone} | {behind} |"
 
 
+# One guide or another, each with the evaluations that the budget leaves it.
+
+
+def compared_guides(options: argparse.Namespace) -> Iterator[str]:
+    """A line per kind, budget and guide: evaluations, passes that were counted, both judges, and the first's lead."""
+    for kind in options.kinds:
+        explainer, made = subject(kind, options)
+        with games_of(explainer, made, seed=options.seed, progress=False) as games:
+            units = len(games.units[longest(games)])
+            for budget in options.budgets:
+                most = budget_of(budget).most
+                entries = [guided_shap(guide, units, Rates(), most) for guide in options.guides]
+                done = [filled(entry, games, games.scalar, memory=False) for entry in entries if entry is not None]
+                if not done:
+                    continue
+                values_IMJ = np.array([_both_judges(games, i, done) for i in range(games.size)])
+                for number, entry in enumerate(done):
+                    passes = entry.forwards + BACKWARD * entry.backwards
+                    means = [f"{mean:.4f}" for mean in values_IMJ[:, number].mean(0)]
+                    cells = [kind, budget, entry.name, f"{passes:.1f}", *means]
+                    ahead = np.stack(spread(values_IMJ[:, 0] - values_IMJ[:, number], options.seed), 1)
+                    cells += ["" if not number else "{:+.4f} ({:+.4f} to {:+.4f})".format(*judge) for judge in ahead]
+                    yield "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _both_judges(games: Games, number: int, done: Sequence[Contender]) -> list[list[float]]:
+    game, parts = games.game(number), games.parts[number]
+    trials = [Trial(entry.scored[number].scores[parts], game) for entry in done]
+    game.ask(np.concatenate([asked(trial) for trial in trials for asked in (top_away, top_kept)]))
+    return [[aopc(trial), insertion(trial)] for trial in trials]
+
+
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=[*KINDS])
@@ -222,6 +257,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for every number, as JSON")
     parser.add_argument("--saved", type=Path, nargs="+", help="folders that --out wrote: compare rules of choice")
+    parser.add_argument("--guides", nargs="+", help="of Shapley values: compare these")
     return parser.parse_args(argv)
 
 
@@ -234,6 +270,12 @@ def main(argv: list[str] | None = None) -> int:
             print(line, flush=True)
         return 0
     print(machine(options.device))
+    if options.guides:
+        print("| inputs | budget | method | passes | AOPC | insertion | AOPC of the first is ahead by | insertion |")
+        print("|---" * 8 + "|", flush=True)
+        for line in compared_guides(options):
+            print(line, flush=True)
+        return 0
     methods = options.methods or [m for m in wf.list_methods() if options.all or m not in SLOW]
     print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|", flush=True)
     rows = []

@@ -53,6 +53,19 @@ def test_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(lines) == 2 + len(RULES) and all("of 3 |" in line for line in lines[2:])
 
 
+def test_guides_are_compared_at_one_price(capsys: pytest.CaptureFixture[str]) -> None:
+    guides = ["attn_lrp+alone", "attn_lrp"]
+    assert main(["--guides", *guides, "--kinds", "table", "--budgets", "9", "20", "--inputs", "3"]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [row[1] for row in rows] == ["20", "20"], "nine forwards are too few"
+    assert [row[2] for row in rows] == [
+        f"shap(evaluations={n}, guide={g})" for n, g in zip((11, 15), guides, strict=True)
+    ]
+    assert all(float(row[3]) <= 20 for row in rows)
+    ahead = float(rows[0][4]) - float(rows[1][4])
+    assert rows[0][6] == "" and float(rows[1][6].split()[0]) == pytest.approx(ahead, abs=2e-4)
+
+
 def test_rules_of_choice() -> None:
     noise_IM = 0.01 * np.random.default_rng(0).standard_normal((20, 3))
 

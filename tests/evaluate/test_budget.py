@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -84,8 +85,9 @@ def test_options_are_as_many_passes_as_fit(most: int) -> None:
         if fits.options:
             ((option, count),) = fits.options.items()
             assert price_of(fits.method, {option: count + 1}, 12, Rates()) > most
-    guided = guided_shap("attn_lrp", 12, Rates(), most)
-    assert guided is not None and guided.options["evaluations"] == min(1024, most - 2 - 3)
+    for guide, price in (("attn_lrp", 3), ("attn_lrp+alone", 7)):
+        guided = guided_shap(guide, 12, Rates(), most)
+        assert guided is not None and guided.options["evaluations"] == min(1024, most - 2 - price)
     assert fitted(Contender("two_ended", "two_ended"), 12, Rates(), 25) is None
     named = Contender("x", "integrated_gradients", {"steps": 50})
     assert fitted(named, 12, Rates(), 20) is None, "what was asked for is not changed"
@@ -107,7 +109,7 @@ def test_the_choice_is_made_on_one_half_and_tested_on_the_other() -> None:
     assert budgeted is not None and (chosen().chosen_on, chosen().reported_on) == (4, 4)
     names = {c.name for c in budgeted.contestants}
     assert {"attn_lrp", "raw_attention", "two_ended"} <= names
-    assert "shap(evaluations=25, guide=attn_lrp)" in names and "shap(evaluations=28)" in names
+    assert "shap(evaluations=21, guide=attn_lrp+alone)" in names and "shap(evaluations=28)" in names
     order = np.random.default_rng(0).permutation(len(TEXTS)).tolist()
     two = [c for c in budgeted.contestants if c is budgeted.choice or c.name == "raw_attention"]
     said = [{"method": c.method, **c.options} for c in two]
@@ -140,6 +142,36 @@ def test_a_smaller_budget_leaves_out_what_costs_more_and_readings_of_attention_s
     assert sum(c.method != "attn_lrp" for c in budgeted.contestants) == 3, "the first readings by RFT, all different"
     one = explainer().recommend(TEXTS, budget=1, methods=["attn_lrp"], report=False).budgeted
     assert one is not None and {c.backwards for c in one.contestants} == {0} and math.isnan(one.choice.mean)
+
+
+@pytest.mark.parametrize(
+    ("budget", "refused", "guided"),
+    [
+        (30, (), "shap(evaluations=21, guide=attn_lrp+alone)"),
+        (16, (), "shap(evaluations=11, guide=attn_lrp)"),
+        (30, ("attn_lrp+alone",), "shap(evaluations=25, guide=attn_lrp)"),
+        (30, ("attn_lrp+alone", "attn_lrp"), "shap(evaluations=21, guide=generic_attention+alone)"),
+        (12, (), None),
+    ],
+)
+def test_the_guide_is_the_first_that_fits_and_runs(
+    budget: int, refused: Sequence[str], guided: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explain = wf.Explainer.explain
+
+    def explained(self: wf.Explainer, *inputs: Any, **how: Any) -> Any:
+        if how.get("guide") in refused:
+            raise NotOffered("not here.")
+        return explain(self, *inputs, **how)
+
+    monkeypatch.setattr(wf.Explainer, "explain", explained)
+    how: dict[str, Any] = {"methods": ["shap"], "spaces": [], "report": False}
+    budgeted = explainer().recommend(TEXTS[:4], budget=budget, **how).budgeted
+    assert budgeted is not None
+    names = {c.name: c for c in budgeted.contestants}
+    assert [name for name in names if "guide" in name] == ([guided] if guided else [])
+    for contestant in names.values():
+        assert contestant.forwards + BACKWARD * contestant.backwards <= contestant.price <= budget
 
 
 def test_a_budget_that_nothing_fits_into_names_the_cheapest() -> None:

@@ -120,6 +120,19 @@ def other_games(games: Games, entries: Sequence[Contender]) -> list[str]:
     return remarks
 
 
+def explains_one(entry: Contender, games: Games) -> bool:
+    """Whether a method runs here, tried on the shortest input."""
+    number = int(np.argmin([len(u) for u in games.units]))
+    how: dict[str, Any] = {"scalar": games.scalar, "seed": games.seed, "progress": False, **games.asked}
+    how["target"] = None if games.wanted_targets is None else [games.targets[number]]
+    options = games.options_of(entry.method, entry.options)
+    try:
+        games.explainer.explain(one_input(games.inputs, number), method=entry.method, **how, **options)
+    except Exception:  # whoever fails in a way of its own does not run either
+        return False
+    return True
+
+
 def _peak(explain: Any, games: Games) -> int | None:
     """Measured on the longest input alone: counting tensors takes time that the others need not spend."""
     number = int(np.argmax([len(u) for u in games.units]))

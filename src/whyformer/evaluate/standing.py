@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from whyformer.evaluate.budget import (
     price_of,
 )
 from whyformer.evaluate.candidates import Field
-from whyformer.evaluate.contender import Contender, filled
+from whyformer.evaluate.contender import Contender, explains_one, filled
 from whyformer.evaluate.field import field_of, truthfulness_of
 from whyformer.evaluate.games import Games
 from whyformer.evaluate.metrics.faithfulness import aopc, top_away
@@ -59,15 +60,9 @@ class Standing:
         fit, prices = affordable(contenders, units, rates, budget)
         fitting = [s for s in spaces if all(price_of(m, {}, units, rates) <= budget.most for m in SPACE_COST[s])]
         if guided:
-            standing = {entry.name for entry in fit}
-            for guide in GUIDES:  # the first that runs on this model
-                entry = guided_shap(guide, units, rates, budget.most)
-                if entry is None:
-                    continue
-                alone = Contender(guide, guide)
-                if guide not in standing or not filled(alone, games, games.scalar, memory=False).failure:
-                    fit.append(entry)
-                    break
+            guides = (guided_shap(guide, units, rates, budget.most) for guide in GUIDES)
+            runs = (entry for entry in guides if entry is not None and explains_one(entry, games))
+            fit += itertools.islice(runs, 1)
         over = {name: f"{in_words(price, budget)} for an input of {units} units" for name, price in prices.items()}
         if not fit and not fitting:
             raise nothing_fits(budget, over, prices=prices)
