@@ -83,6 +83,16 @@ def test_the_question_of_a_prompt(method: str) -> None:
     np.testing.assert_allclose(found.scores, [of_dog, of_cat, 0], atol=1e-4)
 
 
+def test_of_an_answer_nothing_goes_anyway() -> None:
+    """The last unit of prompt and answer is not the question: to hold it would change nothing, and not be noticed."""
+    lm, tokenizer = language.model("llama"), language.tokenizer()
+    how = {"processor": tokenizer, "method": "two_ended", "units": "sentence", "span": True}
+    with pytest.raises(BadInput, match="hold=-1 is 'on the mat' in input 0, which is never taken away"):
+        wf.explain(lm, (PROMPT, "on the mat ."), hold=-1, **how)
+    held = wf.explain(lm, (PROMPT, "on the mat ."), hold=QUESTION, **how)
+    assert held.scores[list(held.units.labels).index(QUESTION)] == 0 and np.count_nonzero(held.scores) == 2
+
+
 def test_every_input_of_a_batch_holds_its_own() -> None:
     model, tokenizer = wf.demo.load_sentiment()
     texts = ["I like the movie", "She really hates the movie"]

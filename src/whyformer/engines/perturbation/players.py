@@ -148,9 +148,16 @@ def _held(run: Run, row: int, wanted: Sequence[str | int]) -> Array:
         return held_U
     number = run.numbers[row]
     groups, named = run.segments[row] if run.segments else ([[i] for i in range(len(units))], units)
-    members = [group for one in wanted for group in _named(groups, units, named, one, number)]
-    held_U[[i for group in members for i in group]] = True
-    free_U = np.array(run.removable(row), dtype=bool) & ~np.array(units.special, dtype=bool) & ~held_U
+    removable_U = np.array(run.removable(row), dtype=bool)
+    for one in wanted:
+        members = [i for group in _named(groups, units, named, one, number) for i in group]
+        if not removable_U[members].any():
+            raise BadInput(
+                f"hold={one!r} is {units.text_of(members)!r} in input {number}, which is never taken away (units of an "
+                "answer come last, and stay). Write the text of the part, or give its number among explanation.units."
+            )
+        held_U[members] = True
+    free_U = removable_U & ~np.array(units.special, dtype=bool) & ~held_U
     if not any(free_U[i] for group in groups for i in group):
         raise BadInput(f"hold={_short(wanted)} is all of input {number}: nothing is left that could be away.")
     return held_U
