@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests.evaluate.test_detectors import model_of
 from tests.methods.test_hold import PROMPT, QUESTION, OnlyTogether
 from tests.models import CASES
-from tests.support import language
+from tests.support import language, processors
 from whyformer.errors import BadInput, NotAllowed
 from whyformer.evaluate.games import games_of
 
@@ -139,6 +140,16 @@ def test_what_is_on_disk_is_of_the_same_parts(tmp_path: Path) -> None:
     first = explainer.compare(["a dog a cat"], methods=named, **how)
     again = explainer.compare(["a dog a cat"], methods="two_ended", hold=0, **how)
     assert (first.rows[0].name, again.rows[0].name) == ("two_ended(hold=0)", "two_ended")
+
+
+def test_every_token_of_a_translation_is_judged_without_what_is_held() -> None:
+    model, tokenizer = model_of("t5"), processors.tokenizer()
+    pair = ("what is this", "a cat")
+    how: dict[str, Any] = {"methods": ["two_ended", "saliency"], "metrics": "aopc", "progress": False}
+    found = wf.compare(model, [pair], processor=tokenizer, hold="what is", **how)
+    assert not found.failures and found.held == ("'what is'",) * 3 and found["two_ended"].options["hold"] == [0, 1]
+    for explanation in wf.explain(model, pair, processor=tokenizer, **found["two_ended"].options, method="two_ended"):
+        assert not explanation.scores[:2].any()
 
 
 def test_soft_erasure_leaves_what_is_held() -> None:

@@ -73,6 +73,8 @@ class Games:
         self.runs = [session.run(rows) for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
         self.hold, self.held_U = hold, self.held_by(hold)
+        if self.hold is not None and self.batch is not session.padded and not self.batch.answers:
+            self.hold = self._numbers(self.hold)
         self.targets: list[Target] = [t for run in self.runs for t in run.targets]
         self.units: list[Units] = [u for run in self.runs for u in ([units for _, units in run.segments] or run.units)]
         self.parts = [self._parts(number, u) for number, u in enumerate(self.units)]
@@ -104,6 +106,11 @@ class Games:
     def held_by(self, hold: Hold) -> list[Array]:
         """(tokens,) of each input, which of them a hold stands for."""
         return [held_U for run in self.runs for held_U in held_units(run, hold)]
+
+    def _numbers(self, hold: Hold) -> Hold:
+        """Methods get tensors here, without the text: the numbers of what is held, where they are the same in all."""
+        numbers = {tuple(np.flatnonzero(held_U).tolist()) for held_U in self.held_U}
+        return list(numbers.pop()) if len(numbers) == 1 else hold
 
     @property
     def held(self) -> tuple[str, ...] | None:
