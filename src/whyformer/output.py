@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import RUNNING, known_about
+from whyformer.capture.batch_norm import plain_gradients
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
+from whyformer.inputs.families import task_of
 from whyformer.inputs.language import has_answers, is_causal, places, says_tokens, spoken_at
 from whyformer.loan.turns import Draws
 from whyformer.targets import answer_scalar, logits_of, part_of, wrapper
@@ -53,8 +55,9 @@ class Output:
         problem = getattr(config, "problem_type", None)
         self.independent = problem == "multi_label_classification"
         # What it says is one of some classes. A detector says of each box how likely it is, and has one more: nothing.
-        self.chooses = problem != "regression" and not (modality.objects or modality.opaque)
-        if problem == "regression" and scalar in {"probability", "log_odds"}:
+        estimates = problem == "regression" or task_of(self.model).endswith(("ForRegression", "ForPrediction"))
+        self.chooses = not (estimates or modality.objects or modality.opaque)
+        if estimates and scalar in {"probability", "log_odds"}:
             raise NotOffered(f"scalar={scalar!r}: the model estimates a number, which has none. Leave scalar out.")
         self.positions: list[int] | None = list(batch.positions) or None
         self.choices: list[int] = []  # tokens that are chosen among, where someone named them
@@ -85,7 +88,11 @@ class Output:
         states = [generator.get_state() for generator in generators]
         RUNNING.passes += 1
         try:
-            with contextlib.nullcontext() if facts.get("draws") is False else Draws(facts) as draws:
+            drawing = contextlib.nullcontext() if facts.get("draws") is False else Draws(facts)
+            plainly = (
+                contextlib.nullcontext() if facts.get("batch norm") is False else plain_gradients(self.model, facts)
+            )
+            with plainly, drawing as draws:
                 if self.causal:
                     logits = self._language_model(batch)
                 else:
@@ -122,12 +129,14 @@ class Output:
                 "a model that finds an answer in a text gives a start and an end to every token. "
                 + one_answer(self.model, batch, output, output["start_logits"])
             )
+        if isinstance(output, Mapping) and "encoder_last_hidden_state" in output and "logits" not in output:
+            require_forecast(batch, output)
         logits = logits_of(output, self.sizes)
         if logits.ndim < 2:
             logits = logits.reshape(-1, 1)
         if batch.positions and not self.modality.objects:
             return self._at_positions(logits, batch)
-        if logits.ndim != 2 and self._lacks_head(output):
+        if logits.ndim != 2 and getattr(output, "last_hidden_state", None) is logits:  # as transformers returns it
             raise NotOffered(
                 f"{type(self.model).__name__} has no head: it returns a vector of {logits.shape[-1]} numbers per token "
                 "or patch, and no class to explain. Load the same weights with their head "
@@ -142,11 +151,6 @@ class Output:
                 + one_answer(self.model, batch, output, logits)
             )
         return logits
-
-    @staticmethod
-    def _lacks_head(output: Any) -> bool:
-        """As transformers returns what its models without a head say."""
-        return hasattr(output, "last_hidden_state") and getattr(output, "logits", None) is None
 
     def _is_per_token(self, logits: Tensor, batch: Batch) -> bool:
         """One number per token (ELECTRA's discriminator) and not per class: their count follows the text's length."""
@@ -310,6 +314,28 @@ class One(torch.nn.Module):
     def forward(self, {names}):
         return self.model({passed}){answer}
 """
+
+
+def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
+    """Refuse what TimeSeriesTransformer, Informer and Autoformer return: parameters of a distribution, or none yet."""
+    given = isinstance(output.get("params"), (tuple, list))
+    if not given and "last_hidden_state" in output:  # an encoder and decoder without a head
+        return
+    named = ", ".join(batch.tensors)
+    code = WRAPPER.format(
+        names=named, passed=", ".join(f"{name}={name}" for name in batch.tensors), answer=".params[1][:, 0, None]"
+    )
+    if not given:
+        raise NotOffered(
+            "the model returns hidden states alone, and no forecast: it was not told what follows (future_values and "
+            "future_time_features, which a forecaster is trained with). Give them, too, and what it then says about a "
+            "step can be explained."
+        )
+    raise NotOffered(
+        "a forecaster gives each step the parameters of a distribution, one tensor of params each. Explain one, "
+        "params[number][:, step, None], as One(model) gives it; put the parameter and the step you mean into its last "
+        f"line:\n{code}"
+    )
 
 
 def one_answer(model: Any, batch: Batch, output: Any, logits: Tensor) -> str:

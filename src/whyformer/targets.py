@@ -57,8 +57,11 @@ def part_of(output: Any, classes: Collection[int] = ()) -> tuple[str, Tensor]:
             if name in fields:
                 return _written(output, name), fields[name]
         if fields:
-            # What transformers returns has the answer first; a dict of the user's own has any order.
-            name = _key_of_logits(_floats(output), classes) if type(output) is dict else next(iter(fields))
+            # What transformers returns has the answer first, but for forecasters (TimesFM), whose hidden states come
+            # before what they predict; a dict of the user's own has any order.
+            predicted = (n for n in fields if "predict" in n)
+            first = next(predicted, next(iter(fields)))
+            name = _key_of_logits(_floats(output), classes) if type(output) is dict else first
             if name is not None:
                 return _written(output, name), output[name]
     if isinstance(output, (tuple, list)):

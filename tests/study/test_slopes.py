@@ -198,3 +198,22 @@ def test_it_is_measured_once_per_model() -> None:
     spent = [explainer.explain(IDS, method="generic_attention", target=0)[0].cost.setup_forwards for _ in range(2)]
     plain = wf.Explainer(Layers("").eval()).explain(IDS, method="attention_rollout", target=0)[0].cost.setup_forwards
     assert spent == [plain + 1, 0]
+
+
+class Unwilling(torch.autograd.Function):
+    """As Reformer does outside training."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise AssertionError("If you want to train, put the model into training mode.")
+
+
+def test_a_backward_of_the_models_own_that_fails_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Layers("reversed", (1,)).eval()
+    monkeypatch.setattr(Reversed, "apply", Unwilling.apply)
+    with pytest.raises(NotOffered, match=r"(?s)brings along.*AssertionError: If you want to train.*occlusion"):
+        wf.explain(model, IDS, method="input_x_gradient", progress=False)

@@ -128,11 +128,15 @@ def require_dependent(value_B: Tensor) -> None:
 
 @dataclass
 class Traced:
-    """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept."""
+    """One forward pass that can still be differentiated: the explained values, the leaves, and what was kept.
+
+    main: the leaf that the units are named after, where they are steps of one tensor.
+    """
 
     value_B: Tensor
     leaves: list[Tensor]
     seen: BeforeAttention
+    main: Tensor | None = None
     shared: bool = False  # the values are of one row, which was run once for all of them
 
     def gradients(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -155,14 +159,17 @@ class Traced:
         """The vectors that enter the first block: the last ones before any attention that nothing goes around.
 
         On a model with residuals that is the block's input. A model without them can be cut further on, which is as
-        good.
+        good. Of several tensors the one that the units are named after has to be behind them: another, which the head
+        reads beside the blocks, is made of vectors of as many positions.
         """
         if self.seen.shapes[0] == self.seen.shapes[1] != (1, 1):
             raise AmbiguousLayout(
                 f"{self.seen.shapes[0][0]} inputs of as many positions cannot be told apart. Use another batch size."
             )
         for candidate in reversed(self.seen.vectors):
-            if _is_a_gate(candidate, self.value_B, self.leaves):
+            behind = _behind(candidate, self.leaves)
+            named = self.main is None or id(self.main) in behind
+            if named and behind and not behind & _ends(self.value_B.grad_fn, _entrance(candidate), behind):
                 return candidate
         raise NotOffered(
             "the vectors that enter the first block were not found: no tensor with one vector per position carries all "
@@ -187,6 +194,11 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
         if "use_reentrant" in str(error):
             raise NotOffered(REENTRANT) from error
         raise
+    except (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise NotOffered(
+            f"the backward pass that the model brings along (a torch.autograd.Function) raised {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}. Use a method without gradients (occlusion)."
+        ) from error
     return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
 
 
@@ -202,13 +214,15 @@ def nodes_behind(start: Any) -> set[Any]:
     return seen
 
 
-def _is_a_gate(gate: Tensor, output: Tensor, leaves: list[Tensor]) -> bool:
-    """Do the leaves behind ``gate`` reach the output through it alone? Others (TabTransformer's numbers, which go
-    straight to its head) do not matter."""
+def _entrance(gate: Tensor) -> Any:
+    return gate if gate.grad_fn is None else gate.grad_fn
+
+
+def _behind(gate: Tensor, leaves: list[Tensor]) -> set[int]:
+    """The leaves (by id) that a tensor was made of. A gate is what these reach the output through alone; others
+    (TabTransformer's numbers, which go straight to its head) do not matter."""
     ends = {id(leaf) for leaf in leaves}
-    entrance: Any = gate if gate.grad_fn is None else gate.grad_fn
-    behind = {id(gate)} & ends if gate.grad_fn is None else _ends(entrance, None, ends)
-    return bool(behind) and not behind & _ends(output.grad_fn, entrance, ends)
+    return {id(gate)} & ends if gate.grad_fn is None else _ends(gate.grad_fn, None, ends)
 
 
 def _ends(start: Any, closed: Any, ends: set[int]) -> set[int]:

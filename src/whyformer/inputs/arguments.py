@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.capture.plan import OffPlan
-from whyformer.errors import BadInput, ModelFailed, WhyformerError
+from whyformer.errors import BadInput, ModelFailed, WhyformerError, listed
 from whyformer.inputs.batch import Batch
 
 # What passes through the model's forward without being its doing.
@@ -92,3 +92,15 @@ def model_failed(model: nn.Module, batch: Batch, error: Exception) -> ModelFaile
         f"{shapes}. Call it by yourself on the same tensors, model(**tensors): where that fails too, the model and "
         "these inputs do not fit each other (their processor, length, dtype or device)."
     )
+
+
+OTHERS = (
+    "the model also reads {others}, which {are} no unit{s} here: what is taken away or put back is {main} alone, and "
+    "scores of attention, or of gradients where the first block begins, are of all that was put together at a position."
+)
+
+
+def others_note(main: str, others: Sequence[str]) -> str:
+    """What every explanation has to say where numbers of the input are no units."""
+    many = len(others) > 1
+    return OTHERS.format(others=listed(others, "and"), are="are" if many else "is", s="s" * many, main=main)

@@ -18,7 +18,14 @@ from torch.overrides import TorchFunctionMode
 from whyformer.capture.embeddings import SwapEmbedding, input_table
 from whyformer.capture.leaves import LookupLeaves
 from whyformer.errors import BadInput, NotOffered, UnknownName
-from whyformer.inputs.arguments import NOT_THE_MODELS, model_failed, named_tensors, require_numbers, signature_of
+from whyformer.inputs.arguments import (
+    NOT_THE_MODELS,
+    model_failed,
+    named_tensors,
+    others_note,
+    require_numbers,
+    signature_of,
+)
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw, are_tensors, encoded, is_single
 from whyformer.inputs.families import INPUT_STREAMS
 from whyformer.inputs.host import all_real
@@ -290,7 +297,13 @@ class Modality(ABC):
 
     def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
         """What every explanation of these inputs has to say."""
-        return ()
+        if self.multi_input or self.stream == "table" or self.main not in batch.tensors:
+            return ()
+        codes = batch.tensors[self.main].is_floating_point()  # ids beside ids describe the same words (boxes, segments)
+        numbers = {k: v for k, v in batch.tensors.items() if k != self.main and v.dtype != torch.bool}
+        others = [k for k, v in numbers.items() if v.is_floating_point() or (codes and v.ndim > 1)]
+        others = [k for k in others if "mask" not in k]
+        return (others_note(self.main, others),) if others else ()
 
     # Several streams
 

@@ -56,8 +56,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "none. Use at='tokens'."
         )
     space = at or ("tokens" if scattered else "input")
-    # Floats become leaves before the model runs, word embeddings while it runs.
-    leaf = trace.leaves[-1 if run.modality.embeds else 0]
+    leaf = trace.leaves[0] if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
     unruled = rules.unruled_text(trace.value_B)
     (gradient,) = run.differentiated(trace, [inputs])

@@ -65,7 +65,10 @@ class TracedBatch(ScoredBatch, ABC):
                     "the word embedding of this model was not found: its ids never pass torch's embedding lookup."
                 )
             self.require_undisturbed(logits, graph=True)
-            trace = Traced(self.scalars(logits), leaves, seen, batch.shared is not None)
+            # Word embeddings are the first leaf after those that came as floats.
+            words = leaves[len(floats)] if self.modality.embeds and len(leaves) > len(floats) else None
+            main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
+            trace = Traced(self.scalars(logits), leaves, seen, main, batch.shared is not None)
         if changed_rules:
             trace.require_followed()
         return trace

@@ -311,6 +311,8 @@ class Run(TracedBatch):
         self.asked.setdefault("logits", (0, 0))
         if self._anatomy is None:
             require_readable(self.study)
+            if not self.study.sites or self.study.unclaimed:
+                self.record()  # says what is missing, before blocks are looked for around it
             self.forwards_B += 1
             role = Dissect(self.batch.size, self.module_names, self.study.batch_axes)
             role.rows_attend = self.batch.reference_rows > 0

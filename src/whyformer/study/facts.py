@@ -121,7 +121,7 @@ def require_readable(study: Study, multi_stream: bool = False) -> None:
         raise NotOverUnits(
             "the model has several streams of tokens (cross-attention), or layers over different numbers of them: "
             + ", ".join(sorted({f"{s.kind} {s.queries}×{s.keys}" for s in study.sites}))
-            + "."
+            + ". A layer that asks for the keys and values of an earlier one (Gemma 3n) counts as cross-attention."
         )
     if study.leak.amount:
         raise PartlyCaptured(

@@ -141,7 +141,11 @@ def _named(sites: Sequence[SiteFacts], calls: Sequence[AttentionCall], default: 
     keys = [c.key.stream or (q if s.kind == "self" else default) for s, c, q in zip(sites, calls, queries, strict=True)]
     crossed = [i for i, s in enumerate(sites) if _is_cross(s, calls[i], queries[i], keys[i])]
     # A decoder that is fed the encoder's own input (BART as a classifier): one input, two streams.
-    blocks = {_block(sites[i].path) for i in crossed if queries[i] == keys[i]}
+    one = [i for i in crossed if queries[i] == keys[i]]
+    # Keys of the same tokens at an earlier layer (Gemma 3n shares them) are no second stream: what asks has been there.
+    if one and calls[one[0]].key.calls < calls[one[0]].query.calls:
+        one = []
+    blocks = {_block(sites[i].path) for i in one}
     for i, site in enumerate(sites):
         if blocks and _block(site.path) in blocks:
             queries[i] = "target"

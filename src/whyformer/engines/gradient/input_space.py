@@ -190,7 +190,8 @@ class SingleInput(InputSpace):
         assert self.entrance is not None
         enter = Enter(self.entrance, batch.size, self.inputs.shape[1], points)
         graph = torch.enable_grad()  # descendants of the input are known by their requiring a gradient
-        floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point()}
+        # The same as in the traced pass: with a mask among them, descendants of the mask would be counted, too.
+        floats = {k: as_leaf(v) for k, v in batch.tensors.items() if v.is_floating_point() and "mask" not in k}
         read = batch if self.run.modality.embeds else batch.with_tensors(**floats)
         with graph, self.run.modality.looked_up(batch, as_leaf), enter:
             logits = self.run.output.logits(read)

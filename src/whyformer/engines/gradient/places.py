@@ -40,14 +40,15 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
         trace = run.traced(BaseTorchFunctionMode())
     chosen = wanted or ("embeddings" if _has_several_inputs(run, trace.leaves) else "input")
     text = run.modality.embeds
-    if chosen == "input" and not text and len(trace.leaves) > 1:
+    if chosen == "input" and trace.main is None and len(trace.leaves) > 1:
         raise NotOffered(
-            "at='input' needs one tensor of floats or one of token ids; this input has categorical columns. Use "
-            "at='embeddings'."
+            f"at='input' needs one tensor of floats or one of token ids; this input has {len(trace.leaves)} (columns "
+            "that are looked up count, too). Use at='embeddings'."
         )
     leaf_count = 0 if text else sum(any(v is leaf for v in trace.seen.vectors) for leaf in trace.leaves)
     entrance = Entrance.of(trace, leaf_count) if chosen == "embeddings" else None
-    inputs = trace.leaves[0] if entrance is None else trace.tokens()
+    whole = trace.leaves[0] if trace.main is None else trace.main
+    inputs = whole if entrance is None else trace.tokens()
     plain = not (text or run.modality.pixels or run.modality.named_columns)
     if entrance is None and plain and _no_steps(run, inputs):
         raise NotOffered(
