@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import NotOffered, NotOverUnits
+from whyformer.errors import CaptureError, NotOffered, NotOverUnits
 from whyformer.inputs.families import ENCODER_STREAMS
 from whyformer.inputs.host import on_host
 from whyformer.registry import Method, default_method
@@ -200,7 +200,11 @@ def _with_label(run: Run, target: Target) -> Target:
 
 def _readout(run: Run, row: int, keep_N: Array) -> str:
     assert run.study.readout is not None
-    rows = np.flatnonzero(run.readout_BN[row].cpu().numpy()[keep_N])
+    try:
+        weights_N = run.readout_BN[row].cpu().numpy()
+    except CaptureError:  # the last attention says nothing about some input: what needed its row has refused already
+        return ""
+    rows = np.flatnonzero(weights_N[keep_N])
     return str(replace(run.study.readout, kind="rows", rows=tuple(int(i) for i in rows)))
 
 

@@ -222,3 +222,36 @@ def test_a_row_that_stays_as_the_picture_is_turned_is_refused_where_its_gradient
     explainer.explain({"pixel_values": PICTURES[:1]}, method="generic_attention", target=0)
     with pytest.raises(CaptureError, match="by what stands there"):
         explainer.explain({"pixel_values": PICTURES}, method="generic_attention", target=0)
+
+
+class Halting(nn.Module):
+    """A Universal Transformer: positions stop where they are sure, and the states are weighed by when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.halt, self.head = nn.Embedding(100, 16), nn.Linear(16, 1), nn.Linear(16, 3)
+        self.layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True, norm_first=True)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        left, said = torch.ones_like(x[..., :1]), torch.zeros_like(x)
+        for step in range(3):
+            x = self.layer(x)
+            share = left if step == 2 else torch.minimum(self.halt(x).sigmoid(), left)
+            said, left = said + share * x, left - share
+        return self.head(said[:, 0])
+
+
+def test_an_input_on_which_the_model_halts_early_has_no_last_row():
+    model, texts = seeded(Halting), torch.arange(1, 71).reshape(10, 7)
+    shares: list[Tensor] = []
+    with torch.no_grad():
+        model.halt.register_forward_hook(lambda module, args, out: shares.append(out[:, 0, 0].sigmoid()))
+        model(texts)
+    early = shares[0] + shares[1] >= 1
+    ids = {"input_ids": torch.stack([texts[~early][0], texts[early][0]])}
+    explainer = wf.Explainer(model)
+    with pytest.raises(CaptureError, match=r"(?s)reaches the answer to input 1.*occlusion"):
+        explainer.explain(ids, method="generic_attention", progress=False)
+    results = explainer.explain(ids, method=["input_x_gradient", "occlusion"], progress=False)
+    assert all(len(each[1].scores) == 7 for each in results.values())

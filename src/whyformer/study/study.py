@@ -386,6 +386,12 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
         one = batch.select([row])
         output = Output(modality, one)
         rows = readout_rows(partial(output.logits, one), names, len(study.sites) - 1).rows
+        if not rows:
+            raise CaptureError(
+                f"nothing of the last attention reaches the answer to input {row}, so there is no row to read: a model "
+                "that halts early on some inputs (a Universal Transformer) has no last layer for those. Use a gradient "
+                "or perturbation method (input_x_gradient, occlusion)."
+            )
         weights[row, rows] = 1 / len(rows)
     return weights
 
