@@ -154,3 +154,17 @@ def test_bad_options_are_refused() -> None:
         explained("bert", **METHOD, start_layer=7)
     with pytest.raises(NotOverUnits):
         explained("t5_cls", **METHOD)
+
+
+def test_biases_of_experts_take_no_share_however_the_experts_are_computed():
+    case, results = OTHERS["gpt_oss"], []
+    for implementation in ("eager", "grouped_mm", "batched_mm"):
+        model = case.build("eager")
+        model.set_experts_implementation(implementation)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.endswith("proj_bias"):
+                    parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
+        results.append(wf.explain(model, case.inputs(), method="transformer_attribution", target=7, progress=False)[0])
+    for other in results[1:]:
+        np.testing.assert_allclose(other.scores, results[0].scores, rtol=1e-3, atol=1e-12)

@@ -33,6 +33,7 @@ from whyformer.capture.lrp.changed_gradients import CONSTANT
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.lrp.positive_linear import Desk, positive_linear
 from whyformer.capture.lrp.redistribution import Totals, positive_part, product_of_two, proportional, split, whole
+from whyformer.capture.notes import Notes
 from whyformer.capture.site import OpenSite
 from whyformer.capture.unseen import Gaps, unruled_text
 from whyformer.errors import AmbiguousLayout
@@ -181,6 +182,8 @@ def addition(rules: AlphaBeta, func: Function, args: tuple[Any, ...], kwargs: di
     sign = (-1 if plain_name(func.__name__)[0] == "sub" else 1) * kwargs.get("alpha", 1)
     if not isinstance(right, Tensor) or not isinstance(left, Tensor):
         return passes(rules, func, args, kwargs)
+    if rules.by_expert.get(left) and not right.requires_grad:  # its bias, one row per token
+        return whole(left, rules.plain(func, args, kwargs))
     return _sum(rules, left, right if sign == 1 else _signed(right, sign))
 
 
@@ -205,6 +208,7 @@ def _is_bias(constant: Tensor, positions: int) -> bool:
     return not varying or (len(varying) == 1 and (varying[0] != positions or in_a_row))
 
 
+GROUPED = ("_grouped_mm", "grouped_mm")
 RULES: dict[str, Rule] = {
     **dict.fromkeys(BENDS | CLAMPS | REVERSED_SUBS, passes),
     **dict.fromkeys("softmax layer_norm rms_norm group_norm batch_norm instance_norm normalize".split(), passes),
@@ -214,7 +218,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(REDUCTIONS, reduction),
     **dict.fromkeys("linear conv1d conv2d conv3d".split(), linear),
     **dict.fromkeys(MATMULS | {"mm"}, product),
-    **dict.fromkeys("_grouped_mm grouped_mm".split(), grouped),
+    **dict.fromkeys(GROUPED, grouped),
     **dict.fromkeys("index_add scatter_add".split(), scattered_sum),
     "addmm": addmm,
     "baddbmm": baddbmm,
@@ -246,6 +250,7 @@ class AlphaBeta(Intercept):
         self.positions, self.dtype = positions, dtype
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
+        self.by_expert = Notes[bool]()  # what weights made that each row has of its own
         self.desk = Desk(dtype)
         self.gaps = Gaps()
 
@@ -284,6 +289,10 @@ class AlphaBeta(Intercept):
         out = super().__torch_function__(_named(func.__name__, self._ruled(func, name, in_place)), types, args, kwargs)
         if isinstance(out, Tensor):
             self.elementwise.follow(name, operands, out)
+            if name in GROUPED or (name == "bmm" and len(operands) == 1):
+                self.by_expert.put(out, True)
+            elif name in {"squeeze", "unsqueeze"}:
+                self.by_expert.copy(operands[0], out)
         return out
 
     def _ruled(self, func: Function, name: str, in_place: bool) -> Function:
@@ -301,6 +310,7 @@ class AlphaBeta(Intercept):
                 return rule(self, func, args, kwargs)
             before = args[0].clone()
             self.elementwise.follow("clone", [args[0]], before)
+            self.by_expert.copy(args[0], before)
             named = {k: v for k, v in kwargs.items() if k != "inplace"}
             return args[0].copy_(rule(self, out_of_place(name) if in_place else func, (before, *args[1:]), named))
 
