@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 
 from tests.views import samples
 from tests.views.test_html import everything
@@ -33,9 +34,9 @@ def long_text() -> object:
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_leaves_the_paper(name: str) -> None:
     figure = ALL[name]().plot()
-    box = figure.bbox
+    box, ruler = figure.bbox, FigureCanvasAgg(figure).get_renderer()  # each text would make one for itself
     for words in figure.axes[0].texts:
-        extent = words.get_window_extent()
+        extent = words.get_window_extent(ruler)
         assert extent.x0 >= 0, words.get_text()
         assert extent.x1 <= box.x1 + 1, words.get_text()
         assert extent.y0 >= 0, words.get_text()
@@ -78,10 +79,10 @@ def test_lines_hold_as_many_words_as_they_can(width: float) -> None:
     from matplotlib.font_manager import FontProperties
 
     sheet, font = Sheet(6), FontProperties(family="DejaVu Sans", size=9, weight="bold")
+    ruler = RendererAgg(1, 1, 72)
 
     def inches(line: str) -> float:
-        points: float = sheet._ruler.get_text_width_height_descent(line, font, False)[0]
-        return points / 72
+        return ruler.get_text_width_height_descent(line, font, False)[0] / 72
 
     words = "Which tokens that came from; iiiii WWWWW " * 8
     lines = sheet._wrapped(words, width, 9, "bold")

@@ -99,11 +99,14 @@ def current_path(names: dict[int, str]) -> str:
     """Dotted path of the innermost running module of the model, "" for the model itself."""
     frame = sys._getframe(1)
     while frame is not None:
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, nn.Module):
-            name = names.get(id(caller))
-            if name is not None:
-                return name
+        code = frame.f_code
+        # To ask a frame for its variables copies all of them: only those are asked that have a "self".
+        if "self" in code.co_varnames or "self" in code.co_freevars or "self" in code.co_cellvars:
+            caller = frame.f_locals.get("self")
+            if isinstance(caller, nn.Module):
+                name = names.get(id(caller))
+                if name is not None:
+                    return name
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 

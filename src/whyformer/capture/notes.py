@@ -10,6 +10,13 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class _Beside(weakref.ref[Tensor]):
+    """A weak reference that knows where its note lies: one function forgets for all of them."""
+
+    __slots__ = ("key",)
+    key: int
+
+
 class Notes(Generic[T]):
     """What is known about tensors, by identity: a note dies with its tensor, and no other tensor is taken for it.
 
@@ -18,7 +25,15 @@ class Notes(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Tensor], T]] = {}
+        self._entries: dict[int, tuple[_Beside, T]] = {}
+        notes = weakref.ref(self)  # weak: in a cycle, notes would stay until the collector comes
+
+        def forget(gone: _Beside) -> None:
+            still = notes()
+            if still is not None and gone.key in still._entries and still._entries[gone.key][0] is gone:
+                del still._entries[gone.key]
+
+        self._forget = forget
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -28,14 +43,9 @@ class Notes(Generic[T]):
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def put(self, tensor: Tensor, note: T) -> None:
-        key, beside = id(tensor), weakref.ref(self)  # weak: in a cycle, notes would stay until the collector comes
-
-        def forget(_: object) -> None:
-            notes = beside()
-            if notes is not None:
-                notes._entries.pop(key, None)
-
-        self._entries[key] = (weakref.ref(tensor, forget), note)
+        beside = _Beside(tensor, self._forget)
+        beside.key = id(tensor)
+        self._entries[beside.key] = (beside, note)
 
     def copy(self, tensor: object, to: Tensor) -> None:
         """What is known about one tensor is known about another, too."""

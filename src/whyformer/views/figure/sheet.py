@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from io import BytesIO
 from itertools import accumulate, takewhile
 from typing import Any
@@ -36,7 +36,6 @@ class Sheet:
     """Draws text, boxes and pixels; ``finish`` cuts the paper to its height."""
 
     def __init__(self, width: float) -> None:
-        from matplotlib.backends.backend_agg import RendererAgg
         from matplotlib.figure import Figure
         from matplotlib.font_manager import fontManager
 
@@ -47,7 +46,6 @@ class Sheet:
         self.figure._repr_png_ = partial(png_of, self.figure)  # type: ignore[attr-defined]
         self.axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self._ruler = RendererAgg(1, 1, 72)  # measures text in points
         installed = {font.name for font in fontManager.ttflist}
         self._fallbacks = [name for name in FALLBACKS if name in installed]
 
@@ -73,13 +71,9 @@ class Sheet:
 
     def _wrapped(self, words: str, width: float, size: float, weight: str) -> list[str]:
         """Lines that are no wider than ``width`` as drawn."""
-        from matplotlib.font_manager import FontProperties
-
-        font = FontProperties(family=SANS, size=size, weight=weight)
 
         def fits(line: str) -> bool:
-            points: float = self._ruler.get_text_width_height_descent(line, font, False)[0]
-            return points / 72 <= width
+            return points_wide(line, size, weight) / 72 <= width
 
         lines: list[str] = []
         rest, letters = words.split(), max(4, int(width / letter(size)))
@@ -107,6 +101,17 @@ class Sheet:
         """``smooth``: where single pixels matter, none may be drawn wider than others."""
         how: dict[str, Any] = {"aspect": "auto", "interpolation": "antialiased" if smooth else "nearest"}
         self.axes.imshow(values, extent=(x, x + width, y + height, y), origin="upper", **how)
+
+
+@lru_cache(maxsize=10_000)
+def points_wide(line: str, size: float, weight: str) -> float:
+    """What is shown and then saved is measured once."""
+    from matplotlib.backends.backend_agg import RendererAgg
+    from matplotlib.font_manager import FontProperties
+
+    font = FontProperties(family=SANS, size=size, weight=weight)
+    points: float = RendererAgg(1, 1, 72).get_text_width_height_descent(line, font, False)[0]
+    return points
 
 
 def _words_that_fit(words: list[str], letters: int, fits: Callable[[str], bool]) -> int:
