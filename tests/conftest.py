@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -85,8 +86,17 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays: no collection of garbage has to go through it again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # and garbage in cycles may wait: to look for it took a twentieth of the time
+    gc.set_threshold(100_000, 20, 20)  # and garbage in cycles may wait: to look for it took a twentieth of the time
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(HELD))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_models_are_handed_back() -> Iterator[None]:
+    """Whoever changes a model of ``tests.models.model_of`` is found out at the end of the file."""
+    from tests.models import SHARED
+
+    with SHARED.handed_back():
+        yield

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models import CASES, Case, run
+from tests.models import CASES, Case, model_of, run
 from whyformer.borrow import borrowed
 from whyformer.capture.intercept import Intercept, module_names
 from whyformer.capture.record import sites_of
@@ -32,11 +32,6 @@ def outputs(case: Case, model: nn.Module, intercept: Intercept | None = None) ->
         return case.logits(run(model, inputs))
     with intercept:
         return case.logits(run(model, inputs))
-
-
-@cache
-def model_of(name: str, implementation: str | None) -> nn.Module:
-    return CASES[name].build(implementation)
 
 
 @cache
@@ -87,8 +82,7 @@ SELF_ONLY = [n for n, c in CASES.items() if c.self_only and n != "swin"]
 def test_generic_attention_is_the_readout_row_of_the_product(name: str) -> None:
     """scores = row of prod(I + mean_h relu(A∘∂A)), from the record itself, per input."""
     case = CASES[name]
-    model = case.build(case.implementations[0])
-    explainer = wf.Explainer(model)
+    explainer = wf.Explainer(model_of(name))
     inputs = case.inputs()
     found = explainer.explain(inputs, method="generic_attention", target=1)
     record = explainer.record(inputs, grad=True, target=1)

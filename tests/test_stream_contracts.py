@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import whyformer as wf
+from tests import models
 from tests.models import CASES, UNUSUAL, run
 from tests.support.processors import tokenizer
 from whyformer.errors import NonFinite, NotOffered, NotOverUnits
@@ -22,11 +23,12 @@ PAIRS = [("a cat on the mat", "two birds"), ("a dog", "what is this")]
 
 
 @cache
+def texts_compared() -> Any:
+    return CASES["bert"].build("sdpa").bert
+
+
 def model_of(name: str) -> Any:
-    if name == "similarity":
-        return CASES["bert"].build("sdpa").bert
-    case = (CASES | UNUSUAL)[name]
-    return case.build(case.implementations[0])
+    return texts_compared() if name == "similarity" else models.model_of(name)
 
 
 def inputs_of(name: str) -> Any:
@@ -116,11 +118,11 @@ HALVES = ["lxmert", "clip", "detr", "t5", "blip_retrieval", "llava", "swin", "si
 
 @pytest.mark.parametrize("name", HALVES)
 def test_half_precision_is_finite_or_refused(name: str) -> None:
-    """Each method on each model, and in turn in each precision."""
+    """Each method on each model, and in each precision on every other one."""
     case = CASES.get(name)
-    precisions = [torch.float16, torch.bfloat16][:: 1 if HALVES.index(name) % 2 else -1]
-    for method, dtype in zip(("generic_attention", "attention_rollout"), precisions, strict=True):
-        model = (CASES["bert"].build("sdpa").bert if case is None else case.build(case.implementations[0])).to(dtype)
+    dtype = [torch.float16, torch.bfloat16][HALVES.index(name) % 2]
+    model = (CASES["bert"].build("sdpa").bert if case is None else case.build(case.implementations[0])).to(dtype)
+    for method in ("generic_attention", "attention_rollout"):
         try:
             found = explained(name, method, model)
         except NonFinite as refusal:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from tests.models.case import randint
 from tests.study.test_slopes import IDS, Layers
 from tests.support.language import model as language_model
@@ -59,7 +59,7 @@ def close(folded: list[Any], full: list[Any], tolerance: float = 1e-5) -> None:
 def test_folded_is_full(name: str) -> None:
     """Each method on each model, and in turn on each of its implementations of attention."""
     case, compared = CASES[name], 0
-    explainers, inputs = [wf.Explainer(case.build(way)) for way in case.implementations], case.inputs()
+    explainers, inputs = [wf.Explainer(model_of(name, way)) for way in case.implementations], case.inputs()
     turn = count(MODELS.index(name))
     for method, choices in WAYS.items():
         for options in choices if name in {"bert", "llama", "rtdl_ft_transformer"} else choices[:1]:

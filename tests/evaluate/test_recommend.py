@@ -280,7 +280,7 @@ def test_it_is_saved_read_back_and_shown(scope: str, tmp_path: Path, capsys: pyt
     back = wf.Recommendation.load(result.save(tmp_path / "r.json"))
     assert json.dumps(back.to_dict()) == json.dumps(result.to_dict())
     assert back.best == result.best and back.verdict == result.verdict
-    for ending in ("html", "png"):
+    for ending in ("html", "png") if scope == "label" else ("html",):  # a picture has what the page has
         assert result.save(tmp_path / f"r.{ending}").stat().st_size > 1000
     result.show()
     shown = capsys.readouterr().out

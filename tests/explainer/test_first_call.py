@@ -72,8 +72,13 @@ def test_the_first_call_adds_a_few_passes(name: str, method: str) -> None:
 
 
 # A table's columns and the detections of a detector are found by passes of their own, before the study.
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if case.units != "columns" and n != "detr"])
+STUDIED = ["bert", "gpt2", "xlnet", "modernbert", "vit", "beit", "swin", "nn_transformer_encoder", "timm_unfused"]
+STUDIED += ["folded_heads", "lxmert", "clip", "t5", "whisper", "llava"]
+
+
+@pytest.mark.parametrize("name", STUDIED)
 def test_passes_are_counted_as_they_are_run(name: str) -> None:
+    """One of each kind; those of the first explanation are counted on every model (study/test_first_gradients.py)."""
     case = CASES[name]
     model = case.build(case.implementations[0])
     with counted(model) as calls:

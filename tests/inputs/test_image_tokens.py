@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
-from tests.models import CASES, UNUSUAL, run
+from tests.models import CASES, UNUSUAL, model_of, run
 from tests.models.case import randn
 from tests.models.hf import hf
 from tests.models.vision_language import BLIP2, IMAGE_TOKEN
@@ -23,11 +22,6 @@ from whyformer.inputs.image_tokens import frames_of, patches_of
 ALL = CASES | UNUSUAL
 SIDE = {"llava": 8, "qwen2_vl": 8, "qwen2_5_vl": 8}  # pixels along one image token
 WORD = 5
-
-
-@cache
-def model_of(name: str) -> Any:
-    return ALL[name].build(ALL[name].implementations[0])
 
 
 def picture(name: str, row: int) -> Tensor:

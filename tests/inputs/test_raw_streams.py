@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.models import CASES, run
+from tests.models import CASES, model_of, run
 from tests.models.case import seeded, softmax_outputs
 from tests.references import windows as twin
 from whyformer.errors import BadInput, MissingProcessor, NotOffered
@@ -35,11 +35,6 @@ def tokenizer(eos: int = 2) -> Any:
 def picture(height: int = 40, width: int = 60) -> Any:
     pixels = np.random.default_rng(height).integers(0, 255, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
-
-
-@cache
-def model_of(name: str) -> Any:
-    return CASES[name].build(CASES[name].implementations[0])
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:

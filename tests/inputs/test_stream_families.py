@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import whyformer as wf
-from tests.models import CASES, UNUSUAL
+from tests.models import CASES, UNUSUAL, model_of
 from tests.support import processors
 from tests.support.processors import picture, tokenizer
 from whyformer.errors import BadInput, MissingProcessor
@@ -76,8 +76,13 @@ FAMILIES = {
 
 @cache
 def explainer(name: str) -> wf.Explainer:
-    case = (CASES | UNUSUAL)[name]
-    return wf.Explainer(case.build(case.implementations[0]), FAMILIES[name].processor())
+    return wf.Explainer(model_of(name), FAMILIES[name].processor())
+
+
+@cache
+def together(name: str) -> list[Any]:
+    """Both inputs of a family, explained at once."""
+    return explainer(name).explain(list(FAMILIES[name].raw), target=FAMILIES[name].target)
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
@@ -97,9 +102,8 @@ def test_every_family_is_here() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_raw_inputs_alone_and_together(name: str) -> None:
     family = FAMILIES[name]
-    together = explainer(name).explain(list(family.raw), target=family.target)
-    assert len(together) == 2
-    for raw, found in zip(family.raw, together, strict=True):
+    assert len(together(name)) == 2
+    for raw, found in zip(family.raw, together(name), strict=True):
         alone = explainer(name).explain(raw, target=family.target)
         assert isinstance(alone, wf.Explanation) == (family.each is None)
         first, second = flat([alone]), flat([found])
@@ -120,7 +124,7 @@ def test_ready_tensors_give_the_same(name: str) -> None:
     modality, batch, _ = explainer(name).prepare(list(family.raw))
     batch, target = modality.expanded(batch, family.target)
     tensors = packed(batch.tensors) if SIZES in batch.tensors else batch.tensors
-    expected = flat(explainer(name).explain(list(family.raw), target=family.target))
+    expected = flat(together(name))
     bare = wf.Explainer(explainer(name).model)
     if family.each and "decoder_attention_mask" not in tensors:  # Whisper has no mask for what is written: one length
         rows = [i for i, e in enumerate(expected) if len(e.units) == len(expected[-1].units)]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
+from tests import models
 from tests.models import CASES
 from tests.references import twin
 from whyformer.types import Explanation
@@ -21,9 +22,12 @@ FAMILY, TARGET = twin.FAMILY, twin.TARGET
 
 
 @cache
+def double_model_of(name: str) -> torch.nn.Module:
+    return CASES[name].build(CASES[name].implementations[0]).double()
+
+
 def model_of(name: str, double: bool = False) -> torch.nn.Module:
-    model = CASES[name].build(CASES[name].implementations[0])
-    return model.double() if double else model
+    return double_model_of(name) if double else models.model_of(name)
 
 
 def explained(

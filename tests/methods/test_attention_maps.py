@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from whyformer.engines.attention.maps import plus_identity, product, row_normalized, with_residual
 
 MODELS = ["bert", "vit", "gpt2", "llama"]
 TARGET = 1
-
-
-@cache
-def model_of(name: str) -> nn.Module:
-    return CASES[name].build("sdpa")
 
 
 def explain(name: str, method: str, **options: Any) -> list[wf.Explanation]:

@@ -77,7 +77,7 @@ def test_a_guide_of_both_ends_is_nearer_to_the_truth() -> None:
     model, tokenizer = wf.demo.load_sentiment()
     explainer, off = wf.Explainer(model, tokenizer), dict[str | None, list[float]]()
     text = "the second half is dull and predictable , but the cast is wonderful in the end ."
-    much = explainer.explain(text, **METHOD, algorithm="regression", evaluations=1200).scores
+    much = explainer.explain(text, **METHOD, algorithm="regression", evaluations=600).scores
     for guide in (None, "attn_lrp+alone"):
         for seed in range(3):
             how = {"algorithm": "regression", "evaluations": 48, "guide": guide, "seed": seed}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from whyformer.memory import peak_bytes
 
 CHOICES = ["last", 0, -2, [0, -1], "mean"]
@@ -44,11 +42,6 @@ def test_the_peak_does_not_grow_with_the_layers(attention: str, padding: int) ->
     assert peaks[1] - peaks[0] < one_map / 2
     whole = peak_bytes(lambda: explainer.explain(x, method="attention_rollout", target=0))
     assert whole > peaks[1] + 5 * one_map
-
-
-@cache
-def model_of(name: str) -> nn.Module:
-    return CASES[name].build(CASES[name].implementations[0])
 
 
 @pytest.mark.parametrize("layers", CHOICES, ids=str)

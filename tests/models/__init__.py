@@ -1,7 +1,10 @@
 """Tiny seeded models of every family, for tests that run over all of them. Nothing is built on import."""
 
+from torch import nn
+
 from tests.models import handwritten, multimodal, negative, tabular, text, torch_nn, vision, vision_language
 from tests.models.case import Case, Inputs, run
+from tests.support.sharing import Shared
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -13,4 +16,15 @@ UNUSUAL: dict[str, Case] = {case.name: case for case in vision_language.UNUSUAL}
 WITHOUT_ATTENTION: dict[str, Case] = {case.name: case for case in negative.WITHOUT_ATTENTION}
 LEAKY: dict[str, Case] = {case.name: case for case in negative.LEAKY}
 
-__all__ = ["CASES", "LEAKY", "UNUSUAL", "WITHOUT_ATTENTION", "Case", "Inputs", "run"]
+SHARED = Shared(
+    lambda name, implementation: (CASES | UNUSUAL)[name].build(implementation),
+    lambda model, name, _: run(model, (CASES | UNUSUAL)[name].inputs()),
+)
+
+
+def model_of(name: str, *implementation: str | None) -> nn.Module:
+    """One model for all tests of a process, built and studied once. None changes it: tests/conftest.py sees to that."""
+    return SHARED(name, *(implementation or (CASES | UNUSUAL)[name].implementations[:1]))
+
+
+__all__ = ["CASES", "LEAKY", "SHARED", "UNUSUAL", "WITHOUT_ATTENTION", "Case", "Inputs", "model_of", "run"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tests.models import CASES, LEAKY, WITHOUT_ATTENTION, Case, run
+from tests.models import CASES, LEAKY, WITHOUT_ATTENTION, Case, model_of, run
 from tests.models.case import softmax_outputs
 from tests.models.handwritten import PackedAttention
 from tests.models.hf import LENGTHS
@@ -26,20 +27,21 @@ def each(cases: dict[str, Case]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", cases.values(), ids=cases)
 
 
-def head(case: Case, implementation: str | None) -> Tensor:
+def head(case: Case, model: nn.Module) -> Tensor:
     with torch.no_grad():
-        output = run(case.build(implementation), case.inputs())
+        output = run(model, case.inputs())
     assert case.logits is not None
     return case.logits(output)
 
 
 @each(CASES | NEGATIVE)
 def test_runs_repeatably_and_alike_with_every_attention_implementation(case: Case) -> None:
-    outputs = [head(case, implementation) for implementation in case.implementations]
+    build = partial(model_of, case.name) if case.name in CASES else case.build
+    outputs = [head(case, build(implementation)) for implementation in case.implementations]
     assert outputs[0].shape[0] == 2 and outputs[0].ndim == 2
     assert outputs[0].isfinite().all()
     assert not torch.equal(outputs[0][0], outputs[0][1])
-    assert torch.equal(head(case, case.implementations[0]), outputs[0])
+    assert torch.equal(head(case, case.build(case.implementations[0])), outputs[0])
     for other in outputs[1:]:
         torch.testing.assert_close(other, outputs[0], atol=1e-4, rtol=1e-4)
 
@@ -60,7 +62,7 @@ def test_reference_attention_is_complete_and_far_from_uniform(case: Case) -> Non
 def test_reference_attention_is_in_call_order(case: Case) -> None:
     maps = case.reference()
     with softmax_outputs() as found:  # gradients on: nn.MultiheadAttention then takes the path with a softmax
-        run(case.build("eager"), case.inputs())
+        run(model_of(case.name, "eager"), case.inputs())
     assert len(found) == case.sites
     for index, probabilities in enumerate(found):
         torch.testing.assert_close(probabilities.view_as(maps[index]), maps[index], atol=1e-5, rtol=1e-4)
@@ -73,7 +75,7 @@ HIDDEN = {name for name in CASES if name.startswith("nn_")} | {"timm_fused"}  # 
 def test_readout_is_the_row_that_feeds_the_head(case: Case) -> None:
     assert case.logits is not None
     with softmax_outputs() as found:
-        scores = case.logits(run(case.build(case.implementations[-1]), case.inputs()))
+        scores = case.logits(run(model_of(case.name, case.implementations[-1]), case.inputs()))
     gradients = torch.autograd.grad(scores.square().sum(), found, allow_unused=True)
     last = [gradient for gradient in gradients if gradient is not None][-1]  # LXMERT: the text side
     fed = last.reshape(2, -1, *last.shape[-2:]).abs().sum((1, 3)) > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import whyformer as wf
-from tests.models import CASES, UNUSUAL
+from tests.models import CASES, UNUSUAL, model_of
 from tests.models.case import run, softmax_outputs
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import layers_of
@@ -20,11 +19,6 @@ from whyformer.errors import BadInput, NotOffered, PartlyCaptured
 from whyformer.study.schedule import Link, Schedule, Step
 
 ALL = CASES | UNUSUAL
-
-
-@cache
-def model_of(name: str) -> Any:
-    return ALL[name].build(ALL[name].implementations[0])
 
 
 def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import whyformer as wf
-from tests.models import CASES
+from tests.models import CASES, model_of
 from tests.references import generic_attention_streams as twin
 from tests.references.streams_quantities import alone, layers_of
 from whyformer.engines.attention.streams import generic_relevance, rollout_relevance
@@ -26,12 +26,6 @@ JOINT = ["visual_bert", "vilt"]
 METHODS = ["generic_attention", "attention_rollout", "raw_attention", "attention_gradcam"]
 GOLDEN = Path(__file__).parents[1] / "golden" / "lxmert"
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-
-
-@cache
-def model_of(name: str) -> Any:
-    """One model per case: explaining hands it back unchanged, and what was learned about it is kept."""
-    return CASES[name].build(CASES[name].implementations[0])
 
 
 def explained(name: str, inputs: Any, method: str | list[str] = "generic_attention", **how: Any) -> Any:

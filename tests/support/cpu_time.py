@@ -1,10 +1,10 @@
-"""Where the time of the tests goes: CPU seconds of each test, of each fixture and of each file's import.
+"""Where the time of the tests goes: CPU seconds (and those of the clock) of each test, fixture and import of a file.
 
     python -m pytest -n 2 --dist loadfile -p tests.support.cpu_time     # writes cpu-time.jsonl
     python -m tests.support.cpu_time                                    # and reads it
 
 CPU seconds, those of child processes among them, because they say the same on a busy machine and on an idle one.
-A child counts once it has been waited for.
+A child counts once it has been waited for. What waits for others (a browser, a server) shows in the clock's alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,15 +22,16 @@ from typing import Any
 import pytest
 
 TO = Path(os.environ.get("CPU_TIME", "cpu-time.jsonl"))
+START = time.perf_counter()
 
 
-def seconds() -> tuple[float, float]:
-    """CPU seconds of this process, and of its children that have ended."""
+def seconds() -> tuple[float, float, float]:
+    """CPU seconds of this process and of its children that have ended, and the clock's."""
     mine, children = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return mine.ru_utime + mine.ru_stime, children.ru_utime + children.ru_stime
+    return mine.ru_utime + mine.ru_stime, children.ru_utime + children.ru_stime, time.perf_counter()
 
 
-def write(what: str, name: str, since: tuple[float, float]) -> None:
+def write(what: str, name: str, since: tuple[float, float, float]) -> None:
     now = seconds()
     line = {
         "worker": os.environ.get("PYTEST_XDIST_WORKER", "main"),
@@ -37,6 +39,7 @@ def write(what: str, name: str, since: tuple[float, float]) -> None:
         "name": name,
         "self": round(now[0] - since[0], 4),
         "children": round(now[1] - since[1], 4),
+        "clock": round(now[2] - since[2], 4),
     }
     with TO.open("a") as lines:  # one short write: lines of two processes do not mix
         lines.write(json.dumps(line) + "\n")
@@ -60,7 +63,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
 def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
     since = seconds()
     value = yield
-    if sum(seconds()) - sum(since) > 0.05:
+    if sum(seconds()[:2]) - sum(since[:2]) > 0.05:
         write("fixture", f"{request.node.nodeid.partition('::')[0]}::{fixturedef.argname}", since)
     return value
 
@@ -91,7 +94,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[Any]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    write("process", str(session.config.rootpath), (0.0, 0.0))
+    write("process", str(session.config.rootpath), (0.0, 0.0, START))
 
 
 def main(path: Path, rows: int = 40) -> None:

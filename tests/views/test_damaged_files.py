@@ -60,8 +60,10 @@ def test_bytes_flipped(kind: type[Result], ending: str, tmp_path: Path) -> None:
 
 
 def places(data: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every field, and of lists the ends."""
-    names = data if isinstance(data, dict) else {0, len(data) - 1} if isinstance(data, list) and data else ()
+    """Every field; of lists the ends, or the last if they hold fields in turn."""
+    names = data if isinstance(data, dict) else ()
+    if isinstance(data, list) and data:
+        names = {len(data) - 1} if isinstance(data[-1], dict | list) else {0, len(data) - 1}
     for name in names:
         yield (*at, name)
         yield from places(data[name], (*at, name))
