@@ -34,6 +34,8 @@ class Pooling(nn.Module):
         if self.kind == "weighed":
             weights = self.score(hidden)[..., 0].softmax(1)
             return self.head((weights[..., None] * hidden).sum(1))
+        if self.kind == "last two":
+            hidden = hidden + states[-2]
         return self.head(hidden[:, 0])
 
 
@@ -101,6 +103,15 @@ def test_a_head_that_sums_the_states_of_several_layers_is_noted(weighted: bool) 
     sound = torch.randn(1, 800, generator=torch.Generator().manual_seed(0))
     (found,) = wf.explain(model, {"input_values": sound}, method="attention_rollout", target=1)
     assert any("states after several layers" in w for w in found.warnings) == weighted
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("head", ["last two", "first"])
+def test_a_head_that_reads_the_state_before_the_last_layer_too_is_noted(head: str, layers: int) -> None:
+    model = pooling(head)
+    model.layers = model.layers[:layers]
+    (found,) = wf.explain(model, IDS, method="attention_rollout", target=1)
+    assert any("states after several layers" in w for w in found.warnings) == (head == "last two")
 
 
 def test_a_head_that_weighs_positions_reads_all_of_them_and_says_so() -> None:

@@ -51,6 +51,7 @@ class Lineage(Survey):
         super().__init__(batch, names)
         self.calls: list[AttentionCall] = []
         self.reached_back = -1  # the latest attention after which a state from before the previous block was read
+        self.joins: list[int] = []  # per attention, how often what came of it met the state from before it
         self.went_around = -1  # the latest one after which vectors were read that had been through none
         self._first_BHKD: Tensor | None = None  # what the first attention reads
         self._marks = Notes[Ancestry]()
@@ -96,6 +97,13 @@ class Lineage(Survey):
             query = replace(query, stream=QUERIES)  # asked by what the model brings itself
             key = key if key.stream is not None else replace(key, stream=QUERIES)
         self.calls.append(AttentionCall(query, key))
+        self.joins.append(0)
+
+    @staticmethod
+    def _joins(marks: list[Ancestry], latest: int) -> bool:
+        """Does what came of the latest attention meet the state from before it, as in a residual sum?"""
+        older = (m for m in marks if (m.vectors or not latest) and latest not in m.calls)  # floats come as they are
+        return any(latest in m.calls for m in marks) and any(max(m.calls, default=-1) == latest - 1 for m in older)
 
     def _follow(self, name: str, operands: list[Tensor], out: Any, attended: bool) -> None:
         marks = [m for m in map(self._marks.get, operands) if m is not None]
@@ -108,6 +116,8 @@ class Lineage(Survey):
         reads = bool(tensors_in([out])) and not _makes_shape(name)
         if not attended and reads and any(m.vectors and not m.calls for m in marks):
             self.went_around = latest
+        if not attended and reads and self.calls and self._joins(marks, latest):
+            self.joins[latest] += 1
         if attended:  # the result belongs to who asked
             asked = self.calls[-1].query
             made = Ancestry(asked.stream, calls | {len(self.calls) - 1}, segments=asked.segments, vectors=True)

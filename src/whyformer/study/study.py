@@ -367,9 +367,16 @@ def _weighed(lineage: Lineage, readout: Readout, positions: int) -> tuple[str, .
 
 
 def _several_layers(lineage: Lineage) -> tuple[str, ...]:
-    """A weighted sum of all hidden states (SUPERB's models), or the last four of them laid end to end."""
-    one_by_one = any(site.parallel for site in lineage.facts)  # heads: their calls are no layers
-    return (SEVERAL_LAYERS,) if lineage.reached_back == len(lineage.calls) - 1 >= 2 and not one_by_one else ()
+    """A weighted sum of all hidden states (SUPERB's models), or the last ones of them laid end to end.
+
+    After the last attention, the state from before it is met as often as in other layers (the residual sum), and once
+    more where the head reads it.
+    """
+    if any(site.parallel for site in lineage.facts):  # heads: their calls are no layers
+        return ()
+    older = lineage.reached_back == len(lineage.calls) - 1 >= 2
+    once_more = len(lineage.joins) > 1 and lineage.joins[-1] > max(lineage.joins[:-1])
+    return (SEVERAL_LAYERS,) if older or once_more else ()
 
 
 def _around(lineage: Lineage) -> tuple[str, ...]:
