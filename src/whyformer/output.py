@@ -129,9 +129,9 @@ class Output:
                 "a model that finds an answer in a text gives a start and an end to every token. "
                 + one_answer(self.model, batch, output, output["start_logits"])
             )
-        if isinstance(output, Mapping) and "encoder_last_hidden_state" in output and "logits" not in output:
-            require_forecast(batch, output)
         logits = logits_of(output, self.sizes)
+        if isinstance(output, Mapping) and logits is output.get("encoder_last_hidden_state"):
+            require_forecast(batch, output)
         if logits.ndim < 2:
             logits = logits.reshape(-1, 1)
         if batch.positions and not self.modality.objects:
@@ -319,8 +319,8 @@ class One(torch.nn.Module):
 def require_forecast(batch: Batch, output: Mapping[str, Any]) -> None:
     """Refuse what TimeSeriesTransformer, Informer and Autoformer return: parameters of a distribution, or none yet."""
     given = isinstance(output.get("params"), (tuple, list))
-    if not given and "last_hidden_state" in output:  # an encoder and decoder without a head
-        return
+    if not given and not any(name.startswith("past_") for name in batch.tensors):
+        return  # no forecaster
     named = ", ".join(batch.tensors)
     code = WRAPPER.format(
         names=named, passed=", ".join(f"{name}={name}" for name in batch.tensors), answer=".params[1][:, 0, None]"

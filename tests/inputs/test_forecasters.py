@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+import transformers
 
 import whyformer as wf
-from tests.models.case import BATCH, randn
+from tests.models.case import BATCH, randn, seeded
 from tests.models.hf import hf
 from tests.models.kinds import SERIES, steps
 from tests.test_errors import refused
@@ -65,3 +66,20 @@ def test_partial_attention_is_called_that_by_methods_that_look_at_blocks():
     model = hf("PatchTSMixerForTimeSeriesClassification", self_attn=True, **SERIES)("eager")
     with refused(errors.PartlyCaptured, "softmaxes over positions"):
         wf.explain(model, steps(), method="alti")
+
+
+def test_masks_are_no_forecast():
+    """MaskFormer returns its encoder's states, too, and logits under names of its own."""
+    resnet = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]}
+    detr = {"model_type": "detr", "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "num_queries": 5}
+    detr |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    swin = {"model_type": "swin", "image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [1, 1, 1, 1]}
+    swin |= {"num_heads": [2, 2, 2, 2], "window_size": 2, "out_features": ["stage1", "stage2", "stage3", "stage4"]}
+    detr |= {"use_timm_backbone": False, "backbone": None, "backbone_config": resnet}
+    sizes = {"fpn_feature_size": 32, "mask_feature_size": 32, "num_labels": 3}
+    config = transformers.MaskFormerConfig(
+        backbone_config=transformers.SwinConfig(**swin), decoder_config=transformers.DetrConfig(**detr), **sizes
+    )
+    model = seeded(lambda: transformers.MaskFormerForInstanceSegmentation(config))
+    with refused(errors.NotOffered, r"class_queries_logits\[:, position\]", "class One"):
+        wf.explain(model, {"pixel_values": randn(1, 3, 64, 64)}, method="occlusion")
