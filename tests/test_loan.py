@@ -387,7 +387,7 @@ def test_two_wrappers_of_one_backbone_take_turns() -> None:
     def hold() -> None:
         with borrowed(one):
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     def want() -> None:
         with borrowed(other):
@@ -395,11 +395,11 @@ def test_two_wrappers_of_one_backbone_take_turns() -> None:
 
     threads = [threading.Thread(target=hold), threading.Thread(target=want)]
     threads[0].start()
-    inside.wait(10)
+    inside.wait(60)
     threads[1].start()
     assert not entered.wait(0.5)
     leave.set()
-    assert entered.wait(10)
+    assert entered.wait(60)
     for thread in threads:
         thread.join()
     assert one.training and other.training and backbone.training
@@ -477,7 +477,7 @@ def test_a_fork_in_the_middle_leaves_the_child_a_whole_model() -> None:
 
     thread = threading.Thread(target=hold)
     thread.start()
-    inside.wait(10)
+    inside.wait(60)
     child = os.fork()
     if not child:
         signal.alarm(20)  # a deadlock ends here

@@ -109,11 +109,13 @@ def test_sixty_columns_are_enough(given: str, files: Path, monkeypatch: pytest.M
 def test_a_stopped_command_leaves_no_traceback() -> None:
     # In the background shells have Ctrl-C ignored, which a child takes over: here it is heard whoever runs the tests.
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv[0] = 'whyformer'; "
-    command = [sys.executable, "-c", f"{code}from whyformer.__main__ import main; main()", "explain", "-"]
+    code += "from whyformer.__main__ import main; print('begins', flush=True); main()"  # whenever Python has started
+    command = [sys.executable, "-c", code, "explain", "-"]
     pipe = subprocess.PIPE
     running = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert running.stdout is not None and running.stdout.readline() == "begins\n"
     with pytest.raises(subprocess.TimeoutExpired):  # it waits for lines
-        running.wait(2)
+        running.wait(1)
     running.send_signal(signal.SIGINT)
     out, error = running.communicate(timeout=60)
     assert (running.returncode, out, error) == (130, "", "Interrupted.\n")
