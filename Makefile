@@ -39,10 +39,11 @@ demo: setup-demo
 
 # For two cores: some tests wait, for a browser or another process, and others go on meanwhile.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
-OF_CHECK := tests/docs tests/package tests/bench
+IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py tests/serve/test_page_streams.py
+OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
 
-# The library. What holds the docs (all their code is run), the programs that print their figures, and the packages (built
-# and installed) is part of `check`.
+# The library. What holds the docs (all their code is run), the programs that print their figures, the packages (built
+# and installed), and the script of the pages (in Chromium) is part of `check`.
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
 
