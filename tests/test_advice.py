@@ -56,7 +56,7 @@ def test_recommended_methods_and_options_run(name: str, monkeypatch: pytest.Monk
     model, inputs = model_and_inputs(name)
     rehearsed: list[Any] = []
 
-    def alternatives(session: Any, rehearse: Callable[[Any], Any] = advice_of.alternatives) -> Any:
+    def alternatives(session: Any, _: Any, rehearse: Callable[[Any], Any] = advice_of.alternatives) -> Any:
         if not rehearsed:
             rehearsed.append(rehearse(session))
         return rehearsed[0]

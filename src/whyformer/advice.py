@@ -34,23 +34,31 @@ WORDS = {"gradient": "gradient", "black box": "perturbation"}
 Way = tuple[Method, dict[str, Any]]
 
 
-def advise(refusal: NotOffered | CaptureError, session: Session) -> None:
-    """Add to an error which methods explain this model on the first of these inputs."""
+def advise(refusal: NotOffered | CaptureError, session: Session, refused: Sequence[str] = ()) -> None:
+    """Add to an error which methods explain this model on the first of these inputs; none that has just refused one of
+    the others."""
     message = str(refusal)
     try:
         _ = session.run([0]).value_B
     except Exception:
         return  # there is nothing that could be explained: what to do about that, the error says itself
-    refusal.args = (f"{message.rstrip()} {_sentence(alternatives(session), message)}",)
+    refusal.args = (f"{message.rstrip()} {_sentence(alternatives(session, refused), message)}",)
 
 
-def alternatives(session: Session) -> list[Way]:
+def alternatives(session: Session, refused: Sequence[str] = ()) -> list[Way]:
     """A method for every way of looking that runs on the first input, found by rehearsing it there."""
     known = list_methods()
     usual = default_method(session.modality.kind)
     ways = WAYS if any(usual == name for way in WAYS for name, _ in way) else (((usual, {}),), *WAYS)
     running = (
-        next(((known[name], options) for name, options in way if runs(known[name], session, options)), None)
+        next(
+            (
+                (known[name], options)
+                for name, options in way
+                if (options or name not in refused) and runs(known[name], session, options)
+            ),
+            None,
+        )
         for way in ways
     )
     return [way for way in running if way is not None]

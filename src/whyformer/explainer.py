@@ -267,7 +267,7 @@ class Explainer(LoadedModel):
                             results[name] += explanations
             except (NotOffered, CaptureError) as refusal:
                 if self.advises and session is not None:
-                    advise(refusal, session)
+                    advise(refusal, session, [m.name for m in chosen])
                 raise
         return session, results
 

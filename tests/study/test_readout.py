@@ -253,6 +253,7 @@ class Halting(nn.Module):
         return self.head(said[:, 0])
 
 
+@pytest.mark.usefixtures("advised")
 def test_an_input_on_which_the_model_halts_early_has_no_last_row():
     model, texts = seeded(Halting), torch.arange(1, 71).reshape(10, 7)
     shares: list[Tensor] = []
@@ -262,7 +263,9 @@ def test_an_input_on_which_the_model_halts_early_has_no_last_row():
     early = shares[0] + shares[1] >= 1
     ids = {"input_ids": torch.stack([texts[~early][0], texts[early][0]])}
     explainer = wf.Explainer(model)
-    with pytest.raises(CaptureError, match=r"(?s)reaches the answer to input 1.*occlusion"):
+    with pytest.raises(CaptureError, match=r"reaches the answer to input 1.*halts early") as refusal:
         explainer.explain(ids, method="generic_attention", progress=False)
+    advice = str(refusal.value).rpartition("Use ")[2]
+    assert "occlusion" in advice and "generic_attention" not in advice, "which runs on the first input alone"
     results = explainer.explain(ids, method=["input_x_gradient", "occlusion"], progress=False)
     assert all(len(each[1].scores) == 7 for each in results.values())

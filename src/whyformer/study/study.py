@@ -396,8 +396,7 @@ def rows_of_each(modality: Modality, batch: Batch, study: Study, length: int) ->
         if not rows:
             raise CaptureError(
                 f"nothing of the last attention reaches the answer to input {row}, so there is no row to read: a model "
-                "that halts early on some inputs (a Universal Transformer) has no last layer for those. Use a gradient "
-                "or perturbation method (input_x_gradient, occlusion)."
+                "that halts early on some inputs (a Universal Transformer) has no last layer for those."
             )
         weights[row, rows] = 1 / len(rows)
     return weights
