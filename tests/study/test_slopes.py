@@ -212,8 +212,11 @@ class Unwilling(torch.autograd.Function):
         raise AssertionError("If you want to train, put the model into training mode.")
 
 
+@pytest.mark.usefixtures("advised")
 def test_a_backward_of_the_models_own_that_fails_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Layers("reversed", (1,)).eval()
     monkeypatch.setattr(Reversed, "apply", Unwilling.apply)
-    with pytest.raises(NotOffered, match=r"(?s)brings along.*AssertionError: If you want to train.*occlusion"):
+    with pytest.raises(
+        NotOffered, match=r"(?s)brings along.*AssertionError: If you want to train, .* mode\. There are no.*occlusion"
+    ):
         wf.explain(model, IDS, method="input_x_gradient", progress=False)

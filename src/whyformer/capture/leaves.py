@@ -197,7 +197,7 @@ def slopes(total: Tensor, tensors: Sequence[Tensor], again: bool = False) -> lis
     except (AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
         raise NotOffered(
             f"the backward pass that the model brings along (a torch.autograd.Function) raised {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}. There are no gradients to be had of it."
+            f"{' '.join(str(error).split())[:200].rstrip('.')}. There are no gradients to be had of it."
         ) from error
     return [torch.zeros_like(t) if g is None else g for t, g in zip(tensors, gradients, strict=True)]
 
