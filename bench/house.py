@@ -94,7 +94,7 @@ def floors() -> int:
     """Return the length of the longest chain of imports between folders; a circle of folders counts as one floor."""
     rooms: Edges = defaultdict(set)
     for name, imported in graph().items():
-        own = (name.split(".") + [""])[1]
+        own = [*name.split("."), ""][1]
         rooms[own] |= {other.split(".")[1] for other in imported if "." in other} - {own}
     group = {room: number for number, members in enumerate(strong_components(rooms)) for room in members}
     below: dict[int, set[int]] = defaultdict(set)
