@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
-import resource
 import threading
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import whyformer as wf
+from bench.soak import live_tensors
 from tests.models import CASES
+from tests.support.live_bytes import set_apart
 from whyformer.errors import CaptureError, NotOffered
 
 METHODS = sorted(wf.list_methods())
@@ -107,23 +108,23 @@ def test_four_threads_give_the_scores_of_one() -> None:
                 np.testing.assert_allclose(a.scores, b.scores, atol=1e-6)
 
 
-def live_tensors() -> int:
-    gc.collect()
-    return sum(1 for o in gc.get_objects() if isinstance(o, Tensor))
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # looking at every live object touches torch's old names
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_two_hundred_calls_leave_nothing_behind() -> None:
+def test_fifty_calls_leave_nothing_behind() -> None:
     model, inputs = bert()
-    for _ in range(20):
-        wf.explain(model, inputs, method="generic_attention")
-    tensors, memory = live_tensors(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(200):
-        wf.explain(model, inputs, method="generic_attention")
-    assert live_tensors() == tensors
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 5 * 1024, "more than 5 MB stayed"
+
+    def calls(count: int) -> None:
+        for _ in range(count):
+            wf.explain(model, inputs, method="generic_attention")
+
+    tracemalloc.start()  # what was allocated before, by other tests, is not counted when it is freed
+    try:
+        calls(10)
+        set_apart()
+        tensors, (memory, _) = live_tensors(), tracemalloc.get_traced_memory()
+        calls(50)
+        assert live_tensors() == tensors
+        assert tracemalloc.get_traced_memory()[0] - memory < 50 * 2048, "more than 2 kB of each call stayed"
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+
+def set_apart() -> None:
+    """Exclude what is alive by now, of other tests and of libraries, from ``gc.get_objects()``.
+
+    Counts of live objects then do not change when garbage of another test is collected; and going through all objects
+    took longer than the calls.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class LiveBytes(TorchDispatchMode):
