@@ -90,7 +90,7 @@ def free(model: nn.Module) -> bool:
 
     thread = threading.Thread(target=have, daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(120)
     return bool(had)
 
 
@@ -473,14 +473,14 @@ def test_a_fork_in_the_middle_leaves_the_child_a_whole_model() -> None:
     def hold() -> None:
         with borrowed(model), getattr(cached, "lock", nullcontext()):
             inside.set()
-            leave.wait(30)
+            leave.wait(300)
 
     thread = threading.Thread(target=hold)
     thread.start()
     inside.wait(60)
     child = os.fork()
     if not child:
-        signal.alarm(20)  # a deadlock ends here
+        signal.alarm(120)  # a deadlock ends here
         whole = model.training and all(p.requires_grad for p in model.parameters())
         with suppress(BaseException), borrowed(model), getattr(cached, "lock", nullcontext()):
             os._exit(0 if whole and not model.training else 1)

@@ -169,10 +169,10 @@ def test_a_server_that_refuses_echo_is_told_from_one_that_is_broken(
 
 
 def test_nobody_listens() -> None:
-    with socket.socket() as closed:
+    # The socket is bound, so that no other process takes its port, and does not listen.
+    with socket.socket() as closed, pytest.raises(ModelFailed, match=r"no server was reached.*Refused.*start it"):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-    with pytest.raises(ModelFailed, match=r"no server was reached.*Refused.*start it"):
         wf.explain(wf.CompletionServer(f"http://127.0.0.1:{port}"), (PROMPT, ANSWER))
 
 

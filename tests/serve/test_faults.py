@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,7 +124,7 @@ def test_trust_is_of_what_was_explained_and_not_of_what_is_predicted(whole: Serv
 def test_a_cancelled_job_writes_nothing(whole: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     ask, gate = client(whole), Gate(1)
     whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(30)
+    gate.begun.wait(300)
     waiting = ask.post("/api/explain", json=asked(wait=0)).json()["job"]
     ask.delete(f"/api/jobs/{waiting}")
     gate.on.set()
@@ -134,12 +133,12 @@ def test_a_cancelled_job_writes_nothing(whole: Served, monkeypatch: pytest.Monke
 
     def stopping(self: Explainer, raw: Any, **how: Any) -> Any:
         begun.set()
-        on.wait(30)
+        on.wait(300)
         return explain(self, raw, **how)
 
     monkeypatch.setattr(Explainer, "explain", stopping)
     running = ask.post("/api/explain", json=asked(wait=0, method=["saliency", "raw_attention"])).json()["job"]
-    begun.wait(30)
+    begun.wait(300)
     ask.delete(f"/api/jobs/{running}")
     on.set()
     jobs = [whole.jobs.get(each) for each in (waiting, running)]
@@ -151,7 +150,7 @@ def test_what_is_about_a_result_that_was_deleted_meanwhile_is_not_kept(whole: Se
     ask, gate = client(whole), Gate(1)
     result = explained(ask)["id"]
     whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(30)
+    gate.begun.wait(300)
     job = whole.jobs.get(ask.post("/api/heads", json={"result": result}).json()["job"])
     assert job is not None
     ask.delete(f"/api/results/{result}")
@@ -176,7 +175,7 @@ def test_a_model_that_ends_the_program_ends_its_job_only() -> None:
 def test_a_visitor_is_answered_while_a_model_works(whole: Served) -> None:
     ask, gate = client(whole), Gate(1)
     whole.jobs.add("text", "gate", gate)
-    gate.begun.wait(30)
+    gate.begun.wait(300)
     for path in ("/", "/api/models", "/api/methods?model=text", "/api/results", "/api/jobs"):
         assert ask.get(path).status_code == 200
     assert ask.post("/api/predict", json={"model": "image", "input": {"sample": 0}}).status_code == 200  # another model
@@ -213,10 +212,9 @@ def test_a_server_that_is_killed_while_it_writes_leaves_a_whole_file(tmp_path: P
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = [process.stdout.readline().strip() for _ in range(5)]
-        time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     store = Store(file)
-    listed = {each["id"] for each in store.listed(limit=200)}
+    listed = {each["id"] for each in store.listed(limit=10**6)}
     assert listed >= set(told) and all(store.get(each) is not None for each in listed)
     store.close()
     with sqlite3.connect(file) as plain:

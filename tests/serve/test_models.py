@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def test_the_command_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPat
     assert "pip install 'whyformer[web]'" in CliRunner().invoke(app, ["serve"]).output
 
 
-def test_the_command_refuses_before_it_loads_anything(tmp_path: Path) -> None:
+def test_the_command_refuses_before_it_loads_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command sets up logging for the whole process
     run = lambda *words: CliRunner().invoke(app, ["serve", *words])  # noqa: E731
     assert "16 or more" in run("--token", "short").output
     assert "no folder" in run("--store", str(tmp_path / "none" / "x.sqlite")).output

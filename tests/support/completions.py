@@ -108,20 +108,20 @@ def serving(server: Server) -> Iterator[Server]:
                 server.bodies += [body] * (status == 200 and not drops)
             try:
                 if server.gate is not None:
-                    server.gate.wait(20)
-                if drops:
-                    self.close_connection = True
-                elif server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}":
-                    self.reply(401, {"error": "no such key"})
-                elif status != 200:
-                    self.reply(status, {"error": f"status {status}"})
-                elif body["max_tokens"] < server.least:
-                    self.reply(400, {"error": f"max_tokens must be at least {server.least}"})
-                else:
-                    self.reply(200, server.completion(body))
-            finally:
+                    server.gate.wait(120)
+            finally:  # before the reply: the client may send its next request as soon as it has one
                 with lock:
                     busy -= 1
+            if drops:
+                self.close_connection = True
+            elif server.key is not None and self.headers.get("Authorization") != f"Bearer {server.key}":
+                self.reply(401, {"error": "no such key"})
+            elif status != 200:
+                self.reply(status, {"error": f"status {status}"})
+            elif body["max_tokens"] < server.least:
+                self.reply(400, {"error": f"max_tokens must be at least {server.least}"})
+            else:
+                self.reply(200, server.completion(body))
 
         def log_message(self, *args: object) -> None: ...
 
