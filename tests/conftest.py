@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -39,6 +40,9 @@ HELD = ("tests/methods/", "tests/engines/", "tests/tables/", "tests/heads/", "te
 # here, on ten players. As Python they do the same at once.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
+# Read when a kernel is defined, so before any test file imports one: the GPU kernels are interpreted on the CPU.
+os.environ["TRITON_INTERPRET"] = "1"
+
 # Tensors are tiny here, and to prepare oneDNN's product of two takes four times as long as the plain one.
 torch.backends.mkldnn.enabled = False
 
@@ -68,7 +72,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # of pytest-xdist: in the order below
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("tests.support.shuffle"):
+        return
     order = {name: place for place, name in enumerate(LONG)}
     sizes: dict[str, int] = {}
     for item in items:
@@ -90,7 +96,21 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    # What a test draws must not depend on what the tests before it drew.
+    seed = item.config.getoption("--shuffle-seed", 0)
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(HELD))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def process_state_is_restored() -> Iterator[None]:
+    """A file that changes settings of the process for those that follow fails at its end."""
+    from tests.support.process_state import restored
+
+    with restored():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -152,9 +152,15 @@ def test_all_that_is_missing_is_named_at_once(without: Callable[..., None]) -> N
 # What each feature says without its library
 
 
+def own_modules() -> dict[str, Any]:
+    """The imported modules of whyformer, by their names."""
+    return {name: module for name, module in sys.modules.items() if name.startswith("whyformer.")}
+
+
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Libraries are as if they were not installed."""
+def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Libraries are as if they were not installed. Modules imported meanwhile are forgotten: they hold others anew."""
+    before = own_modules()
 
     def hidden(*names: str) -> None:
         for module in [*sys.modules, *names]:
@@ -162,9 +168,15 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             if root in names:
                 monkeypatch.setitem(sys.modules, module, None)
             elif module.startswith(("whyformer.views.figure", "whyformer.serve")):  # whose doors open on import
-                monkeypatch.delitem(sys.modules, module)
+                del sys.modules[module]
 
-    return hidden
+    yield hidden
+    for name in own_modules().keys() - before.keys():
+        del sys.modules[name]
+    for name, module in before.items():
+        sys.modules[name] = module
+        package, _, leaf = name.rpartition(".")
+        setattr(sys.modules[package], leaf, module)  # an import sets it, too
 
 
 @pytest.fixture(scope="module")

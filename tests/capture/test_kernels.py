@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
-
-os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined
 
 from whyformer.capture import kernels
 from whyformer.capture.fold import FoldedSite, HeadFusion, Operands
