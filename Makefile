@@ -7,7 +7,7 @@ DEVELOPING := $(VENV)/.developing
 
 SITE := $(BIN)/python -m sphinx -q -n -j auto -b html -d build/doctrees docs build/site
 
-.PHONY: setup setup-demo setup-browser page demo test check bench soak docs release clean
+.PHONY: setup setup-demo setup-browser page demo test test-ten check bench soak docs release clean
 
 setup: $(DEVELOPING)
 
@@ -39,6 +39,10 @@ demo: setup-demo
 
 # For two cores: some tests wait, for a browser or another process, and others go on meanwhile.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n 3 --dist loadfile
+# `make test SHUFFLE_SEED=3`: the same tests in another order, over another number of workers.
+ifdef SHUFFLE_SEED
+PYTEST += -p tests.support.shuffle --shuffle-seed $(SHUFFLE_SEED)
+endif
 IN_A_BROWSER := tests/views/test_page.py tests/views/test_accessible.py tests/serve/test_page.py tests/serve/test_page_streams.py
 OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
 
@@ -46,6 +50,11 @@ OF_CHECK := tests/docs tests/package tests/bench $(IN_A_BROWSER)
 # and installed), and the script of the pages (in Chromium) is part of `check`.
 test: setup
 	$(PYTEST) $(OF_CHECK:%=--ignore=%)
+
+# `make test` in ten fresh clones of the last commit, each in an order of its own; or `make test-ten SEEDS="1 2"`.
+SEEDS ?= 1 2 3 4 5 6 7 8 9 10
+test-ten:
+	$(PYTHON) -m tests.support.fresh_clones $(SEEDS)
 
 check: setup
 	$(BIN)/ruff format --check .
