@@ -115,8 +115,10 @@ def process_state_is_restored() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def shared_models_are_handed_back() -> Iterator[None]:
-    """Whoever changes a model of ``tests.models.model_of`` is found out at the end of the file."""
+    """Whoever changes a model that tests of several files share is found out at the end of the file."""
     from tests.models import SHARED
+    from tests.support import language
+    from tests.tables import models as tables
 
-    with SHARED.handed_back():
+    with SHARED.handed_back(), language.shared.handed_back(), tables.shared.handed_back():
         yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ PAIRS = [
     ("A dog . A cat . What is it ?", "it was a cat"),
     ("He ran . She sat . Who ran ?", "he ran home ."),
 ]
-
-
-@pytest.fixture(autouse=True)
-def handed_back() -> Iterator[None]:
-    with shared.handed_back():
-        yield
 
 
 def log_probability(prompt: str, answer: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ PROMPT, ANSWER = "the capital of france is", "paris and the dog ran"
 SHORT = "paris and the"
 GRADIENTS = ("generic_attention", "attn_lrp", "input_x_gradient", "grad_sam", "integrated_gradients")
 ONE_MAP = ("attention_rollout", "raw_attention", "value_norms", "alti", "value_zeroing")
-
-
-@pytest.fixture(autouse=True)
-def handed_back() -> Iterator[None]:
-    with shared.handed_back():
-        yield
 
 
 def ids(text: str) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import whyformer as wf
 from bench.saint import SAINT, Mixer
 from tests.models.case import seeded, softmax_outputs
 from tests.models.tabular import few_rounds
+from tests.support.sharing import Shared
 
 NUMBERS = ("age", "hours", "gain")
 CATEGORIES = {"work": ("private", "state", "self"), "sex": ("f", "m")}
@@ -135,10 +135,8 @@ LAYOUTS = {
 }  # fmt: skip
 
 
-@cache
-def shared(name: str) -> nn.Module:
-    """A model that is only explained, and studied once for all who ask it."""
-    return LAYOUTS[name].build()
+# Models that are only explained, and studied once for all tests of a process.
+shared = Shared(lambda name: LAYOUTS[name].build(), lambda model, name: None)
 
 
 def saint(layers: int = 2) -> nn.Module:

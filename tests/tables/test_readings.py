@@ -137,7 +137,7 @@ def test_where_the_class_token_stands_only_moves_it(name: str) -> None:
 
 def test_half_precision_weights() -> None:
     for dtype in (torch.float16, torch.bfloat16):
-        found = wf.explain(shared("rtdl").to(dtype), rows(2), processor=table())
+        found = wf.explain(LAYOUTS["rtdl"].build().to(dtype), rows(2), processor=table())
         assert all(np.isfinite(e.scores).all() for e in found)
 
 
