@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from whyformer.borrow import known_about
+from whyformer.errors import ModelFailed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.run import Run
@@ -20,7 +21,9 @@ TOLERANCE = 1e-3  # of the largest logit, by which a continued text may differ f
 class Prefix:
     """What a language model remembers of one input (its keys and values), for the variants that begin like it.
 
-    A model without such a memory, or one that says something else when it goes on from it, reads variants as a whole.
+    The cache can be cut at any token only if every layer holds keys and values of every token. A model whose layers keep
+    another state (Mamba, linear attention, convolutions), that rejects the cache, or that returns other logits when it
+    continues from it, reads variants as a whole.
     """
 
     def __init__(self, run: Run, row: int) -> None:
@@ -54,20 +57,24 @@ class Prefix:
         if length < SHORTEST:
             return run.forward(batch, [self.row] * batch.size)
         logits = self._continued(batch, length)
+        if logits is None:
+            return self._refused(batch)
         known = known_about(run.modality.model)
         if "goes on" not in known:
             whole = run.output.logits(batch.select([0])).float()
             run.setup_forwards += 1
             # The probability of an answer may be as small as it likes.
             least = 0 if batch.answers and run.scalar == "probability" else 1
-            known["goes on"] = bool(
-                (whole - logits[:1].float()).abs().max() <= TOLERANCE * whole.abs().max().clamp(min=least)
-            )
-            if not known["goes on"]:
-                self.offered = False
-                return run.forward(batch, [self.row] * batch.size)
+            if (whole - logits[:1].float()).abs().max() > TOLERANCE * whole.abs().max().clamp(min=least):
+                return self._refused(batch)
+            known["goes on"] = True
         self.reused += batch.size * length
         return logits
+
+    def _refused(self, batch: Batch) -> Tensor:
+        """(M, C) by full passes, from now on."""
+        known_about(self.run.modality.model)["goes on"] = self.offered = False
+        return self.run.forward(batch, [self.row] * batch.size)
 
     def _shared_length(self, batch: Batch) -> int:
         """Tokens that all variants begin with, before the first that something is asked after."""
@@ -81,8 +88,12 @@ class Prefix:
         return min(int(same_N.cumprod(0).sum()), asked)
 
     @torch.no_grad()
-    def _continued(self, batch: Batch, length: int) -> Tensor:
+    def _continued(self, batch: Batch, length: int) -> Tensor | None:
+        """(M, C) from the cached beginning; None where the model has no cache that can be cut."""
         run, output = self.run, self.run.output
+        memory = self._remembered(batch.size, length)
+        if memory is None:
+            return None
         ids = batch.tensors[run.modality.main]
         rest = replace(
             batch,
@@ -91,28 +102,44 @@ class Prefix:
             positions=tuple(p - length for p in batch.positions),
             answers=tuple(answer.moved(-length) for answer in batch.answers),
         )
-        run.count([self.row] * batch.size)
         before = dict(output.extra)
-        output.extra = before | {"use_cache": True, "past_key_values": self._remembered(batch.size, length)}
+        output.extra = before | {"use_cache": True, "past_key_values": memory}
         try:
-            return output.logits(rest)
+            logits = output.logits(rest)
+        except ModelFailed:  # a full pass decides whether the inputs or the cache are at fault
+            return None
         finally:
             output.extra = before
+        run.count([self.row] * batch.size)
+        return logits
 
     def _remembered(self, copies: int, length: int) -> Any:
-        """Keys and values of the first tokens, once per variant."""
+        """Keys and values of the first tokens, once per variant; None where the cache cannot be cut."""
         from transformers import DynamicCache
 
-        run = self.run
         if self._memory is None:
-            one = {run.modality.main: self.ids[None], "attention_mask": torch.ones_like(self.ids[None])}
-            keep = {"logits_to_keep": 1} if "logits_to_keep" in run.modality.parameters else {}
-            cache = DynamicCache()
-            run.modality.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
-            run.setup_forwards += 1
-            self._memory = [(layer.keys, layer.values) for layer in cache.layers]
+            self._memory = self._read()
+        if not self._memory:
+            return None
         memory = DynamicCache()
         for number, (keys, values) in enumerate(self._memory):
             repeated = (t[:, :, :length].expand(copies, -1, -1, -1) for t in (keys, values))
             memory.update(*repeated, number)
         return memory
+
+    def _read(self) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values of the input, layer by layer; none where a layer keeps anything else."""
+        from transformers import DynamicCache
+
+        run = self.run
+        one = {run.modality.main: self.ids[None], "attention_mask": torch.ones_like(self.ids[None])}
+        keep = {"logits_to_keep": 1} if "logits_to_keep" in run.modality.parameters else {}
+        cache = DynamicCache()
+        run.setup_forwards += 1
+        try:
+            run.modality.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
+        except ModelFailed:
+            return []
+        memory = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+        cut = [isinstance(t, Tensor) and t.ndim == 4 and t.shape[2] == len(self.ids) for pair in memory for t in pair]
+        return memory if all(cut) else []
