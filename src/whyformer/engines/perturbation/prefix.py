@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from whyformer.borrow import known_about
+from whyformer.borrow import known_about, modules_of
 from whyformer.errors import ModelFailed
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.language import places, spoken_at
 from whyformer.run import Run
 
 SHORTEST = 8  # tokens that are worth keeping
+BY_LENGTH = ("dynamic", "longrope")  # rotary embeddings whose angles depend on the length of the whole text
 TOLERANCE = 1e-3  # of the largest logit, by which a continued text may differ from one that is read as a whole
 
 
@@ -82,6 +83,8 @@ class Prefix:
         if keep is None or not bool(keep.all()) or (mask is not None and not bool(mask.all())):
             return 0
         ids = batch.tensors[self.run.modality.main]
+        if ids.shape[1] != len(self.ids) and _rotates_by_length(self.run.modality.model):
+            return 0
         width = min(ids.shape[1], len(self.ids))
         same_N = (ids[:, :width] == self.ids[:width]).all(0)
         asked = min(min(row) for row in spoken_at(batch)) if batch.answers else min(places(batch))
@@ -143,3 +146,13 @@ class Prefix:
         memory = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
         cut = [isinstance(t, Tensor) and t.ndim == 4 and t.shape[2] == len(self.ids) for pair in memory for t in pair]
         return memory if all(cut) else []
+
+
+def _rotates_by_length(model: nn.Module) -> bool:
+    """Keys of the same token differ between texts of different lengths, so a shorter text needs other keys."""
+    known = known_about(model)
+    if "rotates by length" not in known:
+        types = [getattr(module, "rope_type", None) for module in modules_of(model)]
+        each = [kind for kinds in types for kind in (kinds.values() if isinstance(kinds, dict) else [kinds])]
+        known["rotates by length"] = any(kind in BY_LENGTH for kind in each)
+    return bool(known["rotates by length"])
