@@ -44,8 +44,8 @@ def test_a_part_of_an_answer_that_begins_with_spaces() -> None:
     part = wf.explain(lm, (PROMPT, "  " + ANSWER), processor=tokenizer(), span=(2, 7))
     assert part.target.label == "paris"
     assert part.value == pytest.approx(log_probability(lm, ids(PROMPT), ids("paris")), rel=1e-5)
-    said = wf.explain(lm, (PROMPT, "  yes . no ."), processor=tokenizer(), method="raw_attention")
-    assert said.text == "  yes . no ." and said.sentences == ((0, 4),)  # what follows the mark is no capital
+    said = wf.explain(lm, (PROMPT, "  Yes . no ."), processor=tokenizer(), method="raw_attention")
+    assert said.text == "  Yes . no ." and said.sentences == ((0, 4),)  # what follows the mark is no capital
     said = wf.explain(lm, (PROMPT, "  Yes . No ."), processor=tokenizer(), method="raw_attention")
     assert said.sentences == ((0, 2), (2, 4))
 

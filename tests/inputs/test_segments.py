@@ -21,6 +21,8 @@ def texts(text: str, spans: list[tuple[int, int]]) -> list[str]:
         ("J. K. Rowling wrote 3.5 pages (p. 3). End", ["J. K. Rowling wrote 3.5 pages (p. 3).", "End"]),
         ("a line\nanother one\n\nlast", ["a line", "another one", "last"]),
         ("你好。再见！", ["你好。", "再见！"]),
+        ("rome is in Italy. where is paris?", ["rome is in Italy.", "where is paris?"]),
+        ("dr. smith said no. see fig. 3! then he slept", ["dr. smith said no.", "see fig. 3!", "then he slept"]),
         ("  ", []),
     ],
 )

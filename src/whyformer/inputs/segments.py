@@ -18,9 +18,10 @@ SIZES = ("token", "word", "sentence", "role")
 _END = re.compile(r"[.!?…]+[\"'”’)\]»]*(?=\s|$)|[。！？]+[”’」』）]*|\n+")
 # What is followed by a full stop without ending anything: titles, initials, enumerations, common abbreviations.
 _NO_END = re.compile(
-    r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|etc|e\.g|i\.e|cf|No|Fig|Eq|approx|pp?|ch|sec|vol|Inc|Ltd|Co|U\.S|U\.K)"
+    r"(?:\b(?:(?i:mr|mrs|ms|dr|prof|st|sr|jr|vs|etc|e\.g|i\.e|cf|fig|eq|approx|pp?|ch|sec|vol|inc|ltd|co|u\.s|u\.k)|No)"
     r"|(?:^|\s)[A-Z]|(?:^|\n)\s*\d+)\.$"
 )
+_LETTER = re.compile(r"\w")
 _WORD = re.compile(r"\w+(?:['’.-]\w+)*|[^\w\s]")
 
 
@@ -31,10 +32,13 @@ def words(text: str) -> list[Span]:
 
 def sentences(text: str) -> list[Span]:
     """Sentences without the space around them; a line break ends one, too."""
-    spans, start = [], 0
-    for mark in _END.finditer(text):
+    spans, start, marks = [], 0, list(_END.finditer(text))
+    # A small letter continues a sentence only if sentences of this text begin with capital ones.
+    firsts = [_LETTER.search(text, place) for place in (0, *(mark.end() for mark in marks))]
+    capitals = any(first.group().isupper() for first in firsts if first is not None)
+    for mark in marks:
         after = text[mark.end() :].lstrip()
-        goes_on = after[:1].islower() or (after and _NO_END.search(text[start : mark.end()]))
+        goes_on = (capitals and after[:1].islower()) or (after and _NO_END.search(text[start : mark.end()]))
         if goes_on and not mark.group().startswith("\n"):
             continue
         spans.append((start, mark.end()))
