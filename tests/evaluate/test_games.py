@@ -121,10 +121,17 @@ def test_black_is_what_the_processor_makes_of_black() -> None:
         assert games.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
 
 
-def test_deleting_everything_is_refused_where_nothing_stays() -> None:
+def test_deleting_everything_leaves_a_token_of_the_config_or_is_refused() -> None:
     model, ids = CASES["gpt2"].build(None), torch.tensor([[5, 6, 7, 8]])
-    opened = games_of(wf.Explainer(model), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, replace="delete")
-    with opened as games, pytest.raises(NotOffered, match="nothing to read"):
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model.config.bos_token_id, model.config.eos_token_id = None, [3, 4]
+    with games_of(wf.Explainer(model), inputs, replace="delete", target=1) as games, torch.no_grad():
+        logit = model(input_ids=torch.tensor([[3]])).logits[0, -1, 1]
+        assert games.game(0).empty("logit") == pytest.approx(float(logit), abs=1e-5)
+        assert [doubt for doubt in games.doubts() if "token 3 as the only token" in doubt]
+    model.config.eos_token_id = model.config.pad_token_id = None
+    opened = games_of(wf.Explainer(model), inputs, replace="delete")
+    with opened as games, pytest.raises(NotOffered, match="the model's config has no bos, eos or pad token"):
         games.game(0)
 
 

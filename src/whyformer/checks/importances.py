@@ -11,7 +11,7 @@ from whyformer.capture.roles import Impose
 from whyformer.checks.attention_rows import LayerRows
 from whyformer.checks.distances import Array, tvd
 from whyformer.checks.watched import said_of
-from whyformer.engines.perturbation.variants import Filled
+from whyformer.engines.perturbation.variants import Filled, default_replacement
 from whyformer.errors import NotOffered
 from whyformer.inputs.image import ImageInput, patch_index
 from whyformer.methods.value_norms import mixing_ratio
@@ -56,7 +56,7 @@ def leave_one_out(run: Run, patches_PN: Tensor | None = None) -> Array:
         if not replacements:
             return np.full(count, np.nan)
         if patches_PN is None:
-            every = run.modality.without_unit(run.batch, 0, run.units[0], replacements[0])
+            every = run.modality.without_unit(run.batch, 0, run.units[0], default_replacement(run.modality))
         else:
             tokens = _without_tokens(run, patches_PN, replacements[0])
     except NotOffered:

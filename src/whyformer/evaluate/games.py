@@ -15,7 +15,13 @@ from torch import Tensor
 from whyformer.engines.perturbation.game import COLUMNS, Game, Store, folder_of
 from whyformer.engines.perturbation.players import held_text, held_units
 from whyformer.engines.perturbation.prefix import Prefix
-from whyformer.engines.perturbation.variants import Variants, checked_replacement, players_of_parts, variants_of
+from whyformer.engines.perturbation.variants import (
+    Variants,
+    checked_replacement,
+    players_of_parts,
+    pointer_remarks,
+    variants_of,
+)
 from whyformer.errors import BadInput, NotOffered
 from whyformer.evaluate.detectors import Queries
 from whyformer.evaluate.soft_game import SoftGame, soft_game_of
@@ -68,7 +74,10 @@ class Games:
         self.inputs = [inputs] if session.single else inputs
         if self.batch is not session.padded and not self.batch.answers:
             self.inputs = _as_tensors(session)
-        self.replacement = checked_replacement(self.modality, replace) if perturb else None
+        self.replacement, self.by_default = (
+            checked_replacement(self.modality, replace) if perturb else None,
+            replace is None,
+        )
         self.pool = self._pool(reference)
         self.runs = [session.run(rows) for rows in session.parts()]
         # What is always there, before anything is run: a part that is not in an input is refused at once.
@@ -82,6 +91,7 @@ class Games:
         self.weights = "" if cache is None else _explained_by(explainer)
         self.folder = folder_of(cache)
         self._games: dict[int, Game] = {}
+        self._remarks: dict[int, tuple[str, ...]] = {}  # of their variants
         self._soft: dict[int, SoftGame] = {}
 
     @property
@@ -130,6 +140,9 @@ class Games:
     def doubts(self) -> tuple[str, ...]:
         """What has to be said about the variants of these inputs, once they were run."""
         doubts = _held_in_words(self.held)
+        if self._games and self.replacement is not None and self.modality.pointers:
+            doubts += pointer_remarks(self.modality, self.replacement, self.by_default)
+        doubts += dict.fromkeys(remark for remarks in self._remarks.values() for remark in remarks)
         if self.input_count < self.size:
             doubts.append(
                 f"{self.size} explanations of {self.input_count} inputs: each input counts as often as it has "
@@ -230,6 +243,7 @@ class Games:
         """A game that knows nothing but what is on disk."""
         run, row = self.run_of(number)
         parts, variants = self.parts[number], self.variants(number)
+        self._remarks[number] = variants.remarks
         queries = Queries(run, row) if self.modality.objects else None
         columns = COLUMNS if queries is None else COLUMNS + 1
         return Game(

@@ -180,11 +180,20 @@ class Modality(ABC):
 
     takes_token_ids = False  # any token id can stand for an absent unit
     takes_texts = False  # any text can
+    pointers: tuple[str, ...] = ()  # arguments that may hold positions, which deleted units would move
     deletes_several = False  # "delete" leaves out any number of units at once, without tensors of other lengths
 
     def trimmed(self, one: Batch) -> Batch:
-        """One input without the padding at its end."""
+        """One input without its padding, where the model gives the same without it."""
         return one
+
+    def only_token(self) -> int:
+        """What is left of a text of which every token was deleted, since a model reads at least one."""
+        raise NotOffered(f"every unit cannot be deleted here: use {self.in_place()}.")
+
+    def in_place(self) -> str:
+        """What to use where deleting is not possible."""
+        return "another replacement"
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         """Per tensor of one input (without the batch axis): the unit that each entry belongs to, -1: to none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from whyformer.inputs.arguments import require_shown
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import PLAIN, Batch, Decoding, Placed, Raw
 from whyformer.inputs.chat import PromptText, is_chat, prompt_of, roles_of
+from whyformer.inputs.columns import pointers, with_deleted
 from whyformer.inputs.fillings import drawn_inputs
 from whyformer.inputs.host import all_real, on_host
 from whyformer.inputs.language import (
@@ -31,7 +31,7 @@ from whyformer.inputs.language import (
     without_tokens,
 )
 from whyformer.inputs.stream_inputs import StreamInput, Words
-from whyformer.inputs.text_padding import bare, minds_padding, padded
+from whyformer.inputs.text_padding import bare, minds_padding, padded, without_effect
 from whyformer.inputs.tokens import TokenInput
 from whyformer.inputs.units import WORD_STARTS, assemble, distinct_words, segmented, words_of
 from whyformer.types import Units
@@ -165,6 +165,7 @@ class TextInput(TokenInput):
                         require_shown(name, keep)
         if keep is None:
             keep = all_real(*ids.shape, device=ids.device)
+        self.pointers = () if self.multi_input or self.compares else pointers(batch.tensors, self.main)
         encodings = tuple(self._facts(None, {"input_ids": row}) for row in rows)
         return Batch(batch.tensors, keep_BN=keep, encodings=encodings, constants=batch.constants)
 
@@ -279,6 +280,8 @@ class TextInput(TokenInput):
         assert keep_N is not None
         positions = keep_N.nonzero()[:, 0].tolist()
         copies = one.select([0] * len(positions))
+        if replacement == "delete" and len(positions) == 1 and not one.answers:
+            replacement = self.only_token()
         if replacement == "delete":
             return self._deleted(one, positions)
         if replacement == "attention_mask":
@@ -300,12 +303,9 @@ class TextInput(TokenInput):
 
     def trimmed(self, one: Batch) -> Batch:
         keep = one.keep_BN
-        if keep is None or self.multi_input:
+        if keep is None or self.multi_input or bool(on_host(keep).all()):
             return one
-        width, used = keep.shape[1], int(keep[0].nonzero()[-1]) + 1
-        # Boxes of words (LayoutLM) are as many as the tokens are; a picture beside the text has its channels there.
-        tensors = {k: v[:, :used] if v.ndim in {2, 3} and v.shape[1] == width else v for k, v in one.tensors.items()}
-        return replace(one, tensors=tensors, keep_BN=keep[:, :used])
+        return bare(one) if without_effect(self, one) else one
 
     def owners(self, units: Units, one: Batch) -> dict[str, Tensor]:
         assert one.keep_BN is not None
@@ -347,10 +347,7 @@ class TextInput(TokenInput):
             )
         width = one.tensors[self.main].shape[1]
         rest = torch.tensor([[p for p in range(width) if p != gone] for gone in positions])
-        tensors = {
-            k: v[0][rest.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(positions)]
-            for k, v in one.tensors.items()
-        }
+        tensors = with_deleted(one.tensors, width, rest)
         assert one.keep_BN is not None
         keep = one.keep_BN[0][rest.to(one.keep_BN.device)]
         gone = [[rank] for rank in range(len(positions))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,11 @@ from whyformer.borrow import borrowed, known_about
 from whyformer.errors import WhyformerError
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.columns import with_columns
 from whyformer.inputs.language import kept_logits
 from whyformer.targets import logits_of
+
+ROUNDING = 1e-2  # of the tolerance: what other shapes of the same computation may change
 
 
 def padded(tokenizer: Any, encodings: list[Any]) -> dict[str, Tensor]:
@@ -40,23 +44,32 @@ def bare(one: Batch) -> Batch:
     """A single input with the padding of its text cut off."""
     assert one.keep_BN is not None
     real = one.keep_BN[0]
-    cut = {k: v[:, real] for k, v in one.tensors.items() if k == "bbox" or _runs_along(v, real)}
+    cut = with_columns(one.tensors, len(real), real.nonzero().T)
     return replace(one.with_tensors(**cut), keep_BN=one.keep_BN[:, real])
-
-
-def _runs_along(tensor: Tensor, real_N: Tensor) -> bool:
-    """Ids, types and masks have a number for each position."""
-    return tensor.ndim == 2 and tensor.shape[1] == len(real_N) and not tensor.is_floating_point()
 
 
 def minds_padding(modality: Modality, batch: Batch) -> bool:
     """Texts that get other answers beside others: the model counts padding, reads it, or cannot tell it."""
+    effect = _padding_effect(modality, batch)
+    return effect is not None and effect > 1
+
+
+def without_effect(modality: Modality, batch: Batch) -> bool:
+    """Padding can be cut off: the model gives the same logits without it, but for rounding."""
+    effect = _padding_effect(modality, batch)
+    return effect is not None and effect <= ROUNDING
+
+
+def _padding_effect(modality: Modality, batch: Batch) -> float | None:
+    """How far padding moves the logits, in tolerances; None where the model does not run both ways. Measured once per
+    model, side of the padding, and names of its arguments."""
     assert batch.keep_BN is not None
     facts = known_about(modality.model)
-    key = ("minds padding", bool(batch.keep_BN[:, 0].all()))
+    key = ("padding", bool(batch.keep_BN[:, 0].all()), *sorted(batch.tensors))
     if key not in facts:
-        facts[key] = _minds_padding(modality, batch)
-    return bool(facts[key])
+        facts[key] = _measured_effect(modality, batch)
+    effect: float | None = facts[key]
+    return effect
 
 
 def _logits_at_end(modality: Modality, one: Batch) -> Tensor:
@@ -65,8 +78,8 @@ def _logits_at_end(modality: Modality, one: Batch) -> Tensor:
     return logits_of(modality.call(one, **kept_logits(modality, last)))
 
 
-def _minds_padding(modality: Modality, batch: Batch) -> bool:
-    """Whether the shortest text gets other logits with its padding than without."""
+def _measured_effect(modality: Modality, batch: Batch) -> float | None:
+    """Of the shortest text, which has most of it."""
     assert batch.keep_BN is not None
     one = batch.select([int(batch.keep_BN.sum(1).argmin())])
     assert one.keep_BN is not None
@@ -74,10 +87,12 @@ def _minds_padding(modality: Modality, batch: Batch) -> bool:
         with borrowed(modality.model), torch.no_grad():
             beside, alone = (_logits_at_end(modality, b) for b in (one, bare(one)))
     except WhyformerError:
-        return False  # said where it is asked for
+        return None  # the pass that is explained raises the error
     if beside.ndim == 3:  # one row per token: the last real one counts
         beside = beside[:, one.keep_BN[0]] if beside.shape[1] == one.keep_BN.shape[1] else beside
         beside, alone = beside[:, -1], alone[:, -1]
     tolerance = 1e-3 if alone.dtype in {torch.float32, torch.float64} else 5e-2
     scale = float(alone.abs().max())
-    return beside.shape != alone.shape or float((beside - alone).abs().max()) > tolerance * max(scale, 1e-6)
+    if beside.shape != alone.shape:
+        return math.inf
+    return float((beside - alone).abs().max()) / (tolerance * max(scale, 1e-6))

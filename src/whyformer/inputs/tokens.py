@@ -9,10 +9,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from whyformer.borrow import NO_TOKEN, modules_of
-from whyformer.errors import BadInput, MissingProcessor, UnknownName
+from whyformer.errors import BadInput, MissingProcessor, NotOffered, UnknownName
 from whyformer.inputs.base import Modality
 from whyformer.inputs.chat import PromptText
 from whyformer.inputs.host import on_host
+
+ONLY_TOKENS = ("bos", "eos", "pad")  # what a text begins with, where it has no word; the first that there is
 
 
 class TokenInput(Modality):
@@ -150,11 +152,32 @@ class TokenInput(Modality):
         return self.processor is None and not self.special_ids() - padding
 
     def _id_of(self, name: str) -> int | None:
+        value: Any
         if self.processor is not None:
             value = getattr(self._tokenizer(), f"{name}_token_id", None)
         else:
             value = getattr(self.config, f"{name}_token_id", None)
+            if name == "pad" and self.pointers and value in (None, NO_TOKEN):
+                tables = (module for module in modules_of(self.model) if isinstance(module, nn.Embedding))
+                value = next((table.padding_idx for table in tables if table.padding_idx is not None), None)
+        value = value[0] if isinstance(value, (list, tuple)) and value else value
         return None if value is None or value == NO_TOKEN else int(value)
+
+    def only_token(self) -> int:
+        table = self.embedding()
+        for name in ONLY_TOKENS:
+            token = self._id_of(name)
+            if token is not None and (table is None or token < table.num_embeddings):
+                return token
+        whose = "the model's config" if self.processor is None else "the tokenizer"
+        raise NotOffered(
+            f"deleting every token leaves the model nothing to read, and {whose} has no bos, eos or pad token to put "
+            f"there: use {self.in_place()}."
+        )
+
+    def in_place(self) -> str:
+        names = [name for name in self.replacements if name in {"mask", "unk", "pad"}]
+        return " or ".join([*(f"replace={name!r}" for name in names), "replace=<token id>"])
 
     def replacement_id(self, replacement: str | int) -> int:
         if isinstance(replacement, int):
@@ -178,5 +201,7 @@ class TokenInput(Modality):
         known = [n for n in ("mask", "unk", "pad") if self._id_of(n) is not None]
         has_mask = any("mask" in p for p in self.parameters)
         hidden = ("attention_mask",) if has_mask else ()
+        if self.pointers:
+            return (*known, *hidden, "delete")
         # A sentence of mask tokens is none: stretches of text are left out.
         return ("delete", *known, *hidden) if self.segments not in ("token", "word") else (*known, "delete", *hidden)

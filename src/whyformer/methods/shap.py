@@ -124,7 +124,7 @@ def shap(
         by_unit = [guide_BN[row, keep_N].numpy() for guide_BN in guides_BN]
         guides = [np.array([guide_U[list(members)].sum() for members in players.members]) for guide_U in by_unit]
         shares = _shares(game, players, algorithm, evaluations, run.seed, guides)
-        base_B[row], doubts[row] = shares.base, shares.doubts
+        base_B[row], doubts[row] = shares.base, (*variants.remarks, *shares.doubts)
         together[row] = _interactions(run, row, game, players, shares.values_P, interactions)
         scores[row, keep_N] = players.per_unit(shares.values_P)
         if shares.errors_P is not None:
@@ -135,7 +135,7 @@ def shap(
     sampled = not error_B.isnan().all()
     if sampled:
         checks["standard_error"] = error_B.nan_to_num(0.0)
-    used, remarks = Variants.used(run, replacement)
+    used, remarks = Variants.used(run, replacement, replace is None)
     return Attribution(
         scores.to(run.keep_BN.device),
         base_B=base_B.float(),

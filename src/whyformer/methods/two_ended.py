@@ -60,23 +60,26 @@ def two_ended(
     held_BU = held_units(run, hold)
     scores = torch.zeros(run.keep_BN.shape)
     games: list[Game | None] = [None] * run.batch.size
+    about: list[tuple[str, ...]] = [()] * run.batch.size
     for row in run.track(range(run.batch.size), "two_ended"):
         players = players_of(run, row, by, keep_special, superpixels, held_BU[row])
         count = len(players.members)
         if not count:  # nothing but special tokens
             continue
-        games[row] = game = game_of_scores(run, row, grouped_variants(run, row, players.members, replacement), count)
+        variants = grouped_variants(run, row, players.members, replacement)
+        games[row] = game = game_of_scores(run, row, variants, count)
+        about[row] = variants.remarks
         # One end after the other: variants that begin like the input share what a language model has read of it.
         whole, without_P = np.split(game.scores(leave_one_out(count)), [1])
         none, alone_P = np.split(game.scores(~leave_one_out(count)), [1])
         scores[row, run.keep_BN[row].cpu()] = players.per_unit((whole - without_P + alone_P - none) / 2)
-    used, remarks = Variants.used(run, replacement)
+    used, remarks = Variants.used(run, replacement, replace is None)
     return Attribution(
         scores.to(run.keep_BN.device),
         checks=saved_by_prefix(games),
         warnings=[
-            [*remarks, *special_doubts(run, keep_special), *held_remark(units, held_U)]
-            for units, held_U in zip(run.units, held_BU, strict=True)
+            [*remarks, *more, *special_doubts(run, keep_special), *held_remark(units, held_U)]
+            for units, held_U, more in zip(run.units, held_BU, about, strict=True)
         ],
         used={"replace": used},
     )

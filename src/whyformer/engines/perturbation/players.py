@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whyformer.engines.perturbation.variants import default_replacement
 from whyformer.errors import BadInput, NotOffered
 from whyformer.extras import require
 from whyformer.inputs.image import patch_index
@@ -87,6 +88,8 @@ def absent_player(run: Run, replace: str | int | None) -> str | int:
     """What stands for an absent player: what was asked for, or the first that may be put in several places at once."""
     if replace is not None:
         return replace
+    if run.modality.pointers:
+        return default_replacement(run.modality)
     masked = any("mask" in name for name in run.batch.tensors)
     for name in run.modality.replacements:
         deletes = run.segments or run.modality.deletes_several

@@ -22,9 +22,9 @@ TOLERANCE = 1e-3  # of the largest logit, by which a continued text may differ f
 class Prefix:
     """What a language model remembers of one input (its keys and values), for the variants that begin like it.
 
-    The cache can be cut at any token only if every layer holds keys and values of every token. A model whose layers keep
-    another state (Mamba, linear attention, convolutions), that rejects the cache, or that returns other logits when it
-    continues from it, reads variants as a whole.
+    The cache can be cut at any token only if every layer holds keys and values of every token. A model whose layers
+    keep another state (Mamba, linear attention, convolutions), that rejects the cache, or that returns other logits
+    when it continues from it, reads variants as a whole.
     """
 
     def __init__(self, run: Run, row: int) -> None:
@@ -143,7 +143,7 @@ class Prefix:
             run.modality.call(Batch(one), use_cache=True, past_key_values=cache, **keep)
         except ModelFailed:
             return []
-        memory = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
+        memory: list[Any] = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in cache.layers]
         cut = [isinstance(t, Tensor) and t.ndim == 4 and t.shape[2] == len(self.ids) for pair in memory for t in pair]
         return memory if all(cut) else []
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whyformer.errors import BadInput, NotOffered, UnknownName
+from whyformer.errors import BadInput, NotOffered, UnknownName, listed
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch
+from whyformer.inputs.columns import with_deleted
 from whyformer.inputs.language import spans_without, without_tokens
 from whyformer.inputs.streams import fitting, without_each
 from whyformer.run import Run
@@ -25,6 +26,7 @@ class Variants(ABC):
     """Makes the batch of (M, P) variants; ``draws`` batches where what is put in is drawn at random."""
 
     draws = 1
+    remarks: tuple[str, ...] = ()  # what a result has to say about them
 
     @abstractmethod
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
@@ -44,12 +46,14 @@ class Variants(ABC):
                     yield tensor
 
     @staticmethod
-    def used(run: Run, replacement: str | int) -> tuple[str | int, list[str]]:
+    def used(run: Run, replacement: str | int, by_default: bool = False) -> tuple[str | int, list[str]]:
         """What stood for an absent unit, in a form that can be asked for again, and what that leaves unsaid.
 
         It is the name that was asked for, unless every stream took one and the same other. Where streams took
         different things, one name cannot say it, and a remark does.
         """
+        if run.modality.pointers:
+            return replacement, pointer_remarks(run.modality, replacement, by_default)
         taken = _by_stream(run, replacement)
         if len(set(taken.values())) < 2:
             return next(iter(taken.values()), replacement), []
@@ -91,7 +95,7 @@ class Replaced(Filled):
         if replacement == "delete" and not run.modality.deletes_several:
             raise BadInput("replace='delete' would change the positions of what is left: use replace=<token id>.")
         units = run.units[row]
-        # Padding at the end is cut off, since every variant would pay for it.
+        # Every variant would pay for padding: it is cut off where that changes nothing.
         one = run.modality.trimmed(run.batch.select([row]))
         each = run.modality.without_unit(one, 0, units, replacement)
         part_U = _part_of_units(units, players)[run.input_span(row)]
@@ -121,21 +125,16 @@ def _owners_seen(variants: Tensor, original: Tensor, changed: Tensor, part_U: Te
 
 
 class Deleted(Variants):
-    """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded.
+    """Tokens are left out and the rest moves up. Variants of one length share a batch, so nothing is padded more.
 
+    Padding that the model reads stays. Where every token goes, one that begins or ends a text is left.
     players: the tokens of each part. one_away: no more than one part is left out at a time.
     """
 
-    def __init__(
-        self,
-        one: Batch,
-        main: str,
-        players: Sequence[Sequence[int]],
-        others: Sequence[str] = (),
-        one_away: bool = False,
-    ) -> None:
+    def __init__(self, run: Run, row: int, players: Sequence[Sequence[int]], one_away: bool = False) -> None:
+        self.one = one = run.modality.trimmed(run.batch.select([row]))
+        self.main = run.modality.main
         assert one.keep_BN is not None
-        self.one, self.main = one, main
         tokens = [token for members in players for token in members]
         self.positions = one.keep_BN[0].nonzero()[:, 0].cpu().numpy()[tokens]
         self.sizes = np.array([len(members) for members in players], dtype=int)
@@ -144,11 +143,10 @@ class Deleted(Variants):
         most = int(self.sizes.max(initial=0)) if one_away else len(tokens)
         # An answer follows something: of a prompt that goes as a whole, the last token stays.
         self.last = int(one.keep_BN[0].nonzero()[one.answers[0].start, 0]) if one.answers else None
+        self.only, self.remarks = None, ()
         if most == int(self.real.sum()):
-            raise NotOffered(
-                "deleting every token leaves the model nothing to read, since this input has no special tokens that "
-                f"stay: use {_or_token_id(others)}."
-            )
+            self.only = run.modality.only_token()
+            self.remarks = (only_remark(run.modality, self.only),)
 
     def batches(self, present_MP: Array, size: int) -> list[list[int]]:
         left = present_MP @ self.sizes
@@ -160,29 +158,28 @@ class Deleted(Variants):
 
     def batch(self, present_MP: Array, draw: int = 0) -> Batch:
         width = len(self.real)
-        there = np.repeat(self.real[None], len(present_MP), axis=0)  # padding goes too
+        there = np.ones((len(present_MP), width), dtype=bool)
         there[:, self.positions] = np.asarray(present_MP)[:, self.owners]
         if self.last is not None:
-            there[~there[:, : self.last + 1].any(1), self.last] = True
+            there[~(there & self.real)[:, : self.last + 1].any(1), self.last] = True
+        empty = ~there[:, self.real].any(1)
+        there[empty, self.real.argmax()] = True
         index = torch.from_numpy(np.stack([np.flatnonzero(row) for row in there]))
-        tensors = {
-            k: v[0][index.to(v.device)] if v.ndim > 1 and v.shape[1] == width else v[[0] * len(index)]
-            for k, v in self.one.tensors.items()
-        }
-        keep = torch.ones_like(index, dtype=torch.bool, device=tensors[self.main].device)
+        tensors = with_deleted(self.one.tensors, width, index)
         # Counted among the real tokens.
         one = self.one
+        assert one.keep_BN is not None
+        keep = one.keep_BN[0][index.to(one.keep_BN.device)]
+        if empty.any():
+            assert self.only is not None
+            only_left = torch.from_numpy(empty).to(keep.device)[:, None] & keep
+            tensors[self.main] = torch.where(only_left, self.only, tensors[self.main])
         gone = [np.flatnonzero(~row[self.real]).tolist() for row in there] if one.positions or one.spans else []
         chosen = without_tokens(one.positions * len(gone), gone) if one.positions else ()
         spans = spans_without(one.spans * len(gone), gone) if one.spans else ()
-        lost = int(self.real.sum()) - index.shape[1]  # all before the answer, which stays
+        lost = width - index.shape[1]  # all before the answer, which stays
         answers = tuple(answer.moved(-lost) for answer in one.answers * len(index))
         return Batch(tensors, keep_BN=keep, constants=one.constants, positions=chosen, spans=spans, answers=answers)
-
-
-def _or_token_id(names: Sequence[str]) -> str:
-    """What the model has in place of a token, and what always works."""
-    return " or ".join([*(f"replace={name!r}" for name in names), "replace=<token id>"])
 
 
 class LeftOut(Variants):
@@ -194,6 +191,8 @@ class LeftOut(Variants):
     def __init__(self, run: Run, row: int, replacement: Any) -> None:
         modality, units = run.modality, run.units[row]
         self.first = run.input_span(row).start
+        if replacement == "delete" and modality.takes_token_ids and len(units) == 1 and not run.batch.answers:
+            self.remarks = (only_remark(modality, modality.only_token()),)
         # Queries of the model's own beside a single input (a learned query that pools) stay.
         if run.multi_stream and not modality.multi_input:
             self._stretch: Callable[[slice], Batch] = without_each(modality, run.batch, row, units, replacement).select
@@ -223,16 +222,53 @@ def replacements_of(modality: Modality) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*modality.replacements, *modality.fillers)))
 
 
+def default_replacement(modality: Modality) -> str:
+    """The first that the modality has; no deletion where arguments may hold positions."""
+    known = replacements_of(modality)
+    if not known:
+        raise NotOffered(
+            "nothing is known that could stand for an absent part of this input, so perturbation metrics cannot be "
+            "computed. For token ids without a tokenizer pass replace=<token id>."
+        )
+    if known[0] == "delete" and modality.pointers:
+        raise NotOffered(
+            f"{listed(modality.pointers, 'and')} may hold positions in the text, which deleting tokens would move, and "
+            "this model names no mask, unk or pad token to put in their place: pass replace=<token id>, or "
+            "replace='delete' if they hold something else."
+        )
+    return known[0]
+
+
+def pointer_remarks(modality: Modality, replacement: str | int, by_default: bool) -> list[str]:
+    """What deleting tokens does, or would do, to arguments that may hold positions."""
+    names = listed(modality.pointers, "and")
+    if replacement == "delete":
+        return [
+            f"{names} may hold positions in the text: where a token before such a position was deleted, it is that of "
+            "another token. A replacement that keeps tokens in place (replace=<token id>) does not move them."
+        ]
+    if not by_default:
+        return []
+    return [
+        f"tokens were replaced in place ({replacement}), not deleted, since {names} may hold positions in the text: "
+        "deleting moves the tokens that stand there."
+    ]
+
+
+def only_remark(modality: Modality, token: int) -> str:
+    """A model reads at least one token."""
+    name = modality.labels([token])[0]
+    return (
+        f"deleting every token leaves {f'token {token}' if name == str(token) else name} as the only token, since the "
+        "model needs at least one."
+    )
+
+
 def checked_replacement(modality: Modality, replace: str | int | None) -> str | int:
     """What was asked for, or the default; one of those that the modality has."""
     known = replacements_of(modality)
     if replace is None:
-        if not known:
-            raise NotOffered(
-                "nothing is known that could stand for an absent part of this input, so perturbation metrics cannot be "
-                "computed. For token ids without a tokenizer pass replace=<token id>."
-            )
-        return known[0]
+        return default_replacement(modality)
     if isinstance(replace, bool) or (isinstance(replace, int) and not modality.takes_token_ids):
         raise UnknownName("value of replace", replace, known)
     if isinstance(replace, str) and replace not in known and not modality.takes_texts:
@@ -258,10 +294,9 @@ def grouped_variants(
     modality = run.modality
     if replacement != "delete" or modality.deletes_several:
         return Replaced(run, row, players, replacement)
-    others = [name for name in modality.replacements if name in {"mask", "unk", "pad"}]
     if modality.multi_input or run.study.extra or run.batch.keep_BN is None:
-        raise NotOffered(f"tokens can be deleted from plain text only: use {_or_token_id(others)}.")
-    return Deleted(run.batch.select([row]), modality.main, players, others, one_away)
+        raise NotOffered(f"tokens can be deleted from plain text only: use {modality.in_place()}.")
+    return Deleted(run, row, players, one_away)
 
 
 def variants_of(
