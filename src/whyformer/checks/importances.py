@@ -30,6 +30,7 @@ def gradient_x_input(run: Run, patches_PN: Tensor | None = None) -> Array:
         whole = len(trace.leaves) == 1 and _has_units(run, trace.leaves[0])
         inputs = trace.leaves[0] if whole else trace.tokens()
         (grad,) = run.differentiated(trace, [inputs])
+        run.require_input_slopes()
     except NotOffered:
         return np.full(int(run.keep_BN[0].sum()) if patches_PN is None else len(patches_PN), np.nan)
     detail = (inputs.detach() * grad).float()

@@ -224,6 +224,7 @@ def lrp_relevance(run: Run) -> Tensor:
         if not role.sites or not total.requires_grad:
             raise NotOffered("the explained output does not depend on any captured attention with gradients.")
         layers = role.gradient_times_value(total)
+    run.require_input_slopes()
     shares = []
     for relevance_BH in layers:
         size = relevance_BH.abs()

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 from whyformer.capture.lrp.changed_gradients import GradientRules
-from whyformer.engines.gradient.input_space import SLOPES
-from whyformer.engines.gradient.places import gradient_space
 from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
@@ -60,8 +58,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     inputs = leaf if space == "input" else trace.tokens()
     unruled = rules.unruled_text(trace.value_B)
     (gradient,) = run.differentiated(trace, [inputs])
-    if rules.cut and SLOPES not in run.study.undisturbed:
-        gradient_space(run, at)  # refuses a model whose plain gradient is no slope either
+    run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)

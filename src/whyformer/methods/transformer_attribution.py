@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -50,7 +51,11 @@ def transformer_attribution(
         return _at_tokens(run)
     record, warnings = _relevance(run)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
-    gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
+    if variant == "full":
+        gradients: Sequence[Site | None] = maps_of(run.record(grad=True), start_layer)
+    else:
+        run.require_input_slopes()  # a record measures the slopes at its maps
+        gradients = [None] * len(sites)
     keep_BN = run.attended_BN
     layers = []
     for site, gradient in zip(sites, gradients, strict=True):
@@ -91,6 +96,7 @@ def _at_tokens(run: Run) -> Attribution:
     rules, trace = _traced(run)
     warnings = [rules.unruled_text(trace.value_B)] * run.batch.size
     (relevance,) = run.differentiated(trace, [trace.tokens()])
+    run.require_input_slopes()
     detail_BND = trace.batch_first(relevance).float()
     scores = detail_BND.sum(2) * run.keep_BN
     return Attribution(scores, detail=[d.cpu().numpy() for d in detail_BND], warnings=warnings, signed=True)

@@ -11,12 +11,20 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 
 from whyformer.capture.embeddings import SwapEmbedding
-from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
+from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.roles import Impose, Recorder, Rewrite
 from whyformer.errors import NotOffered
+from whyformer.inputs.batch import Batch
 from whyformer.output import Output
 from whyformer.run.scores import ScoredBatch
-from whyformer.study.slopes import require_measured, require_reached, require_slopes
+from whyformer.study.interference import rounding_step
+from whyformer.study.slopes import (
+    INPUT_SLOPES,
+    require_input_slopes,
+    require_measured,
+    require_reached,
+    require_slopes,
+)
 from whyformer.study.swayed import OffSway, Swayed, may_sway
 from whyformer.types import Record
 
@@ -51,11 +59,9 @@ class TracedBatch(ScoredBatch, ABC):
             leaves.append(as_leaf(tensor, dtype))
             return leaves[-1]
 
-        named = self.batch.tensors.items()
-        floats = {name: leaf(t) for name, t in named if t.is_floating_point() and "mask" not in name}
+        batch, floats = self._with_floats(leaf)
         seen = BeforeAttention(self.rows_run, self.length)
         seen.add(*leaves)
-        batch = self.batch.with_tensors(**floats) if floats else self.together
         with torch.enable_grad():
             with rules, self.modality.looked_up(batch.shared or self.batch, leaf) as lookups, seen:
                 logits = self.output.logits(batch)
@@ -72,6 +78,12 @@ class TracedBatch(ScoredBatch, ABC):
         if changed_rules:
             trace.require_followed()
         return trace
+
+    def _with_floats(self, make: Callable[[Tensor], Tensor]) -> tuple[Batch, dict[str, Tensor]]:
+        """The batch as the model is run, with ``make`` of every tensor of floats in its place; and those tensors."""
+        named = self.batch.tensors.items()
+        floats = {name: make(t) for name, t in named if t.is_floating_point() and "mask" not in name}
+        return self.batch.with_tensors(**floats) if floats else self.together, floats
 
     def _require_lookups(self, lookups: TorchFunctionMode) -> None:
         """Refuse gradients at word embeddings that the model also reads in a way that they leave out."""
@@ -92,6 +104,41 @@ class TracedBatch(ScoredBatch, ABC):
         """Gradient of the explained values under the rules of the trace; zeros where they do not depend on it."""
         self.backwards_B += 1
         return traced.gradients(tensors)
+
+    def require_input_slopes(self) -> None:
+        """Raise if the gradient at the input is not the slope of the score (study/slopes.py), once per model.
+
+        For methods that differentiate under rules of their own: these change the gradient on purpose, so the slope is
+        measured on the model without rules. Where an input gradient was measured before, there is no further pass.
+        """
+        if INPUT_SLOPES not in self.study.undisturbed and not self.batch.reference_rows:
+            trace = self.traced(BaseTorchFunctionMode())
+            self.forwards_B -= self.rows_run / self.batch.size  # not of the method, but of the setup
+            sizes = [leaf.numel() for leaf in trace.leaves]
+            output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
+
+            def joined(tensors: Sequence[Tensor]) -> Tensor:
+                return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+            def changed(numbers: Tensor) -> Tensor:
+                others = iter(zip(numbers.split(sizes), trace.leaves, strict=True))
+
+                def other(tensor: Tensor) -> Tensor:
+                    flat, leaf = next(others)
+                    return flat.view_as(leaf).to(leaf.dtype)
+
+                batch, _ = self._with_floats(other)
+                with torch.no_grad(), self.modality.looked_up(batch.shared or self.batch, other):
+                    return self.scalars(output.logits(batch)).detach()
+
+            require_dependent(trace.value_B)
+            gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
+            score_B, step = trace.value_B.detach(), rounding_step(self.modality.model, self.logits)
+            passes, doubt = require_input_slopes(joined(trace.leaves), gradient, self.logits, score_B, step, changed)
+            self.setup_forwards += 1 + passes
+            self.study.doubts.extend([doubt] * bool(doubt))
+            self.study.undisturbed.add(INPUT_SLOPES)
+        self.notes.update(self.study.doubts)
 
     def held_at_once(self, maps: Record, role: Recorder) -> bool:
         """Whether one pass showed that gradients are slopes, and that looking changed nothing (study/swayed.py)."""

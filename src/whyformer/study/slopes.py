@@ -21,6 +21,7 @@ Changed = Callable[[Rewrite], Tensor]  # (B,) scores with every map rewritten
 STEPS = (2.0**-8, 2.0**-5, 2.0**-11)  # by how much of itself a map is changed
 TOLERANCE = 0.02  # of what all maps say together
 NOISE = 16  # roundings, of which a score may collect as many
+INPUT_SLOPES = ("input slopes",)  # among what a study was held to
 UNSTEADY = 0.2  # by how much of itself a slope may change with the step and still be one
 
 JUMPS = (

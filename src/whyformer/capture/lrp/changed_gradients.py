@@ -230,7 +230,6 @@ class GradientRules(TorchFunctionMode):
         super().__init__()
         self.attention_is_constant = attention_is_constant
         self.unruled: set[str] = set()
-        self.cut = False  # the model detached what carries relevance; it may be a mere maximum, or half of its way
         self.elementwise = Elementwise()
         self.gaps = Gaps()
 
@@ -253,7 +252,6 @@ class GradientRules(TorchFunctionMode):
         operands = carrying((*args, *kwargs.values()))
         if not operands:
             return func(*args, **kwargs)
-        self.cut |= name == "detach"
         rule = RULES.get(name)
         if rule is None:
             out = func(*args, **kwargs)

@@ -67,6 +67,7 @@ def feature_map(run: Run, layer: int | str | None, grad: bool, method: str) -> F
     if grad:
         (gradient,) = slopes(values_B.sum(), [tensor])
         run.backwards_B += 1
+        run.require_input_slopes()
     arrange = _Arrangement(run, tensor, number)
     features = FeatureMap(
         name,

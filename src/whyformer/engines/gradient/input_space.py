@@ -19,11 +19,10 @@ from whyformer.inputs.batch import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run
 from whyformer.study.interference import MIXES, require_apart, rounding_step
-from whyformer.study.slopes import require_input_slopes
+from whyformer.study.slopes import INPUT_SLOPES, require_input_slopes
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
-SLOPES = ("input slopes",)  # among what a study was held to
 Norm = Annotated[str, OneOf(*NORMS)]
 
 
@@ -101,7 +100,7 @@ class InputSpace(ABC):
         passes, doubt = require_input_slopes(self.inputs, gradient, run.logits, run.value_B, step, changed)
         run.setup_forwards += passes
         run.study.doubts.extend([doubt] * bool(doubt))
-        run.study.undisturbed.add(SLOPES)
+        run.study.undisturbed.add(INPUT_SLOPES)
 
     def _beside_others(self, point: Tensor, row: int) -> Tensor:
         """(1, …) the gradient at one point, while the other rows of the batch stay what they are."""

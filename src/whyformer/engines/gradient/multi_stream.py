@@ -12,13 +12,14 @@ from torch import Tensor
 
 from whyformer.capture.embeddings import SwapEmbeddings
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf
-from whyformer.engines.gradient.input_space import SLOPES, InputSpace, lifted
+from whyformer.engines.gradient.input_space import InputSpace, lifted
 from whyformer.engines.gradient.patch_grid import smoothed
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.batch import Batch
 from whyformer.inputs.stream_inputs import Baseline, StreamInput, require_taken
 from whyformer.memory import SavedBytes
 from whyformer.run import Run
+from whyformer.study.slopes import INPUT_SLOPES
 from whyformer.study.streams import slices
 
 
@@ -158,7 +159,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
             )
         stream_inputs[i].weight = swap.weight_used.detach()
     numbers = [leaves[i] for i in range(len(stream_inputs))]
-    slopes, due = None, SLOPES not in run.study.undisturbed
+    slopes, due = None, INPUT_SLOPES not in run.study.undisturbed
     if gradient or due:
         trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
         each = run.differentiated(trace, numbers) if gradient else trace.gradients(numbers)

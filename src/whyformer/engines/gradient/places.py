@@ -8,12 +8,13 @@ from torch import Tensor
 from torch.overrides import BaseTorchFunctionMode
 
 from whyformer.capture.leaves import Entrance
-from whyformer.engines.gradient.input_space import SLOPES, InputSpace, SingleInput, lifted
+from whyformer.engines.gradient.input_space import InputSpace, SingleInput, lifted
 from whyformer.engines.gradient.multi_stream import stream_place
 from whyformer.errors import NotOffered
 from whyformer.memory import SavedBytes
 from whyformer.parameters import OneOf
 from whyformer.run import Run
+from whyformer.study.slopes import INPUT_SLOPES
 
 PLACES = ("input", "word_embeddings", "embeddings", "tokens")
 Where = Annotated[str, OneOf(*PLACES)] | None
@@ -56,7 +57,7 @@ def gradient_space(run: Run, at: str | None, gradient: bool = False) -> InputSpa
             f"{run.length} positions of its own making: which belongs to which is not known. Use "
             "at='embeddings'."
         )
-    due = SLOPES not in run.study.undisturbed
+    due = INPUT_SLOPES not in run.study.undisturbed
     slopes = run.differentiated(trace, [inputs])[0] if gradient else trace.gradients([inputs])[0] if due else None
     if entrance is not None:
         inputs, slopes = trace.batch_first(inputs), None if slopes is None else trace.batch_first(slopes)
