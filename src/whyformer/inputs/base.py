@@ -82,6 +82,8 @@ class Modality(ABC):
     mixes_rows = False  # what is said of one input depends on others in the batch (SAINT)
     segments: Any = "token"  # what is scored as one: tokens, words, sentences, or ranges of characters
     classes: tuple[str, ...] = ()  # names of the outputs, where the inputs' description has them
+    unscored: tuple[str, ...] = ()  # arguments that reach the answer, and are none of its units
+    passes = 0  # that were made to find out which arguments are sequences
     place: torch.device | None = None  # where tensors are put; None: where the model is
 
     def __init__(self, model: nn.Module, processor: Any = None) -> None:
@@ -294,7 +296,7 @@ class Modality(ABC):
 
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
         """Find out, by running the model, what its units are; how many passes that took."""
-        return 0
+        return self.passes
 
     def in_steps(self, numbers: Tensor, batch: Batch, length: int) -> bool:
         """The second axis of the input's numbers holds the ``length`` positions that the model attends over."""
@@ -311,7 +313,7 @@ class Modality(ABC):
         codes = batch.tensors[self.main].is_floating_point()  # ids beside ids describe the same words (boxes, segments)
         numbers = {k: v for k, v in batch.tensors.items() if k != self.main and v.dtype != torch.bool}
         others = [k for k, v in numbers.items() if v.is_floating_point() or (codes and v.ndim > 1)]
-        others = [k for k in others if "mask" not in k]
+        others = [*(k for k in others if "mask" not in k), *self.unscored]
         return (others_note(self.main, others),) if others else ()
 
     # Several streams

@@ -19,10 +19,6 @@ INPUT_STREAMS: dict[str, str] = {
     "decoder_inputs_embeds": "target",
     "input_features": "audio",  # Whisper's spectrogram
     "input_values": "audio",  # Wav2Vec2's waveform
-    "src": "source",
-    "source": "source",
-    "tgt": "target",
-    "target": "target",
 }
 
 # Words of module paths -> stream, for attention whose input is known by neither name nor flow. The first hit counts.

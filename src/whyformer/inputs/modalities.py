@@ -24,6 +24,7 @@ from whyformer.inputs.image_text import ImageTextInput
 from whyformer.inputs.image_tokens import SIZES, are_packed
 from whyformer.inputs.prompt import AskedModel, PromptInput, asked_model, takes_questions
 from whyformer.inputs.seq2seq import Seq2SeqInput
+from whyformer.inputs.sequences import sequences_of
 from whyformer.inputs.similarity import SimilarityInput, compares_texts
 from whyformer.inputs.table import TableInput
 from whyformer.inputs.table_schema import Table
@@ -115,7 +116,9 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     ids = [k for k, v in tensors.items() if v.ndim == 2 and v.dtype in (torch.int64, torch.int32) and "mask" not in k]
     if "input_ids" in tensors or (ids and not floats):
         kind = TASKS.get(task_of(model).rpartition("For")[2], TextInput)
-        return kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+        text = kind(model, processor, main="input_ids" if "input_ids" in tensors else ids[0])
+        known = getattr(model, "main_input_name", None) in text.parameters  # by name, as in all of transformers
+        return text if known else _by_use(text, inputs)
     # One image alone, without a batch axis, and whole numbers are refused by ImageInput, which says what is wrong.
     images = [
         k for k, v in tensors.items() if (k in floats and v.ndim == 4) or (k == "pixel_values" and v.ndim in (3, 4))
@@ -126,14 +129,24 @@ def _by_tensors(model: nn.Module, processor: Any, inputs: Any) -> Modality:
     return TensorInput(model, processor, example=plain.adopt(inputs))
 
 
+def _by_use(text: TextInput, inputs: Any) -> Modality:
+    """One sequence of tokens or two, by what the model does with its arguments; others are named in notes."""
+    sequences = sequences_of(text, inputs)
+    if sequences is None:
+        return text
+    source, *others = sequences.own or (text.main,)
+    modality = Seq2SeqInput(text.model, text.processor, source, others[0]) if others else text
+    scored = {modality.main, *others[:1]}
+    modality.unscored = tuple(name for name in (*sequences.own, *sequences.unscored) if name not in scored)
+    modality.passes = sequences.passes
+    return modality
+
+
 def _several(model: nn.Module, processor: Any, names: set[str]) -> Modality | None:
     """A modality with several streams, where the names of the tensors say so."""
     images = [n for n in ("pixel_values", *BOX_FEATURES) if n in names]
     if "input_ids" in names and images:
         return ImageTextInput(model, processor, image=images[0])
-    for source, target in (("source", "target"), ("src", "tgt")):
-        if {source, target} <= names:
-            return Seq2SeqInput(model, processor, source, target)
     config = getattr(model, "config", None)
     sources = [n for n in ("input_ids", "input_features", "input_values") if n in names]
     parameters = signature_of(model)

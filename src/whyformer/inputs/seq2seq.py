@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from whyformer.errors import BadInput, NotOffered, NotOverUnits
-from whyformer.inputs.arguments import signature_of
+from whyformer.inputs.arguments import others_note, signature_of
 from whyformer.inputs.audio import AudioInput
 from whyformer.inputs.base import LearnedPositions, Modality
 from whyformer.inputs.batch import Batch, Decoding, Raw
@@ -89,7 +89,15 @@ class Seq2SeqInput(TextInput):
     # Units
 
     def settle(self, one: Batch, grid: tuple[int, int] | None) -> int:
-        return self._source.settle(one, grid)
+        return self.passes + self._source.settle(one, grid)
+
+    def inputs(self, batch: Batch) -> list[tuple[Tensor, str]]:
+        if self.target == "decoder_input_ids":  # as transformers calls it
+            return super().inputs(batch)
+        return [(batch.tensors[self.main], "source"), (batch.tensors[self.target], "target")]
+
+    def notes(self, batch: Batch, length: int) -> tuple[str, ...]:
+        return (others_note(f"{self.main} and {self.target}", self.unscored),) if self.unscored else ()
 
     def part(self, stream: str, batch: Batch) -> tuple[Modality, Batch]:
         if stream == "target" and (self.target in batch.tensors or isinstance(self._source, TextInput)):

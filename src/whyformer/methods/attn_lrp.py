@@ -14,6 +14,11 @@ from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
 
 PLACES = ("input", "tokens")
+LOST = 0.01  # of all relevance: ordinary models lose none, and a detached maximum loses only what rounding leaves
+CUT = (
+    "{share:.0%} of the relevance went to tensors that the model computes with gradients off (detach(), no_grad()), and "
+    "is missing from the scores."
+)
 
 
 @method(
@@ -57,13 +62,15 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     leaf = trace.leaves[0] if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
     unruled = rules.unruled_text(trace.value_B)
-    (gradient,) = run.differentiated(trace, [inputs])
+    gradient, *cut = run.differentiated(trace, [inputs, *rules.cut])
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - run.value_B).abs()
+    lost_B = sum((_sum_B(leaf, grad, run.batch.size) for leaf, grad in zip(rules.cut, cut, strict=True)), missing * 0)
+    share_B = lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())
     return Attribution(
         scores,
         detail=[d.cpu().numpy() for d in detail],
@@ -71,8 +78,15 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
             "conservation_error": missing,
             "conservation_error_relative": missing / run.value_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
-        warnings=[unruled] * run.batch.size,
+        warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
     )
+
+
+def _sum_B(leaf: Tensor, gradient: Tensor, size: int) -> Tensor:
+    """(B,) relevance that arrived at a tensor; that of the whole batch where it has no row per input."""
+    relevance = torch.where(gradient == 0, 0.0, leaf.detach().float() * gradient.float())  # a mask holds infinities
+    rows = relevance.flatten(1).sum(1) if relevance.ndim > 1 and len(relevance) == size else relevance.sum()
+    return rows.expand(size)
 
 
 def _is_scattered(run: Run, leaves: list[Tensor]) -> bool:

@@ -22,13 +22,16 @@ from whyformer.capture.functions import (
     out_of_place,
     plain_name,
     sdpa_operands,
+    tensors_in,
 )
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
+from whyformer.capture.notes import Notes
 from whyformer.capture.unseen import Gaps, unruled_text
 
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
 TINY = 1e-10
 CONSTANT = MEASURES | {"__rdiv__"}
+CUTS = frozenset(("detach", "__get__"))  # a getter: x.data
 
 
 class _Scaled(torch.autograd.Function):
@@ -232,6 +235,8 @@ class GradientRules(TorchFunctionMode):
         self.unruled: set[str] = set()
         self.elementwise = Elementwise()
         self.gaps = Gaps()
+        self.detached = Notes[bool]()  # made of the input with gradients off, by the model
+        self.cut: list[Tensor] = []  # copies of those that were added to what carries relevance: their share is lost
 
     def __exit__(self, *exc: Any) -> None:
         self.gaps.close()
@@ -249,11 +254,22 @@ class GradientRules(TorchFunctionMode):
 
     def _ruled(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, in_place = plain_name(func.__name__)
-        operands = carrying((*args, *kwargs.values()))
-        if not operands:
-            return func(*args, **kwargs)
+        values = (*args, *kwargs.values())
+        operands = carrying(values)
+        detached = len(self.detached) > 0 and any(map(self._is_detached, tensors_in(values)))
+        if not operands or not torch.is_grad_enabled() or name in CUTS:
+            out = func(*args, **kwargs)
+            if (operands or detached) and not name.startswith("new_") and not name.endswith("_like"):
+                for tensor in tensors_in((out,)):
+                    if tensor.is_floating_point() and not tensor.requires_grad:
+                        self.detached.put(tensor, True)
+            return out
         rule = RULES.get(name)
         if rule is None:
+            if detached:
+                written = int(in_place or name == "__setitem__")  # stays the tensor that it is
+                args = (*args[:written], *self._opened(args[written:]))
+                kwargs = {key: self._opened(value) for key, value in kwargs.items()}
             out = func(*args, **kwargs)
             if name not in LINEAR and name not in COMPLEX_VIEWS and carrying((out,)):
                 self.unruled.add(name)
@@ -263,6 +279,19 @@ class GradientRules(TorchFunctionMode):
             out = rule(self, func, args, kwargs)
         self.elementwise.follow(name, operands, out)
         return out
+
+    def _is_detached(self, tensor: Tensor) -> bool:
+        # What a torch.autograd.Function made is given a gradient by its backward, and carries relevance again.
+        return self.detached.get(tensor) is not None and not tensor.requires_grad
+
+    def _opened(self, value: Any) -> Any:
+        """Detached tensors as leaves of the graph, whose relevance is known after the backward pass."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._opened, value))
+        if not isinstance(value, Tensor) or not self._is_detached(value):
+            return value
+        self.cut.append(value.clone().requires_grad_())  # a copy: tensors of inference mode cannot require a gradient
+        return self.cut[-1]
 
     def _in_place(self, rule: Rule, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """The rule on a copy, whose result is then written where the model expects it."""
