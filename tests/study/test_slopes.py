@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import whyformer as wf
 from whyformer.errors import CaptureError, NotOffered, WhyformerError
+from whyformer.run import Run
 
 IDS = {"input_ids": torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 11, 12]])}
 
@@ -65,6 +67,7 @@ class Layers(nn.Module):
             out = (q @ k.transpose(-1, -2) / 2).softmax(-1) @ v
         if hidden and self.how in {"detach", "reversed"}:
             out = out.detach() if self.how == "detach" else Reversed.apply(out)  # type: ignore[no-untyped-call]
+        x = x.detach() if hidden and self.how == "residual" else x
         joined: Tensor = self.norm(x + out.transpose(1, 2).flatten(2))
         return joined
 
@@ -180,9 +183,83 @@ def test_gradients_through_reentrant_checkpoints_are_refused_in_words(method: st
         wf.explain(Layers("checkpoint", (1,)).eval(), IDS, method=method, target=0)
 
 
-def test_a_warning_names_a_function_that_has_no_rule() -> None:
+def test_a_warning_names_a_function_that_has_no_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reversed, "backward", staticmethod(lambda ctx, *gradients: gradients[0]))  # as it should be
     (explanation, _) = wf.explain(Layers("reversed", (1,)).eval(), IDS, method="attn_lrp", target=0)
     assert any("Reversed" in warning for warning in explanation.warnings)
+
+
+class Cycles(Layers):
+    """As HRM does: layers that run several times, of which the early ones run under no_grad."""
+
+    def __init__(self, cut: int) -> None:
+        super().__init__("")
+        self.early = cut
+        with torch.no_grad():
+            self.head.weight.mul_(3)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        state = torch.zeros_like(x)
+        for cycle in range(3):
+            with torch.no_grad() if cycle < self.early else nullcontext():
+                state = self.block(self.norm(state + x), cycle)  # no product of what carries a gradient comes first
+        logits: Tensor = self.head((state + x)[:, 0])
+        return logits
+
+
+BY_GRADIENT = sorted(
+    name for name, m in wf.list_methods().items() if m.needs & {"attention_gradients", "input_gradients"}
+)
+
+
+@pytest.mark.parametrize("method", [name for name in BY_GRADIENT if name != "grad_cam"])
+def test_every_method_that_differentiates_refuses_layers_without_gradients(method: str) -> None:
+    with pytest.raises(WhyformerError, match=r"slope|autograd knows no way") as refused:
+        wf.explain(Cycles(2).eval(), IDS, method=method, target=0)
+    assert not any(name in str(refused.value).split("Use ")[-1] for name in BY_GRADIENT)
+    assert wf.explain(Cycles(0).eval(), IDS, method=method, target=0)
+
+
+def test_relevance_at_tokens_is_held_to_the_slope_at_the_input() -> None:
+    """A residual that is detached changes no gradient of a map."""
+    model = Layers("residual", (0,)).eval()
+    assert wf.explain(model, IDS, method="transformer_attribution", target=0)
+    with pytest.raises(NotOffered, match="gradient at the input is not the slope"):
+        wf.explain(model, IDS, method="transformer_attribution", variant="lrp", target=0)
+
+
+def test_feature_maps_and_relevance_of_heads_are_held_to_it() -> None:
+    pictures = {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
+    with pytest.raises(NotOffered, match="gradient at the input is not the slope"):
+        wf.explain(Pixels("half").eval(), pictures, method="grad_cam", target=0)
+    with pytest.raises(NotOffered, match="gradient at the input is not the slope"):
+        wf.head_importance(Cycles(2).eval(), IDS, kind="relevance", target=0)
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
+def test_relevance_that_goes_to_detached_tensors_is_measured(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where no slope was measured."""
+    monkeypatch.setattr(Run, "require_input_slopes", lambda self: None)
+    cut, whole = (wf.explain(Cycles(early).eval(), IDS, method=method, target=0) for early in (2, 0))
+    assert all(any("went to tensors" in warning for warning in e.warnings) for e in cut)
+    assert not any("went to tensors" in warning for e in whole for warning in e.warnings)
+    alone = wf.explain(Cycles(2).eval(), {"input_ids": IDS["input_ids"][:1]}, method=method, target=0)[0]
+    assert alone.warnings == cut[0].warnings
+
+
+@pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp", "transformer_attribution"])
+def test_the_slope_behind_relevance_is_measured_once_per_model(method: str) -> None:
+    explainer = wf.Explainer(Layers("").eval())
+    spent = [explainer.explain(IDS, method=method, target=0)[0].cost for _ in range(2)]
+    assert spent[0].setup_forwards > spent[1].setup_forwards == 0
+    assert (spent[0].forwards, spent[0].backwards) == (spent[1].forwards, spent[1].backwards)
+
+
+def test_a_slope_that_is_known_is_not_measured_again() -> None:
+    explainer = wf.Explainer(Layers("").eval())
+    explainer.explain(IDS, method="input_x_gradient", target=0)
+    assert explainer.explain(IDS, method="attn_lrp", target=0)[0].cost.setup_forwards == 0
 
 
 def test_head_importance_and_records_are_held_to_it() -> None:

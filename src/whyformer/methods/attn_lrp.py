@@ -12,9 +12,10 @@ from whyformer.errors import NotOffered, NotOverUnits
 from whyformer.parameters import OneOf
 from whyformer.registry import constant, method
 from whyformer.run import Attribution, Run
+from whyformer.study.slopes import INPUT_SLOPES
 
 PLACES = ("input", "tokens")
-LOST = 0.01  # of all relevance: ordinary models lose none, and a detached maximum loses only what rounding leaves
+LOST = 0.01  # of all relevance: ordinary models lose none
 CUT = (
     "{share:.0%} of the relevance went to tensors that the model computes with gradients off (detach(), no_grad()), and "
     "is missing from the scores."
@@ -69,7 +70,10 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
     missing = (scores.sum(1) - run.value_B).abs()
-    lost_B = sum((_sum_B(leaf, grad, run.batch.size) for leaf, grad in zip(rules.cut, cut, strict=True)), missing * 0)
+    lost_B = missing * 0
+    if INPUT_SLOPES not in run.study.undisturbed or run.study.doubts:  # else what was detached changes no slope
+        for leaf, grad in zip(rules.cut, cut, strict=True):
+            lost_B = lost_B + _sum_B(leaf, grad, run.batch.size)
     share_B = lost_B.abs() / (scores.abs().sum(1) + lost_B.abs())
     return Attribution(
         scores,

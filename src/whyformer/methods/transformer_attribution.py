@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -51,11 +50,7 @@ def transformer_attribution(
         return _at_tokens(run)
     record, warnings = _relevance(run)
     sites = maps_of(record, -1 if variant == "last_layer" else start_layer)
-    if variant == "full":
-        gradients: Sequence[Site | None] = maps_of(run.record(grad=True), start_layer)
-    else:
-        run.require_input_slopes()  # a record measures the slopes at its maps
-        gradients = [None] * len(sites)
+    gradients = maps_of(run.record(grad=True), start_layer) if variant == "full" else [None] * len(sites)
     keep_BN = run.attended_BN
     layers = []
     for site, gradient in zip(sites, gradients, strict=True):
