@@ -17,8 +17,8 @@ from whyformer.study.slopes import INPUT_SLOPES
 PLACES = ("input", "tokens")
 LOST = 0.01  # of all relevance: ordinary models lose none
 CUT = (
-    "{share:.0%} of the relevance went to tensors that the model computes with gradients off (detach(), no_grad()), and "
-    "is missing from the scores."
+    "{share:.0%} of the relevance went to tensors that the model computes with gradients off (detach(), no_grad()), "
+    "and is missing from the scores."
 )
 
 
