@@ -6,7 +6,8 @@ numbers that a device is asked for once · ``families.py`` names by which models
 
 Text: ``tokens.py``, ``columns.py``, ``text.py``, ``text_padding.py``; heads over it: ``token_heads.py``,
 ``answers.py``; parts of it: ``segments.py``. Language models: ``language.py``, ``chat.py``, and those that are only
-asked: ``prompt.py``, ``completions.py``. Two texts: ``similarity.py``, ``seq2seq.py``. Pictures: ``image.py``, ``detection.py``,
-``image_text.py``, ``image_tokens.py``. Sound: ``audio.py``, ``spectrogram.py``. Tables: ``table_schema.py``,
-``table.py``, ``table_model.py``, ``fillings.py``. Others: ``tensors.py``, ``streams.py``, ``stream_inputs.py``.
+asked: ``prompt.py``, ``completions.py``. Two texts: ``similarity.py``, ``seq2seq.py``. Pictures: ``image.py``,
+``detection.py``, ``image_text.py``, ``image_tokens.py``. Sound: ``audio.py``, ``spectrogram.py``. Tables:
+``table_schema.py``, ``table.py``, ``table_model.py``, ``fillings.py``. Others: ``tensors.py``, ``streams.py``,
+``stream_inputs.py``.
 """
