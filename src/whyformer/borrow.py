@@ -26,6 +26,7 @@ from whyformer.errors import BadInput, NotOffered
 from whyformer.loan.fingerprint import Place, Traits, traits_of, without
 from whyformer.loan.offload import offloaded, require_loaded
 from whyformer.loan.parts import Guard, Members, Parts
+from whyformer.loan.quantized import is_packed, is_quantized
 from whyformer.loan.spread import BESIDE_OTHERS, NoStage
 from whyformer.loan.turns import Turn, free_in_child, take, uninterrupted
 
@@ -421,25 +422,25 @@ def names_no_padding(model: nn.Module) -> bool:
 
 
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
-    """Quantised or inference-mode weights cannot be differentiated through: say so before running."""
+    """Raise before any pass if a layer is quantised, or a weight was created in inference mode.
+
+    Weights of other tensor classes that compute with floats (torchao) are left to the measured slopes (study/slopes.py).
+    """
     if getattr(model, "opaque", False):
         raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
-    if getattr(model, "is_quantized", False):
-        raise NotOffered(f"{method} needs gradients, but the model is quantised. {_PRECISIONS}")
     loan = _loan(model)
     parts = loan.parts
     if loan.lent is not None and parts is not None and not parts.quantized:
         weights = loan.lent.parameters
-        if all(map(torch.Tensor.is_floating_point, weights)) and not any(map(torch.Tensor.is_inference, weights)):
+        if not any(map(is_packed, weights)) and not any(map(torch.Tensor.is_inference, weights)):
             return
     for module in modules_of(model):
-        parameters = {n: p for n, p in module._parameters.items() if p is not None}
-        whole = all(p.is_floating_point() or p.is_complex() for p in parameters.values())
-        if "quantized" in type(module).__module__ or not whole:
-            part = _path(model, module) or "the model"
-            raise NotOffered(f"{method} needs gradients, but {part} is quantised. {_PRECISIONS}")
-        for name, parameter in parameters.items():
-            if parameter.is_inference():
+        if is_quantized(module):
+            path = _path(model, module)
+            layer = f"{path} ({type(module).__name__})" if path else f"the model ({type(module).__name__})"
+            raise NotOffered(f"{method} needs gradients, but {layer} is quantised. {_PRECISIONS}")
+        for name, parameter in module._parameters.items():
+            if parameter is not None and parameter.is_inference():
                 raise NotOffered(
                     f"{method} needs gradients, but {_path(model, module)}.{name} was created in "
                     f"torch.inference_mode(). Load the model outside of it."

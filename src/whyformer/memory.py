@@ -17,10 +17,12 @@ LONG = 1024  # positions; below, maps are stored without thinking about it
 # How much memory the graph of a forward pass keeps for its backward pass.
 
 
-def _storage(tensor: Tensor) -> torch.UntypedStorage:
-    """Of a tensor that is spread over processes, that of the part which is here."""
-    here = getattr(tensor, "to_local", None)
-    return (tensor if here is None else here()).untyped_storage()
+def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
+    """Of a tensor that wraps others (spread over processes, or quantised), theirs: it has no memory of its own."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return [tensor.untyped_storage()]
+    return [storage for name in flatten()[0] for storage in _storages(getattr(tensor, name))]
 
 
 class SavedBytes:
@@ -29,7 +31,8 @@ class SavedBytes:
     def __init__(self, model: nn.Module) -> None:
         self.total = 0
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        self._seen = {_storage(t).data_ptr() for t in [*model.parameters(), *model.buffers()]}
+        weights = [*model.parameters(), *model.buffers()]
+        self._seen = {storage.data_ptr() for weight in weights for storage in _storages(weight)}
 
     def __enter__(self) -> SavedBytes:
         self._hooks.__enter__()
@@ -39,10 +42,10 @@ class SavedBytes:
         self._hooks.__exit__(*exc)
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        storage = _storage(tensor)
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
-            self.total += storage.nbytes()
+        for storage in _storages(tensor):
+            if storage.data_ptr() not in self._seen:
+                self._seen.add(storage.data_ptr())
+                self.total += storage.nbytes()
         # The tensor itself would hold the node that holds it: a cycle through autograd, which no collector sees.
         return tensor.detach()
 

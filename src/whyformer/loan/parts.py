@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from whyformer.loan.fingerprint import HOOKS, PLAIN, SMALL, Place, Traits, told_of
+from whyformer.loan.quantized import is_quantized
 from whyformer.loan.turns import turns_of
 
 # What is taken of hundreds of modules at a time, by functions that Python need not enter for each.
@@ -45,7 +46,7 @@ class Parts:
         self.kinds = [module.__class__ for module in modules]
         # In the order in which they are taken; each member has its own as long as it lives.
         self.turns = turns_of((*modules, *members.parameters, *members.configs))
-        self.quantized = any("quantized" in kind.__module__ for kind in set(self.kinds))
+        self.quantized = any(map(is_quantized, modules))
         self.wraps = any("_orig_mod" in module._modules for module in modules)  # torch.compile's
         # Scripted modules list their parts in ways of their own, and a config may be a plain dict: no weak reference.
         self.steady = not any(isinstance(module, torch.jit.ScriptModule) for module in modules)

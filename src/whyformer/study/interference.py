@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from whyformer.borrow import known_about, modules_of
 from whyformer.errors import MixedInputs, NotOffered
+from whyformer.loan.quantized import is_quantized
 
 FULL = (1e-3, 1e-5)  # of the largest logit, and besides: what float32 may lose over many layers
 COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type
@@ -50,9 +51,9 @@ def rounding_step(model: nn.Module, logits: Tensor) -> float:
     types = {logits.dtype, *(p.dtype for m in modules for p in m._parameters.values() if p is not None)}
     if torch.is_autocast_enabled(logits.device.type):
         types.add(torch.get_autocast_dtype(logits.device.type))
-    if any("quantized" in type(m).__module__ for m in modules) or not all(t.is_floating_point for t in types):
+    if any(map(is_quantized, modules)):
         types.add(torch.bfloat16)  # eight bits
-    step = max((torch.finfo(t).eps for t in types if t.is_floating_point), default=0.0)
+    step = max((torch.finfo(t).eps for t in types if t.is_floating_point and t.itemsize > 1), default=0.0)
     # What users allow torch to round to inside matrix products, whatever the weights are.
     return max(step, PRODUCTS.get(torch.get_float32_matmul_precision(), 0.0))
 
