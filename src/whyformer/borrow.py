@@ -424,7 +424,7 @@ def names_no_padding(model: nn.Module) -> bool:
 def refuse_without_gradients(model: nn.Module, method: str) -> None:
     """Raise before any pass if a layer is quantised, or a weight was created in inference mode.
 
-    Weights of other tensor classes that compute with floats (torchao) are left to the measured slopes (study/slopes.py).
+    Other tensor classes that compute with floats (torchao) are left to the measured slopes (study/slopes.py).
     """
     if getattr(model, "opaque", False):
         raise NotOffered(f"{method} needs gradients, and the model is asked from outside (a function, a server).")
