@@ -27,6 +27,7 @@ from whyformer.inputs.base import Modality, Source
 from whyformer.inputs.batch import PLAIN, Batch, Decoding
 from whyformer.inputs.language import at_positions, shortened
 from whyformer.inputs.modalities import choose_modality, listed, unpacked
+from whyformer.inputs.rust_tokenizer import as_processor
 from whyformer.inputs.table_schema import Table
 from whyformer.loan.spread import heads_elsewhere, is_sharded
 from whyformer.output import Output
@@ -64,7 +65,7 @@ class LoadedModel:
         elif not isinstance(model, nn.Module):
             model, processor = unpacked(model, processor)
         self.model: nn.Module = unwrapped(model)
-        self.processor = processor
+        self.processor = as_processor(processor, self.model)
         self.attention_at = dict(attention_at or {})
         self.marks: Marks = ()  # modules whose output is an attention map
         for pattern, layout in self.attention_at.items():

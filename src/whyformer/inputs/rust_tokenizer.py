@@ -1,0 +1,119 @@
+"""A Tokenizer of the tokenizers library as processor: wrapped in the class of transformers that the library reads."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from whyformer.errors import BadInput
+from whyformer.extras import require
+from whyformer.inputs.arguments import signature_of
+
+# How special tokens are spelled between brackets and bars. The library itself does not record their roles.
+SPELLINGS = {
+    "pad": ("pad",),
+    "mask": ("mask",),
+    "unk": ("unk",),
+    "cls": ("cls",),
+    "sep": ("sep",),
+    "bos": ("bos", "s", "begin_of_text", "startoftext", "start_of_text"),
+    "eos": ("eos", "/s", "endoftext", "end_of_text"),
+}
+
+
+def as_processor(processor: Any, model: nn.Module) -> Any:
+    """The processor itself; a ``tokenizers.Tokenizer`` as a tokenizer of transformers, on a copy of it."""
+    if type(processor).__module__.partition(".")[0] != "tokenizers":
+        return processor
+    rust = getattr(processor, "_tokenizer", processor)  # tokenizers.implementations hold one
+    if not hasattr(rust, "post_processor"):
+        raise BadInput(
+            f"processor is a {type(processor).__name__} of the tokenizers library, a part of a tokenizer. Pass the "
+            "whole tokenizers.Tokenizer."
+        )
+    require("transformers", why="a tokenizers.Tokenizer as processor")
+    from transformers import PreTrainedTokenizerFast
+
+    rust = copy.deepcopy(rust)
+    roles, truncation, padding = _roles(rust), rust.truncation, rust.padding
+    how: dict[str, Any] = {f"{role}_token": token for role, token in roles.items()}
+    if truncation is not None:
+        how |= {"model_max_length": truncation["max_length"], "truncation_side": truncation["direction"]}
+    if padding is not None:
+        how |= {"padding_side": padding["direction"], "pad_token_type_id": padding["pad_type_id"]}
+    rust.no_padding()  # lengths of texts are read before they are padded
+    rust.no_truncation()
+    typed = _distinguishes_types(rust) and _reads_types(model)
+    names = ["input_ids", *["token_type_ids"] * typed, "attention_mask"]
+    if others := [token for token in _declared(rust) if token not in roles.values()]:
+        how["additional_special_tokens"] = others
+    return PreTrainedTokenizerFast(tokenizer_object=rust, model_input_names=names, **how)
+
+
+def _roles(rust: Any) -> dict[str, str]:
+    """Special tokens by role: where settings and templates place them first, then by their spelling."""
+    roles: dict[str, str] = {}
+    for processor in _processors(rust):
+        if "cls" in processor and "sep" in processor:  # BertProcessing, RobertaProcessing
+            roles |= {"cls": processor["cls"][0], "sep": processor["sep"][0]}
+        first, last = _ends(processor)
+        if first is not None:
+            roles.setdefault("cls" if _spelled(first) == "cls" else "bos", first)
+        if last is not None:
+            roles.setdefault("sep" if _spelled(last) == "sep" else "eos", last)
+    if rust.padding is not None:
+        roles["pad"] = rust.padding["pad_token"]
+    unknown = getattr(rust.model, "unk_token", None)
+    if unknown is not None:
+        roles["unk"] = unknown
+    for token in _declared(rust):
+        if (role := _spelled(token)) is not None:
+            roles.setdefault(role, token)
+    # Padding may be switched on with a token that the vocabulary does not have: a new id would be none of the model's.
+    return {role: token for role, token in roles.items() if rust.token_to_id(token) is not None}
+
+
+def _declared(rust: Any) -> list[str]:
+    return [token.content for token in rust.get_added_tokens_decoder().values() if token.special]
+
+
+def _spelled(token: str) -> str | None:
+    bare = token.strip("[]<>|").lower()
+    return next((role for role, spellings in SPELLINGS.items() if bare in spellings and bare != token), None)
+
+
+def _processors(rust: Any) -> Iterator[Mapping[str, Any]]:
+    """What is put around texts, as plain data."""
+    state = None if rust.post_processor is None else json.loads(rust.post_processor.__getstate__())
+    yield from () if state is None else state.get("processors", [state])
+
+
+def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The first and the last token of a template, where they are not the text's."""
+    pieces = processor.get("single", ())
+    if len(pieces) < 2:
+        return None, None
+    first, last = (piece.get("SpecialToken") for piece in (pieces[0], pieces[-1]))
+    contents = processor["special_tokens"]
+    return tuple(None if piece is None else contents[piece["id"]]["tokens"][0] for piece in (first, last))
+
+
+def _distinguishes_types(rust: Any) -> bool:
+    """Whether a template of the user's own gives the second text another type: the default one always does."""
+    for processor in _processors(rust):
+        pieces = [piece for each in processor.get("pair", ()) for piece in each.items()]
+        written = any(kind == "SpecialToken" for kind, _ in pieces)
+        if processor["type"] == "BertProcessing" or (written and any(piece["type_id"] for _, piece in pieces)):
+            return True
+    return False
+
+
+def _reads_types(model: nn.Module) -> bool:
+    """Whether the model has a table of types. GPT-2 looks types up among its words: zeros are not the same as none."""
+    config = getattr(model, "config", None)
+    types = getattr(config, "type_vocab_size", 2 if config is None else 0)
+    return "token_type_ids" in signature_of(model) and types > 1
