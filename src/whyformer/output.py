@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whyformer.borrow import RUNNING, known_about
 from whyformer.capture.batch_norm import plain_gradients
+from whyformer.capture.scalar import scalar_from
 from whyformer.errors import BadInput, NotOffered
 from whyformer.inputs.base import Modality
 from whyformer.inputs.batch import Batch, Continuation
@@ -222,7 +223,8 @@ class Output:
                 "each of its tokens. Leave span out: tokens are explained one by one."
             )
         if batch.answers:
-            return answer_scalar(_log_probabilities(logits, batch.answers, which), self.scalar)
+            with scalar_from(logits):
+                return answer_scalar(_log_probabilities(logits, batch.answers, which), self.scalar)
         rows = torch.arange(batch.size) if batch.shared is None else torch.zeros(batch.size, dtype=torch.long)
         chosen = logits[rows.to(logits.device), which]
         return chosen[:, self.choices] if self.choices else chosen

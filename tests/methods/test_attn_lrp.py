@@ -28,6 +28,7 @@ from tests.models.others import OTHERS
 from tests.models.torch_nn import EncoderClassifier
 from tests.references.attn_lrp import AttnLRP, relevance
 from tests.references.eager_attention import one_input
+from tests.support.language import shared, tokenizer
 from whyformer.errors import NotOffered, NotOverUnits, UnknownName
 
 BOTH = pytest.mark.parametrize("method", ["attn_lrp", "cp_lrp"])
@@ -72,7 +73,7 @@ def test_the_road_to_attention_does_not_matter(name: str, method: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "llama_gqa", "mistral", "qwen3", "gemma2", "phi3"])
 def test_cp_lrp_conserves_without_biases(name: str) -> None:
     for found in explained(name, method="cp_lrp"):
-        scale = np.abs(found.scores).sum()
+        scale = float(np.abs(found.scores).sum())
         assert abs(found.scores.sum() - found.value) <= 1e-5 * scale
         assert found.checks["conservation_error"] <= 1e-5 * scale
     # AttnLRP does not: its softmax rule takes relevance away.
@@ -107,6 +108,63 @@ def test_the_checks_are_what_is_missing_from_the_sum() -> None:
         missing = abs(found.scores.sum() - found.value)
         assert found.checks["conservation_error"] == pytest.approx(missing, rel=1e-4)
         assert found.checks["conservation_error_relative"] == pytest.approx(missing / abs(found.value), rel=1e-4)
+
+
+def total_at_logits(logits: Tensor, scalar: Any) -> float:
+    """Σ_j z_j ∂s/∂z_j: what the scores share out where s is made of logits."""
+    logits = logits.detach().double().requires_grad_()
+    (gradient,) = torch.autograd.grad(scalar(logits), logits)
+    return (logits.detach() * gradient).sum().item()
+
+
+SCALARS = {
+    "logit": lambda z: z[TARGET],
+    "probability": lambda z: z.softmax(0)[TARGET],
+    "log_probability": lambda z: z.log_softmax(0)[TARGET],
+    "log_odds": lambda z: z.softmax(0)[TARGET].logit(),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("scalar", SCALARS)
+def test_conservation_is_measured_from_the_logits(scalar: str, method: str) -> None:
+    case = CASES["llama"]
+    model = case.build("sdpa")
+    for row, found in enumerate(wf.explain(model, case.inputs(), method=method, target=TARGET, scalar=scalar)):
+        start = total_at_logits(model(**one_input(case.inputs(), row)).logits.flatten(0, -2)[-1], SCALARS[scalar])
+        missing = abs(found.scores.sum() - start)
+        scale = float(np.abs(found.scores).sum())
+        assert found.checks["conservation_error"] == pytest.approx(missing, abs=1e-5 * scale)
+        assert found.checks["conservation_error_relative"] == pytest.approx(
+            missing / abs(start), abs=1e-4 * scale / abs(start)
+        )
+        assert not found.warnings
+        if method == "cp_lrp":
+            assert found.checks["conservation_error"] <= 1e-5 * scale
+
+
+@pytest.mark.parametrize("scalar", ["log_probability", "probability", "log_odds"])
+def test_a_whole_answer_is_shared_out_from_its_logits(scalar: str) -> None:
+    """The log-probability is computed by this library: its functions need no rule, and nothing of R is missing."""
+    lm, ids = shared("llama"), lambda text: list(tokenizer()(text)["input_ids"])
+    with shared.handed_back():
+        prompt, answer = "the capital of france is", "paris and the dog"
+        ask = {"processor": tokenizer(), "span": True, "scalar": scalar}
+        found = wf.explain(lm, (prompt, answer), method="cp_lrp", **ask)
+        tokens, count = torch.tensor([ids(prompt) + ids(answer)]), len(ids(answer))
+        logits = lm(input_ids=tokens).logits[0, -count - 1 : -1]
+
+        def said(z: Tensor) -> Tensor:
+            total = z.log_softmax(1).gather(1, torch.tensor(ids(answer))[:, None]).sum()
+            return {"log_probability": total, "probability": total.exp(), "log_odds": total.exp().logit()}[scalar]
+
+        start = total_at_logits(logits, said)
+        assert found.value == pytest.approx(said(logits.detach().double()).item(), rel=1e-4)
+        assert found.scores.sum() == pytest.approx(start, abs=1e-5 * float(np.abs(found.scores).sum()))
+        assert found.checks["conservation_error"] <= 1e-5 * np.abs(found.scores).sum()
+        assert not found.warnings
+        for method in ("attn_lrp", "transformer_attribution"):
+            assert not wf.explain(lm, (prompt, answer), method=method, **ask).warnings
 
 
 class T5Classifier(nn.Module):

@@ -134,6 +134,7 @@ class Traced:
     """
 
     value_B: Tensor
+    answer_B: Tensor  # what the model answered: the values are computed from it
     leaves: list[Tensor]
     seen: BeforeAttention
     main: Tensor | None = None
@@ -145,6 +146,12 @@ class Traced:
             return slopes(self.value_B.sum(), tensors)
         rows = [slopes(value, tensors, again=True) for value in self.value_B]
         return [torch.cat(each) for each in zip(*rows, strict=True)]
+
+    def at_answer(self) -> Tensor:
+        """(B,) Σ_j z_j ∂s/∂z_j: what rules that start at the model's answer z propagate. No pass through the model."""
+        require_dependent(self.value_B)
+        (gradient,) = slopes(self.value_B.sum(), [self.answer_B], again=True)
+        return (self.answer_B.detach() * gradient).flatten(1).sum(1).float()
 
     def require_followed(self) -> None:
         """Refuse a pass of which changed rules saw only a part."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whyformer.capture.scalar import scalar_from
 from whyformer.errors import BadInput, NotOffered, UnknownName
 from whyformer.inputs.arguments import named_tensors
 from whyformer.inputs.batch import Batch, Raw
@@ -49,6 +50,11 @@ class SpanInput(LocatedInput):
             )
         if not batch.spans or scalar == "cosine":
             return None
+        with scalar_from(output):
+            return self._spans(output, batch, scalar)
+
+    @staticmethod
+    def _spans(output: Tensor, batch: Batch, scalar: str) -> Tensor:
         rows = torch.arange(len(output), device=output.device)[:, None]
         places_B2 = torch.tensor(ranked(batch, [[place or 0 for place in span] for span in batch.spans])).to(rows)
         read_B2 = torch.tensor([[place is not None for place in span] for span in batch.spans], device=rows.device)

@@ -40,10 +40,11 @@ def attn_lrp(run: Run, *, at: Annotated[str, OneOf(*PLACES)] | None = None) -> A
     r_i = Σ_d x_id · g_id. ``at="input"`` reads x at the word embeddings, pixels or floats: positions and biases take a
     share of their own, which is not shown. ``at="tokens"`` reads it at the vectors that enter the first block,
     position and type included; it is the default for tables with categories, raw audio, and text with images.
-    What is missing from the sum of scores is in ``checks["conservation_error"]``, and as a share of the explained
-    value in ``checks["conservation_error_relative"]``.
+    Propagation starts at the logits z with R = Σ_j z_j ∂s/∂z_j, which is the explained value s where s is a logit. What
+    is missing from R in the sum of scores is ``checks["conservation_error"]``, as a share of R
+    ``checks["conservation_error_relative"]``.
 
-    Misleads when: the conservation error is large against the value (biases and positions took the rest), and on
+    Misleads when: the conservation error is large against R (biases and positions took the rest), and on
     models with an attention sink, whose first token collects what belongs to nobody.
     """
     return relevance(run, GradientRules(attention_is_constant=False), at)
@@ -62,14 +63,14 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
     space = at or ("tokens" if scattered else "input")
     leaf = trace.leaves[0] if trace.main is None else trace.main
     inputs = leaf if space == "input" else trace.tokens()
-    unruled = rules.unruled_text(trace.value_B)
+    unruled, start_B = rules.unruled_text(trace.value_B), trace.at_answer()
     gradient, *cut = run.differentiated(trace, [inputs, *rules.cut])
     run.require_input_slopes()
     detail = inputs.detach().float() * gradient.float()
     detail = detail if space == "input" else trace.batch_first(detail)
     scores = run.per_unit(detail) if space == "input" else detail.sum(2)
     scores = scores * run.keep_BN
-    missing = (scores.sum(1) - run.value_B).abs()
+    missing = (scores.sum(1) - start_B).abs()
     lost_B = missing * 0
     if INPUT_SLOPES not in run.study.undisturbed or run.study.doubts:  # else what was detached changes no slope
         for leaf, grad in zip(rules.cut, cut, strict=True):
@@ -80,7 +81,7 @@ def relevance(run: Run, rules: GradientRules, at: str | None) -> Attribution:
         detail=[d.cpu().numpy() for d in detail],
         checks={
             "conservation_error": missing,
-            "conservation_error_relative": missing / run.value_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
+            "conservation_error_relative": missing / start_B.abs().clamp_min(torch.finfo(torch.float32).tiny),
         },
         warnings=[unruled + [CUT.format(share=s)] * (s > LOST) for s in share_B.tolist()],
     )

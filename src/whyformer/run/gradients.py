@@ -13,6 +13,7 @@ from torch.overrides import BaseTorchFunctionMode, TorchFunctionMode
 from whyformer.capture.embeddings import SwapEmbedding
 from whyformer.capture.leaves import BeforeAttention, Traced, as_leaf, require_dependent, slopes
 from whyformer.capture.roles import Impose, Recorder, Rewrite
+from whyformer.capture.scalar import answered
 from whyformer.errors import NotOffered
 from whyformer.inputs.batch import Batch
 from whyformer.output import Output
@@ -63,7 +64,12 @@ class TracedBatch(ScoredBatch, ABC):
         seen = BeforeAttention(self.rows_run, self.length)
         seen.add(*leaves)
         with torch.enable_grad():
-            with rules, self.modality.looked_up(batch.shared or self.batch, leaf) as lookups, seen:
+            with (
+                answered() as answer,
+                rules,
+                self.modality.looked_up(batch.shared or self.batch, leaf) as lookups,
+                seen,
+            ):
                 logits = self.output.logits(batch)
             self._require_lookups(lookups)
             if not leaves:
@@ -74,7 +80,8 @@ class TracedBatch(ScoredBatch, ABC):
             # Word embeddings are the first leaf after those that came as floats.
             words = leaves[len(floats)] if self.modality.embeds and len(leaves) > len(floats) else None
             main = None if self.modality.stream == "table" else floats.get(self.modality.main, words)
-            trace = Traced(self.scalars(logits), leaves, seen, main, batch.shared is not None)
+            answer_B = logits if answer.tensor is None else answer.tensor
+            trace = Traced(self.scalars(logits), answer_B, leaves, seen, main, batch.shared is not None)
         if changed_rules:
             trace.require_followed()
         return trace

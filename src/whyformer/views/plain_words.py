@@ -56,8 +56,8 @@ def method_words(name: str, default_for: str | None) -> str:
 _ORDER = "Read which parts come first, not how much each one counts."
 _SUMS: Mapping[str, str] = {
     "conservation error": (
-        "The scores should add up to the explained value, and {amount} is missing ({name} {value}): biases and "
-        f"positions, which are no part of the input, hold it. {_ORDER}"
+        "The scores should add up to the relevance at the model's output, and {amount} is missing ({name} {value}): "
+        f"biases and positions, which are no part of the input, hold it. {_ORDER}"
     ),
     "completeness error": (
         "The scores should add up to the change they are shares of, and {amount} is missing ({name} {value}). "

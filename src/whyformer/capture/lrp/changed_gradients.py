@@ -26,6 +26,7 @@ from whyformer.capture.functions import (
 )
 from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.notes import Notes
+from whyformer.capture.scalar import in_model
 from whyformer.capture.unseen import Gaps, unruled_text
 
 Rule = Callable[["GradientRules", Function, tuple[Any, ...], dict[str, Any]], Any]  # mode, function, its arguments
@@ -246,7 +247,7 @@ class GradientRules(TorchFunctionMode):
         self, func: Function, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         with self.gaps:
-            return self._ruled(func, args, kwargs or {})
+            return self._ruled(func, args, kwargs or {}) if in_model() else func(*args, **(kwargs or {}))
 
     def unruled_text(self, value: Tensor) -> list[str]:
         """What to say of the functions behind ``value`` that have no rule."""

@@ -161,7 +161,7 @@ def stream_place(run: Run, gradient: bool) -> MultiStream:
     numbers = [leaves[i] for i in range(len(stream_inputs))]
     slopes, due = None, INPUT_SLOPES not in run.study.undisturbed
     if gradient or due:
-        trace = Traced(values_B, numbers, BeforeAttention(run.batch.size, run.length))
+        trace = Traced(values_B, logits, numbers, BeforeAttention(run.batch.size, run.length))
         each = run.differentiated(trace, numbers) if gradient else trace.gradients(numbers)
         slopes = torch.cat([lifted(g).flatten(1) for g in each], 1)
     space = MultiStream(
