@@ -34,8 +34,8 @@ from whyformer.capture.lrp.elementwise import BENDS, Elementwise, carrying
 from whyformer.capture.lrp.positive_linear import Desk, positive_linear
 from whyformer.capture.lrp.redistribution import Totals, positive_part, product_of_two, proportional, split, whole
 from whyformer.capture.notes import Notes
-from whyformer.capture.site import OpenSite
 from whyformer.capture.scalar import in_model
+from whyformer.capture.site import OpenSite
 from whyformer.capture.unseen import Gaps, unruled_text
 from whyformer.errors import AmbiguousLayout
 
@@ -304,7 +304,7 @@ class AlphaBeta(Intercept):
             if rule is None:
                 written, read = (args[:1], args[1:]) if in_place or name == "__setitem__" else ((), args)
                 out = func(*written, *self.lifted(read), **self.lifted_named(kwargs))
-                # The plain gradient of a logsumexp shares out by softmax, which keeps the sum: a rule for scalars of ours.
+                # The plain gradient of a logsumexp shares out by softmax, which keeps the sum of relevance.
                 if (name not in LINEAR or name in MIXES) and carrying((out,)) and in_model():
                     self.unruled.add(name)
                 return out
