@@ -426,10 +426,10 @@ class Scaled(Outline):
     """Every attention's result times a number: what a change of the whole map by that number gives."""
 
     def __init__(
-        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, factors: dict[int, float]
+        self, batch: int, names: dict[int, str], batch_axes: dict[int, int] | None = None, *, factors: dict[int, Any]
     ) -> None:
         super().__init__(batch, names, batch_axes)
-        self.factors = factors
+        self.factors = factors  # numbers, or tensors that hold one
 
     def _sdpa(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         factor = self.factors.get(len(self.sites), 1.0)

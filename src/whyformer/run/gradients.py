@@ -21,8 +21,9 @@ from whyformer.run.scores import ScoredBatch
 from whyformer.study.interference import rounding_step
 from whyformer.study.slopes import (
     INPUT_SLOPES,
+    Inputs,
+    held,
     require_input_slopes,
-    require_measured,
     require_reached,
     require_slopes,
 )
@@ -125,23 +126,36 @@ class TracedBatch(ScoredBatch, ABC):
             output = Output(self.modality, self.batch, self.scalar)  # what is kept of outputs is of the model as it is
 
             def joined(tensors: Sequence[Tensor]) -> Tensor:
-                return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+                return torch.cat([tensor.detach().double().flatten() for tensor in tensors])[None]
 
-            def changed(numbers: Tensor) -> Tensor:
-                others = iter(zip(numbers.split(sizes), trace.leaves, strict=True))
+            def scored(numbers: Tensor) -> Tensor:
+                others = iter(zip(numbers[0].split(sizes), trace.leaves, strict=True))
 
                 def other(tensor: Tensor) -> Tensor:
                     flat, leaf = next(others)
                     return flat.view_as(leaf).to(leaf.dtype)
 
                 batch, _ = self._with_floats(other)
-                with torch.no_grad(), self.modality.looked_up(batch.shared or self.batch, other):
-                    return self.scalars(output.logits(batch)).detach()
+                with self.modality.looked_up(batch.shared or self.batch, other):
+                    return self.scalars(output.logits(batch))
+
+            def changed(numbers: Tensor) -> Tensor:
+                with torch.no_grad():
+                    return scored(numbers)
+
+            def differentiated(numbers: Tensor) -> tuple[Tensor, Tensor]:
+                leaf = numbers.detach().requires_grad_()
+                with torch.enable_grad():
+                    values_B = scored(leaf)
+                    require_dependent(values_B)
+                    (gradient,) = slopes(values_B.sum(), [leaf])
+                return values_B.detach(), gradient
 
             require_dependent(trace.value_B)
             gradient = joined(slopes(trace.value_B.sum(), trace.leaves))
-            score_B, step = trace.value_B.detach(), rounding_step(self.modality.model, self.logits)
-            passes, doubt = require_input_slopes(joined(trace.leaves), gradient, self.logits, score_B, step, changed)
+            step = rounding_step(self.modality.model, self.logits)
+            inputs = Inputs(joined(trace.leaves), self.logits, step, changed, differentiated)
+            passes, doubt = require_input_slopes(inputs, gradient, trace.value_B.detach())
             self.setup_forwards += 1 + passes
             self.study.doubts.extend([doubt] * bool(doubt))
             self.study.undisturbed.add(INPUT_SLOPES)
@@ -174,21 +188,21 @@ class TracedBatch(ScoredBatch, ABC):
         return plain and OFF_SWAY not in self.study.undisturbed and may_sway(self.modality.model, maps)
 
     def _held_by_swaying(self, maps: Record, score: Callable[[Tensor], Tensor]) -> bool:
-        """The slope measured with torch's own kernels, where there are no others; what is none is refused."""
+        """Whether gradients are the slope that torch's own kernels have, where there are no others."""
         if not self._may_sway(maps):
             return False
         swayed = self._swayed(maps, score)
         with torch.no_grad():
             score_B = score(maps.logits).detach()
         try:
-            doubt = require_measured(swayed.measured, score_B)[1]
+            _, doubt, slope = held(swayed.measured, score_B)
         except OffSway:
             self.study.undisturbed.add(OFF_SWAY)
             return False
         finally:
             self.setup_forwards += swayed.passes
         self.study.doubts.extend([doubt] * bool(doubt))
-        return True
+        return slope is None
 
     def require_slopes(self, maps: Record, role: Recorder, score: Callable[[Tensor], Tensor] | None = None) -> None:
         """Refuse gradients at the maps that are not the slope of the score (study/slopes.py), once per model.
@@ -210,8 +224,8 @@ class TracedBatch(ScoredBatch, ABC):
         def changed(rewrite: Rewrite) -> Tensor:
             impose = Impose(self.rows_run, self.module_names, self.study.batch_axes, rewrite=rewrite)
             impose.rows_attend = self.batch.reference_rows > 0
-            with torch.no_grad(), impose:
-                return score(output.logits(self.together)).detach()
+            with impose:
+                return score(output.logits(self.together))
 
         with torch.no_grad():
             score_B = score(maps.logits).detach()

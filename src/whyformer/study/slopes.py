@@ -2,31 +2,42 @@
 
 What runs out of autograd's sight (a torch.autograd.Function with a backward of its own, re-entrant checkpointing,
 ``detach()``) leaves maps or inputs without a gradient, or with a part of it. So all of them are changed a little in one
-random direction, and the change of the score is held to what the recorded gradients say.
+random direction, and the change of the score is held to what the recorded gradients say. Where they disagree, the same
+is tried beside that point: equal values may tie there, and a tie is no hidden function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whyformer.capture.roles import Rewrite
-from whyformer.errors import CaptureError, NotOffered
+from whyformer.errors import CaptureError, NotOffered, WhyformerError
 from whyformer.types import Record
 
 Changed = Callable[[Rewrite], Tensor]  # (B,) scores with every map rewritten
+Steps = Sequence[float] | Tensor  # by attention
 STEPS = (2.0**-8, 2.0**-5, 2.0**-11)  # by how much of itself a map is changed
 TOLERANCE = 0.02  # of what all maps say together
 NOISE = 16  # roundings, of which a score may collect as many
 INPUT_SLOPES = ("input slopes",)  # among what a study was held to
+POINTS = (1, 2)  # seeds of points beside, of which all have to agree: one may do so by chance
+APART = 0.25  # of the largest number of a row: noise that parts equal numbers further than a step joins them
 UNSTEADY = 0.2  # by how much of itself a slope may change with the step and still be one
 
 JUMPS = (
     "the score jumps close to where gradients were first taken (experts or positions that the model picks), so that "
     "they could not be held to measured slopes: they hold between two jumps at most."
+)
+
+TIES = (
+    "equal values tie where gradients were first taken (pixels of a plain background in a max-pool, zeros under a "
+    "ReLU): of such values the gradient is that of one of them, or zero."
 )
 
 REMEDY = (
@@ -49,6 +60,10 @@ class Measured:
     slope: float  # by the gradients
     size: float  # of the terms that it is a sum of
     noise: float  # of a score
+
+    def over(self, step: float) -> float:
+        """The slope, from a step to either side."""
+        return (self.moved(step) - self.moved(-step)) / (2 * step)
 
     def agrees(self, slope: float, step: float) -> bool:
         """Whether a slope that was measured by this step is that of the gradients."""
@@ -76,83 +91,166 @@ def require_slopes(maps: Record, score_B: Tensor, changed: Changed, shared: bool
         for number, site in enumerate(maps.sites)
         if site.attention_grad_BHQK is not None
     ]
-    noise = noise_of(torch.finfo(maps.logits.dtype).eps, maps.logits)
 
-    def moved(step: float) -> float:
+    def scores(steps: Steps, apart: float, seed: int) -> Tensor:
         def rewrite(layer: int, first: int, attention_BHQK: Tensor) -> Tensor:
-            whole_BHQK = maps.sites[layer].attention_BHQK[rows]
-            direction = _direction(whole_BHQK, layer)[:, first : first + attention_BHQK.shape[1]]
-            return attention_BHQK * (1 + step * direction).to(attention_BHQK.dtype)
+            whole_BHQK, heads = maps.sites[layer].attention_BHQK[rows], slice(first, first + attention_BHQK.shape[1])
+            drawn = layer + 2 * seed * len(maps.sites)
+            factor = 1 + steps[layer] * _direction(whole_BHQK, drawn)[:, heads]
+            if apart:
+                factor = factor * (1 + apart * _direction(whole_BHQK, drawn + len(maps.sites))[:, heads])
+            return attention_BHQK * factor.to(attention_BHQK.dtype)
 
-        return float(changed(rewrite).double().sum())
+        return changed(rewrite)
 
-    return require_measured(Measured(moved, sum(said), sum(map(abs, said)), noise), score_B)
-
-
-def require_measured(measured: Measured, score_B: Tensor) -> tuple[int, str]:
-    """The same of a change of the maps that someone else makes."""
-    passes, doubt, slope = _held(measured, score_B)
-    if slope is None:
-        return passes, doubt
-    raise CaptureError(NO_SLOPE.format(said=measured.slope, slope=slope))
+    return _require_along(said, len(maps.sites), maps.logits, score_B, scores)
 
 
 def require_scaled_slopes(
-    said: Mapping[int, float], logits: Tensor, score_B: Tensor, changed: Callable[[dict[int, float]], Tensor]
+    said: Mapping[int, float], logits: Tensor, score_B: Tensor, changed: Callable[[dict[int, Any]], Tensor]
 ) -> tuple[int, str]:
     """As :func:`require_slopes`, along a change of each attention's size: ``said`` by its number, Σ A ∘ ∂s/∂A.
 
     changed: (B,) scores with every attention's result times a number.
     """
-    generator = torch.Generator().manual_seed(0)
-    by = {n: float(torch.rand((), generator=generator) + 0.5) * (1 if n % 2 else -1) for n in sorted(said)}
+
+    def drawn(seed: int) -> dict[int, float]:
+        generator = torch.Generator().manual_seed(seed)
+        return {n: float(torch.rand((), generator=generator) + 0.5) * (1 if n % 2 else -1) for n in sorted(said)}
+
+    by = drawn(0)
     terms = [slope * by[number] for number, slope in said.items()]
 
-    def moved(step: float) -> float:
-        return float(changed({n: 1 + step * direction for n, direction in by.items()}).double().sum())
+    def scores(steps: Steps, apart: float, seed: int) -> Tensor:
+        by, beside = drawn(2 * seed), drawn(2 * seed + 1)
+        return changed({n: (1 + apart * beside[n]) * (1 + steps[n] * direction) for n, direction in by.items()})
 
-    noise = noise_of(torch.finfo(logits.dtype).eps, logits)
-    return require_measured(Measured(moved, sum(terms), sum(map(abs, terms)), noise), score_B)
+    return _require_along(terms, max(said) + 1, logits, score_B, scores)
 
 
-def require_input_slopes(
-    inputs: Tensor, gradient: Tensor, logits: Tensor, score_B: Tensor, step: float, changed: Callable[[Tensor], Tensor]
+def _require_along(
+    said: Sequence[float], count: int, logits: Tensor, score_B: Tensor, scores: Callable[[Steps, float, int], Tensor]
 ) -> tuple[int, str]:
-    """Refuse input gradients that are not the slope of ``score_B``; how many passes that took, what is left to say.
+    """Refuse gradients at ``count`` attentions that say another slope along a direction than the scores have.
 
-    step: of the model's rounding. changed: (B,) scores with other numbers in place of ``inputs``.
+    scores: (B,) with each attention a step further along a direction, from where it is or from a point so far apart;
+    direction and point go by a seed.
     """
-    numbers = inputs.detach().double()
-    generator = torch.Generator().manual_seed(0)
-    # Of either sign, since many models normalise what they read: they do not hear a change of scale.
-    direction = torch.randn(numbers.shape, generator=generator, dtype=torch.float64).to(numbers.device) * numbers.abs()
-    terms = gradient.double() * direction
+    noise = noise_of(torch.finfo(logits.dtype).eps, logits)
 
-    def moved(step: float) -> float:
-        return float(changed((numbers + step * direction).to(inputs.dtype)).double().sum())
+    def moved(apart: float, seed: int, step: float) -> float:
+        with torch.no_grad():
+            return float(scores([step] * count, apart, seed).double().sum())
 
-    measured = Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), noise_of(step, logits))
-    passes, doubt, slope = _held(measured, score_B)
+    def at(apart: float, seed: int) -> tuple[Measured, Tensor]:
+        with torch.enable_grad():
+            steps = torch.zeros(count, device=logits.device, requires_grad=True)
+            other_B = scores(steps, apart, seed)
+            gradient = torch.zeros_like(steps)
+            if other_B.requires_grad:
+                (gradient,) = torch.autograd.grad(other_B.sum(), steps)
+        terms = gradient.tolist()
+        return Measured(partial(moved, apart, seed), sum(terms), sum(map(abs, terms)), noise), other_B.detach()
+
+    here = Measured(partial(moved, 0.0, 0), sum(said), sum(map(abs, said)), noise)
+    return _require(here, score_B, at, lambda said, slope: CaptureError(NO_SLOPE.format(said=said, slope=slope)))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Numbers of a batch, and the model as a function of them.
+
+    step: of the model's rounding. changed: (B,) scores with other numbers in their place. differentiated: these scores,
+    and their gradient at those numbers.
+    """
+
+    numbers: Tensor
+    logits: Tensor
+    step: float
+    changed: Callable[[Tensor], Tensor]
+    differentiated: Callable[[Tensor], tuple[Tensor, Tensor]]
+
+    def measured(self, numbers: Tensor, gradient: Tensor, seed: int = 0) -> Measured:
+        """Along one random direction from these numbers."""
+        # Of either sign, since many models normalise what they read: they do not hear a change of scale.
+        direction = _randn(numbers, 2 * seed) * numbers.abs()
+        terms = gradient.double() * direction
+
+        def moved(step: float) -> float:
+            return float(self.changed((numbers + step * direction).to(self.numbers.dtype)).double().sum())
+
+        noise = noise_of(self.step, self.logits)
+        return Measured(moved, float(terms.sum()), float(terms.square().sum().sqrt()), noise)
+
+    def beside(self, apart: float, seed: int) -> Tensor:
+        """Numbers near by, of which no two are equal: each row with noise of a share of its largest number."""
+        numbers = self.numbers.detach().double()
+        largest = numbers.flatten(1).abs().amax(1).view(-1, *[1] * (numbers.ndim - 1))
+        return (numbers + apart * largest * _randn(numbers, 2 * seed + 1)).to(self.numbers.dtype)
+
+
+def require_input_slopes(inputs: Inputs, gradient: Tensor, score_B: Tensor) -> tuple[int, str]:
+    """Refuse input gradients that are not the slope of ``score_B``; how many passes that took, what is left to say."""
+
+    def at(apart: float, seed: int) -> tuple[Measured, Tensor]:
+        others = inputs.beside(apart, seed)
+        other_B, slopes = inputs.differentiated(others)
+        return inputs.measured(others.double(), slopes, seed), other_B
+
+    def refusal(said: float, slope: float) -> NotOffered:
+        return NotOffered(
+            f"the gradient at the input is not the slope of the score ({said:.3g} where {slope:.3g} was measured), so "
+            f"that scores made of it would be wrong. {REMEDY}"
+        )
+
+    return _require(inputs.measured(inputs.numbers.detach().double(), gradient), score_B, at, refusal)
+
+
+def _require(
+    here: Measured,
+    score_B: Tensor,
+    at: Callable[[float, int], tuple[Measured, Tensor]],
+    refusal: Callable[[float, float], WhyformerError],
+) -> tuple[int, str]:
+    """Refuse a gradient that is not the slope; how many passes that took, and what is left to say.
+
+    at: a point so far apart and a direction, by a seed, differentiated in a pass of its own; and the scores there.
+    Where equal values tie (pixels of a plain background in a max-pool, zeros under a ReLU) the score has a slope on
+    each side, and no gradient is both. So a gradient that is not the slope here is still accepted if it is what
+    autograd computes here, and if beside the ties autograd computes the slope.
+    """
+    passes, doubt, slope = held(here, score_B)
     if slope is None:
         return passes, doubt
-    raise NotOffered(
-        f"the gradient at the input is not the slope of the score ({measured.slope:.3g} where {slope:.3g} was "
-        f"measured), so that scores made of it would be wrong. {REMEDY}"
-    )
+    if not here.agrees(at(0.0, 0)[0].slope, STEPS[0]):
+        raise refusal(here.slope, slope)
+    passes += 1
+    for seed in POINTS:
+        there, other_B = at(APART, seed)
+        more, doubt, slope = held(there, other_B)
+        passes += 1 + more
+        if slope is not None or doubt:
+            raise refusal(there.slope, there.over(STEPS[0]) if slope is None else slope)
+    return passes, TIES
+
+
+def _randn(like: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
 
 
 def noise_of(step: float, logits: Tensor) -> float:
     return NOISE * step * (float(logits.detach().abs().max()) + 1) * len(logits) ** 0.5
 
 
-def _held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
+def held(measured: Measured, score_B: Tensor) -> tuple[int, str, float | None]:
     """How many passes it took, what is left to say, and the slope that was measured, where it is another."""
 
     if measured.agrees((measured.moved(STEPS[0]) - float(score_B.double().sum())) / STEPS[0], STEPS[0]):
         return 1, "", None
     slopes: list[float] = []
     for step in STEPS:  # a bend of the model, or one of its choices, may lie within one step, not within all
-        slopes.append((measured.moved(step) - measured.moved(-step)) / (2 * step))
+        slopes.append(measured.over(step))
         if measured.agrees(slopes[-1], step):
             return 1 + 2 * len(slopes), "", None
     passes = 1 + 2 * len(slopes)
@@ -171,14 +269,16 @@ def require_reached(maps: Record, score_B: Tensor, changed: Changed, lost: Colle
         return attention_BHQK * 0.5 if layer in lost else attention_BHQK
 
     paths = [maps.sites[i].path for i in sorted(lost)]
-    return _unmoved(changed(rewrite), score_B, paths, lambda: changed(lambda layer, first, attention: attention))
+    with torch.no_grad():
+        return _unmoved(changed(rewrite), score_B, paths, lambda: changed(lambda layer, first, attention: attention))
 
 
 def require_scaled_reached(
     paths: Sequence[str], score_B: Tensor, changed: Callable[[dict[int, float]], Tensor], lost: Collection[int]
 ) -> int:
     """The same, with each attention's result in place of its map."""
-    return _unmoved(changed(dict.fromkeys(lost, 0.5)), score_B, paths, lambda: changed({}))
+    with torch.no_grad():
+        return _unmoved(changed(dict.fromkeys(lost, 0.5)), score_B, paths, lambda: changed({}))
 
 
 def _unmoved(changed_B: Tensor, score_B: Tensor, lost: Sequence[str], unchanged: Callable[[], Tensor]) -> int:

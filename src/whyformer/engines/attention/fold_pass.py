@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -95,11 +95,11 @@ def _require_slopes(run: Run, role: Fold, logits: Tensor) -> None:
     if due:
         output = Output(run.modality, run.batch, run.scalar)
 
-        def changed(factors: dict[int, float]) -> Tensor:
+        def changed(factors: dict[int, Any]) -> Tensor:
             scaled = Scaled(run.rows_run, run.module_names, study.batch_axes, factors=factors)
             scaled.rows_attend = run.batch.reference_rows > 0
-            with torch.no_grad(), scaled:
-                return run.scalars(output.logits(run.together)).detach()
+            with scaled:
+                return run.scalars(output.logits(run.together))
 
         with torch.no_grad():
             score_B = run.scalars(logits).detach()

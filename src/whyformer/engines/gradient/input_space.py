@@ -19,7 +19,7 @@ from whyformer.inputs.batch import Batch
 from whyformer.parameters import OneOf
 from whyformer.run import Run
 from whyformer.study.interference import MIXES, require_apart, rounding_step
-from whyformer.study.slopes import INPUT_SLOPES, require_input_slopes
+from whyformer.study.slopes import INPUT_SLOPES, Inputs, require_input_slopes
 from whyformer.targets import scalar_of
 
 NORMS = ("l2", "l1", "sum", "max")
@@ -96,8 +96,17 @@ class InputSpace(ABC):
             with torch.no_grad():
                 return self.values_of(self.logits(batch, others))
 
+        def differentiated(others: Tensor) -> tuple[Tensor, Tensor]:
+            leaf = others.detach().requires_grad_()
+            with torch.enable_grad():
+                values_B = scalar_of(self.logits(batch, leaf), run.targets, run.reading)
+                require_dependent(values_B)
+                (gradient,) = slopes(values_B.sum(), [leaf])
+            return values_B.detach(), gradient
+
         step = rounding_step(run.modality.model, run.logits)
-        passes, doubt = require_input_slopes(self.inputs, gradient, run.logits, run.value_B, step, changed)
+        inputs = Inputs(self.inputs, run.logits, step, changed, differentiated)
+        passes, doubt = require_input_slopes(inputs, gradient, run.value_B)
         run.setup_forwards += passes
         run.study.doubts.extend([doubt] * bool(doubt))
         run.study.undisturbed.add(INPUT_SLOPES)
