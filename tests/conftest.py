@@ -100,7 +100,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     seed = item.config.getoption("--shuffle-seed", 0)
     random.seed(seed)
     np.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed also formats a traceback, for each GPU library
     jaxtyping.config.update("jaxtyping_disable", not item.nodeid.startswith(HELD))
 
 

@@ -46,11 +46,16 @@ def undisturbed(watched: wf.Explainer, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
+    """Two nodes. Ray changes the process that connects to them: what it changes is restored."""
+    handler, environment = signal.getsignal(signal.SIGTERM), dict(os.environ)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+    signal.signal(signal.SIGTERM, handler)
+    os.environ.clear()
+    os.environ.update(environment)
 
 
 def disturbed(acts: dict[int, Callable[[], None]]) -> Iterator[dict[str, Any]]:

@@ -60,9 +60,9 @@ def test_reference_attention_is_complete_and_far_from_uniform(case: Case) -> Non
 
 @each(HUGGING_FACE)
 def test_reference_attention_is_in_call_order(case: Case) -> None:
-    maps = case.reference()
+    maps, model = case.reference(), model_of(case.name, "eager")  # which runs it once, if it is new
     with softmax_outputs() as found:  # gradients on: nn.MultiheadAttention then takes the path with a softmax
-        run(model_of(case.name, "eager"), case.inputs())
+        run(model, case.inputs())
     assert len(found) == case.sites
     for index, probabilities in enumerate(found):
         torch.testing.assert_close(probabilities.view_as(maps[index]), maps[index], atol=1e-5, rtol=1e-4)
@@ -74,8 +74,9 @@ HIDDEN = {name for name in CASES if name.startswith("nn_")} | {"timm_fused"}  # 
 @each({name: case for name, case in CASES.items() if case.readout is not None and name not in HIDDEN})
 def test_readout_is_the_row_that_feeds_the_head(case: Case) -> None:
     assert case.logits is not None
+    model = model_of(case.name, case.implementations[-1])  # which runs it once, if it is new
     with softmax_outputs() as found:
-        scores = case.logits(run(model_of(case.name, case.implementations[-1]), case.inputs()))
+        scores = case.logits(run(model, case.inputs()))
     gradients = torch.autograd.grad(scores.square().sum(), found, allow_unused=True)
     last = [gradient for gradient in gradients if gradient is not None][-1]  # LXMERT: the text side
     fed = last.reshape(2, -1, *last.shape[-2:]).abs().sum((1, 3)) > 0
