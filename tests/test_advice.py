@@ -131,10 +131,10 @@ def test_the_code_in_an_error_explains_what_it_says(name: str) -> None:
 
 
 def test_compare_names_what_can_stand_in_place_of_a_token() -> None:
-    """A language model without mask, unk and pad tokens: the advice is a token id, and with one it runs."""
+    """A language model without special tokens: the advice is a token id, and with one it runs."""
     case = CASES["gpt2"]
     model = case.build("sdpa")
-    model.config.pad_token_id = None
+    model.config.pad_token_id = model.config.bos_token_id = model.config.eos_token_id = None
     inputs = {"input_ids": case.inputs()["input_ids"][:, :7]}
     methods = ["attention_rollout", "occlusion"]
     with pytest.raises(NotOffered, match="replace=<token id>") as refusal:

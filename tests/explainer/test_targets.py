@@ -394,7 +394,7 @@ def test_deleted_tokens_move_the_position() -> None:
     with wf.Explainer(model).session({"input_ids": ids}, target=target) as session:
         run = session.run([0])
         there = np.array([[True, False, True], [False, True, True], [True, True, False]])
-        variants = Deleted(run.batch, "input_ids", [(1,), (3,), (7,)]).batch(there)
+        variants = Deleted(run, 0, [(1,), (3,), (7,)]).batch(there)
     assert variants.positions == (4, 4, 5)
 
 

@@ -97,9 +97,13 @@ def _ends(processor: Mapping[str, Any]) -> tuple[str | None, str | None]:
     pieces = processor.get("single", ())
     if len(pieces) < 2:
         return None, None
-    first, last = (piece.get("SpecialToken") for piece in (pieces[0], pieces[-1]))
     contents = processor["special_tokens"]
-    return tuple(None if piece is None else contents[piece["id"]]["tokens"][0] for piece in (first, last))
+
+    def token(piece: Mapping[str, Any]) -> str | None:
+        special = piece.get("SpecialToken")
+        return None if special is None else contents[special["id"]]["tokens"][0]
+
+    return token(pieces[0]), token(pieces[-1])
 
 
 def _distinguishes_types(rust: Any) -> bool:
