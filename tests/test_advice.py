@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -143,20 +143,92 @@ def test_compare_names_what_can_stand_in_place_of_a_token() -> None:
     assert wf.compare(model, inputs, methods=methods, progress=False, replace=7).rows
 
 
+# Sentences that name a method without recommending it, by the file and some words of each.
+EXCUSED = {
+    ("capture/decompose/", "decompx"): "the method that raised",
+    ("cli/demo.py", "whyformer explain"): "a command to copy, which the demo has just run",
+    ("cli/doctor.py", "shap package"): "a library",
+    ("cli/methods.py", "whyformer methods generic_attention"): "how the command is written",
+    ("evaluate/contender.py", "names no method"): "how a method is written",
+    ("registry.py", "pass a name such as"): "how a method is written",
+    (
+        "tables/",
+        "method='input_x_gradient'",
+    ): "the other of the two methods of explain_in_context, which reads no attention",
+}
+FAMILIES = "attention|gradient|perturbation|black box"
+
+
+def sentences(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every text of a file that a user may read, wherever it stands: what was put together in one place, as one.
+
+    Docstrings are for readers of the code, and words without a space are names.
+    """
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, holders) and node.body and isinstance(node.body[0], ast.Expr):
+            if isinstance(node.body[0].value, ast.Constant):
+                inside.add(node.body[0].value)
+        if node in inside:
+            inside |= set(ast.walk(node))
+            continue
+        whole = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add))
+        if whole or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+            inside |= set(ast.walk(node))
+            if " " in (text := _text(node)):
+                yield node.lineno, text
+
+
+def _text(node: ast.AST) -> str:
+    """The literals below a node, in the order in which they stand."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    return "".join(map(_text, ast.iter_child_nodes(node)))
+
+
+def guess_in(text: str, own: str = "") -> bool:
+    """A method named in a sentence, other than the one that the file is of; or a family of methods to turn to."""
+    names = "|".join(sorted(set(wf.list_methods()) - {"random", own}))
+    turned = rf"\b([Uu]se|[Tt]ry|[Tt]ake|[Pp]refer|[Cc]hoose)\b[^.:=]*\b({FAMILIES})\b[^.:=]*\bmethods?\b"
+    return bool(re.search(rf"(?<![\w.])({names})(?!\w)", text) or re.search(turned, text))
+
+
 def test_no_method_is_recommended_by_heart() -> None:
     """Which methods run is found out at the door of ``explain`` (advice.py); a name in a message would be a guess."""
     root = Path(wf.__file__).parent
-    names = "|".join(set(wf.list_methods()) - {"random"})
-    guess = re.compile(rf"\b[Uu]se\b[^:=]*\b({names})\b|(gradient or perturbation|attention) method", re.DOTALL)
-    guesses = []
+    guesses, excused = [], set()
     for path in sorted(root.rglob("*.py")):
-        if path.name == "advice.py":
-            continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Raise) and node.exc is not None:
-                texts = [
-                    c.value for c in ast.walk(node.exc) if isinstance(c, ast.Constant) and isinstance(c.value, str)
-                ]
-                if guess.search(" ".join(texts)):
-                    guesses.append(f"{path.relative_to(root)}:{node.lineno}")
+        place = path.relative_to(root).as_posix()
+        own = path.stem if place.startswith("methods/") else ""
+        for line, text in sentences(ast.parse(path.read_text(encoding="utf-8"))):
+            if place != "advice.py" and guess_in(text, own):
+                reasons = {(where, words) for where, words in EXCUSED if place.startswith(where) and words in text}
+                excused |= reasons
+                guesses += [] if reasons else [f"{place}:{line}: {text}"]
     assert not guesses
+    assert excused == set(EXCUSED), "an exception that excuses nothing goes"
+
+
+RAISED = "def f():\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "TOLD = 'Use a gradient or perturbation method.'",
+        "TOLD = (\n    'occlusion explains '\n    'the model as it is.'\n)",
+        "TOLD = {'a': ['take shap, too']}",
+        RAISED.format("raise NotOffered(f'{x} fails: use grad_sam.')"),
+        RAISED.format("return f'{x}: occl' + 'usion runs'"),
+        RAISED.format("warnings.warn('prefer occlusion here')"),
+        RAISED.format("notes.append('generic_attention has one.')"),
+    ],
+)
+def test_a_guess_is_found_wherever_it_stands(code: str) -> None:
+    assert any(guess_in(text) for _, text in sentences(ast.parse(code)))
+
+
+def test_docstrings_and_names_are_no_guesses() -> None:
+    code = 'def f():\n    """Use occlusion."""\n    return ["occlusion", "shap"], "the head reads attention"'
+    assert not any(guess_in(text) for _, text in sentences(ast.parse(code)))

@@ -22,7 +22,7 @@ FOLLOWED = PROJECTIONS | PRODUCTS | ATTENTION | {"softmax"}
 REENTRANT = (
     "the model recomputes its layers in backward (re-entrant gradient checkpointing), where gradients of anything but "
     "its weights cannot be followed. Turn it off for explaining: model.gradient_checkpointing_disable(), or pass "
-    "use_reentrant=False to checkpoint(); or use a method without gradients (occlusion)."
+    "use_reentrant=False to checkpoint()."
 )
 
 

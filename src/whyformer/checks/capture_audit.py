@@ -25,7 +25,7 @@ class CaptureAudit:
         numbers["compared"] = float(self.compared)
         findings = []
         if not self.sites:
-            text = "No attention was seen in this model: attention methods cannot be used on it, others can."
+            text = "No attention was seen in this model: methods that read attention cannot be used on it."
             return (Finding("warning", "capture_audit", "Capture", text, numbers),)
         if self.unclaimed:
             first = self.unclaimed[0]

@@ -46,6 +46,6 @@ def _cancelled(space: InputSpace, terms: Tensor) -> list[list[str]]:
     left_B, size_B = (space.per_unit(t).abs().amax(1) for t in (terms, terms.abs()))
     doubt = (
         "input times gradient adds up to nothing in every unit, so these scores are rounding errors: the model "
-        "normalises its inputs first, and longer or shorter vectors change nothing. Take at='embeddings', or occlusion."
+        "normalises its inputs first, and longer or shorter vectors change nothing. Pass at='embeddings'."
     )
     return [[doubt] if 0 < size and left <= CANCELLED * size else [] for left, size in zip(left_B, size_B, strict=True)]

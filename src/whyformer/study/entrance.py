@@ -30,8 +30,8 @@ MANY = 64  # columns, of which a part is changed
 ELSEWHERE = (
     "the model puts the input in another order: a change of {unit} is not heard at position {place} of its attention, "
     "where it is taken to stand, but elsewhere (patches column by column, a text that is turned around, a token of the "
-    "model's own among the others). Scores of attention would stand at the wrong units. Use a gradient or "
-    "perturbation method (input_x_gradient, occlusion, shap), or let the model read the input as it is given."
+    "model's own among the others). Attention scores would be assigned to the wrong units. Let the model read "
+    "the input in its own order, or explain it by a method that does not read attention."
 )
 DESCRIBED = " With processor=wf.Table(…) it is found out which column stands where."
 

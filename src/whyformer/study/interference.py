@@ -25,12 +25,11 @@ COARSE_STEPS = (32.0, 16.0)  # the same in steps of a coarser type
 FUSED_ADVICE = (
     "torch's fused encoder (nn.TransformerEncoder in eval mode) sets padded rows to zero, and the head reads them. Let "
     "the head leave padded rows out; or make the model say what its layers say, by "
-    "torch.backends.mha.set_fastpath_enabled(False); or give inputs one by one, without padding. occlusion explains "
-    "the model as it is."
+    "torch.backends.mha.set_fastpath_enabled(False); or give inputs one by one, without padding."
 )
 OTHER_ADVICE = (
     "Its code takes another way when gradients or torch function modes are on: find where it asks for "
-    "torch.is_grad_enabled(), requires_grad or has_torch_function. occlusion explains the model as it is."
+    "torch.is_grad_enabled(), requires_grad or has_torch_function."
 )
 
 MIXES = "mixes the inputs of a batch"  # a fact about a model: True or False, once it was tried

@@ -252,7 +252,9 @@ def table_map(explanation: Explanation) -> View:
     from whyformer.views.facts import doubts, facts
 
     if not isinstance(explanation.matrix, np.ndarray):
-        raise BadInput(f"{explanation.method} has no map between columns; raw_attention and generic_attention have.")
+        raise BadInput(
+            f"{explanation.method} returned no map between columns: pass an explanation whose matrix is one."
+        )
     shown = with_values(explanation)
     values = explanation.matrix
     if values.shape[0] == 1:
